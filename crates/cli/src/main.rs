@@ -1,0 +1,2 @@
+//! The outcrop program.
+fn main() {}

@@ -1,0 +1,250 @@
+//! The state that the program and the helpers share: the planner, what is in memory, and what is waiting to be moved.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    ops::Range,
+    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError},
+    time::{Duration, Instant},
+};
+
+use outcrop_layers::{Copier, Host, Layer, Sealed, Slot};
+use outcrop_plan::{Action, Event, Extents, LayerIndex, Place, Planner, Purpose, Refusal, SnapshotId, Timestamp};
+
+use crate::{
+    Layout, Trace,
+    log::Recorder,
+    stats::{Busy, LayerStats},
+};
+
+/// What both sides have in their hands.
+pub(crate) struct Shared {
+    pub(crate) core: Mutex<Core>,
+    /// Wakes helpers: there is something to move.
+    pub(crate) work: Condvar,
+    /// Wakes the program: an answer has come.
+    pub(crate) answered: Condvar,
+    pub(crate) front: Host,
+    /// The layers in the order of the plan; the first is the front.
+    pub(crate) layers: Vec<Arc<dyn Layer>>,
+    pub(crate) copier: Copier,
+    pub(crate) trace: Trace,
+    pub(crate) start: Instant,
+}
+
+/// What is guarded by the lock.
+pub(crate) struct Core {
+    pub(crate) planner: Planner,
+    pub(crate) recorder: Option<Recorder>,
+    /// What lies in the front, complete.
+    pub(crate) slots: HashMap<SnapshotId, Sealed>,
+    pub(crate) saved: HashMap<SnapshotId, Arc<Saved>>,
+    pub(crate) answers: HashMap<SnapshotId, VecDeque<Answer>>,
+    pub(crate) lanes: BTreeMap<Lane, Queue>,
+    pub(crate) touch: Option<Range<u64>>,
+    pub(crate) next_id: u64,
+    pub(crate) handles: u32,
+    /// Calls of the program that wait for an answer.
+    pub(crate) waiting: u32,
+    pub(crate) idle_helpers: u32,
+    pub(crate) is_closing: bool,
+    pub(crate) layers: Vec<LayerCount>,
+    pub(crate) moving: Busy,
+    pub(crate) calls: CallCount,
+}
+
+/// What is known of a snapshot besides its bytes.
+#[derive(Debug)]
+pub(crate) struct Saved {
+    pub(crate) key: u64,
+    pub(crate) layout: Layout,
+    /// Of the whole slot, once it has left memory.
+    pub(crate) checksum: OnceLock<u64>,
+}
+
+/// From which layer to which.
+pub(crate) type Lane = (LayerIndex, LayerIndex);
+
+/// What waits to be moved on a lane.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    pub(crate) jobs: VecDeque<Job>,
+    /// A helper is at it.
+    pub(crate) is_served: bool,
+}
+
+/// One move.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) id: SnapshotId,
+    pub(crate) saved: Arc<Saved>,
+    pub(crate) purpose: Purpose,
+    pub(crate) kind: JobKind,
+    pub(crate) bytes: u64,
+}
+
+/// Between which kinds of places a move goes.
+#[derive(Debug)]
+pub(crate) enum JobKind {
+    /// From the front to a deeper layer.
+    Down(Sealed, Extents),
+    /// From a deeper layer to the front.
+    Up(Extents, Slot),
+    /// From one deeper layer to another.
+    Across(Extents, Extents),
+}
+
+/// What the program waited for.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Lent(Slot),
+    Handed(Sealed),
+    Refused(Refusal),
+}
+
+/// What a layer has done.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct LayerCount {
+    pub(crate) stats: LayerStats,
+    pub(crate) writing: Busy,
+    pub(crate) reading: Busy,
+}
+
+/// What the program's calls have cost.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct CallCount {
+    pub(crate) saves: u64,
+    pub(crate) saved_bytes: u64,
+    pub(crate) reads: u64,
+    pub(crate) save_ns: u64,
+    pub(crate) wait_ns: u64,
+    pub(crate) read_ns: u64,
+}
+
+impl Shared {
+    /// The state, also after a panic elsewhere: a panic in a helper must not keep the program from closing its tape.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn now_ns(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Tells the planner what happened and begins what it answers.
+    pub(crate) fn tell(&self, core: &mut Core, event: Event) {
+        let now = Timestamp(self.now_ns());
+        let recorded = core.recorder.is_some().then(|| event.clone());
+        core.planner.handle(now, event);
+        let mut actions = Vec::new();
+        while let Some(action) = core.planner.poll() {
+            if recorded.is_some() {
+                actions.push(action.clone());
+            }
+            self.begin(core, action);
+        }
+        if let (Some(recorder), Some(event)) = (&mut core.recorder, recorded) {
+            recorder.add(now, event, &actions);
+        }
+    }
+
+    fn begin(&self, core: &mut Core, action: Action) {
+        match action {
+            Action::Lend { id, at } => {
+                let bytes = core.planner.bytes(id);
+                let slot = self.front.slot(at, bytes).expect("the plan lends what is free");
+                self.answer(core, id, Answer::Lent(slot));
+            }
+            Action::Hand(id) => {
+                let sealed = core.slots[&id].clone();
+                self.answer(core, id, Answer::Handed(sealed));
+            }
+            Action::Refuse { id, why } => self.answer(core, id, Answer::Refused(why)),
+            Action::Evict { id, layer: 0 } => drop(core.slots.remove(&id)),
+            Action::Evict { .. } => {}
+            Action::Slide { id, to } => {
+                let sealed = core.slots.remove(&id).expect("the plan slides what is there");
+                let sealed = self.front.slide(sealed, to).expect("the plan slides what nobody uses");
+                core.slots.insert(id, sealed);
+            }
+            Action::Move { id, from, to, purpose } => self.queue(core, id, (from, to), purpose),
+            Action::Touch(range) => {
+                core.touch = Some(range);
+                self.work.notify_one();
+            }
+        }
+    }
+
+    fn answer(&self, core: &mut Core, id: SnapshotId, answer: Answer) {
+        core.answers.entry(id).or_default().push_back(answer);
+        if core.waiting > 0 {
+            self.answered.notify_all();
+        }
+    }
+
+    fn queue(&self, core: &mut Core, id: SnapshotId, (from, to): (Place, Place), purpose: Purpose) {
+        let lane = (from.layer, to.layer);
+        let bytes = core.planner.bytes(id);
+        let kind = match lane {
+            (0, _) => JobKind::Down(core.slots[&id].clone(), to.extents),
+            (_, 0) => {
+                let slot = self.front.slot(to.extents[0].start, bytes).expect("the plan moves to what is free");
+                JobKind::Up(from.extents, slot)
+            }
+            _ => JobKind::Across(from.extents, to.extents),
+        };
+        let job = Job { id, saved: Arc::clone(&core.saved[&id]), purpose, kind, bytes };
+        let queue = core.lanes.entry(lane).or_default();
+        match purpose {
+            Purpose::Fetch => queue.jobs.push_front(job),
+            Purpose::Drain | Purpose::Prefetch => queue.jobs.push_back(job),
+        }
+        if !queue.is_served && core.idle_helpers > 0 {
+            self.work.notify_one();
+        }
+    }
+
+    /// Waits for the answer to a request for `id`. Gives it with the state, and with how long it took if it was not there.
+    pub(crate) fn wait<'a>(
+        &self,
+        mut core: MutexGuard<'a, Core>,
+        id: SnapshotId,
+    ) -> (MutexGuard<'a, Core>, Answer, Option<Range<u64>>) {
+        let mut since = None;
+        loop {
+            if let Some(answer) = core.take_answer(id) {
+                let waited = since.map(|since| since..self.now_ns());
+                return (core, answer, waited);
+            }
+            since.get_or_insert_with(|| self.now_ns());
+            core.waiting += 1;
+            core = match core.planner.poll_timeout() {
+                None => self.answered.wait(core).unwrap_or_else(PoisonError::into_inner),
+                Some(Timestamp(at_ns)) => {
+                    let timeout = Duration::from_nanos(at_ns.saturating_sub(self.now_ns()).max(1));
+                    let (core, _) = self.answered.wait_timeout(core, timeout).unwrap_or_else(PoisonError::into_inner);
+                    core
+                }
+            };
+            core.waiting -= 1;
+            if core.planner.poll_timeout().is_some_and(|at| at.0 <= self.now_ns()) {
+                self.tell(&mut core, Event::Tick);
+            }
+        }
+    }
+}
+
+impl Core {
+    fn take_answer(&mut self, id: SnapshotId) -> Option<Answer> {
+        let answers = self.answers.get_mut(&id)?;
+        let answer = answers.pop_front();
+        if answers.is_empty() {
+            self.answers.remove(&id);
+        }
+        answer
+    }
+
+    /// Slots in the program's hands.
+    pub(crate) fn held(&self) -> usize {
+        self.planner.held() as usize
+    }
+}

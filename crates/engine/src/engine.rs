@@ -1,0 +1,201 @@
+//! Opening and closing: the stack, the planner and the helpers.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::PathBuf,
+    sync::{Arc, Condvar, Mutex},
+    thread::JoinHandle,
+    time::Instant,
+};
+
+use outcrop_layers::{Copier, Layer};
+use outcrop_plan::{Event, LAYERS_MAX, LayerSettings, Order, Planner, Settings};
+
+use crate::{
+    Error, Handle, Result, Stats, Trace,
+    core::{CallCount, Core, LayerCount, Shared},
+    helper,
+    log::Recorder,
+    stats::{Busy, LayerStats},
+};
+
+/// How an engine is to work.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// The order in which snapshots will be read.
+    pub order: Order,
+    /// How many helper threads; one per layer and at most four where it is not said.
+    pub helpers: Option<usize>,
+    /// The cores that helpers are pinned to, in turn; none to let the system choose.
+    pub helper_cores: Vec<usize>,
+    /// How many threads a large copy may use; all cores where it is not said.
+    pub copy_threads: Option<usize>,
+    /// Whether to keep a timeline.
+    pub is_traced: bool,
+    /// Where to write a log of all events and actions.
+    pub log: Option<PathBuf>,
+    /// How long a call waits for slots that only the program itself can give back; half a minute where it is not said.
+    pub patience: Option<std::time::Duration>,
+}
+
+/// A stack at work. It ends when its last handle is dropped: helpers stop, and layers remove what they made.
+pub struct Engine {
+    pub(crate) shared: Arc<Shared>,
+    helpers: Vec<JoinHandle<()>>,
+}
+
+impl Engine {
+    /// Starts an engine over these layers, ranked fastest first, and gives the first handle to it.
+    ///
+    /// The first layer that is host memory becomes the front; the others keep their order below it.
+    pub fn open(mut layers: Vec<Arc<dyn Layer>>, options: &Options) -> Result<Handle> {
+        let front = layers.iter().position(|layer| layer.host().is_some()).ok_or_else(|| {
+            Error::Stack("a tape needs host memory to save into; add a host layer, such as host(\"1 GiB\")".into())
+        })?;
+        let first = layers.remove(front);
+        layers.insert(0, first);
+        if layers.len() > LAYERS_MAX {
+            return Err(Error::Stack(format!(
+                "{} layers are more than the {LAYERS_MAX} that are possible",
+                layers.len()
+            )));
+        }
+        let host = layers[0].host().expect("it was found to be host memory").clone();
+        let capacities = layers.iter().map(|layer| LayerSettings::new(layer.capacity())).collect();
+        let mut settings = Settings::new(capacities, options.order.clone());
+        if let Some(patience) = options.patience {
+            settings.patience_ns = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+        }
+        let recorder = options.log.as_deref().map(|path| Recorder::create(path, &settings)).transpose()?;
+        let core = Core {
+            planner: Planner::new(settings),
+            recorder,
+            slots: HashMap::new(),
+            saved: HashMap::new(),
+            answers: HashMap::new(),
+            lanes: BTreeMap::new(),
+            touch: None,
+            next_id: 0,
+            handles: 1,
+            waiting: 0,
+            idle_helpers: 0,
+            is_closing: false,
+            layers: layers.iter().map(|layer| LayerCount::new(&**layer)).collect(),
+            moving: Busy::default(),
+            calls: CallCount::default(),
+        };
+        let shared = Arc::new(Shared {
+            core: Mutex::new(core),
+            work: Condvar::new(),
+            answered: Condvar::new(),
+            front: host,
+            layers,
+            copier: options.copy_threads.map_or_else(Copier::default, Copier::new),
+            trace: Trace::new(options.is_traced),
+            start: Instant::now(),
+        });
+        let mut engine = Self { shared, helpers: Vec::new() };
+        engine.start_helpers(options)?;
+        engine.shared.tell(&mut engine.shared.lock(), Event::Handles(1));
+        Ok(Handle::first(engine))
+    }
+
+    fn start_helpers(&mut self, options: &Options) -> Result<()> {
+        let count = options.helpers.unwrap_or(self.shared.layers.len().min(4)).max(1);
+        for number in 0..count {
+            let shared = Arc::clone(&self.shared);
+            let core = options.helper_cores.get(number % options.helper_cores.len().max(1)).copied();
+            let helper = std::thread::Builder::new().name(format!("outcrop-{number}")).spawn(move || {
+                if let Some(core) = core {
+                    pin_to(core);
+                }
+                helper::run(&shared);
+            });
+            let helper = helper.map_err(|source| Error::File {
+                attempt: "start",
+                path: "a helper thread".to_owned(),
+                source,
+            })?;
+            self.helpers.push(helper);
+        }
+        Ok(())
+    }
+
+    /// One handle more or less. Gives how many there were.
+    pub(crate) fn change_handles(&self, by: i32) -> u32 {
+        let mut core = self.shared.lock();
+        let before = core.handles;
+        core.handles = before.saturating_add_signed(by);
+        let handles = core.handles;
+        self.shared.tell(&mut core, Event::Handles(handles));
+        before
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let now_ns = self.shared.now_ns();
+        let core = self.shared.lock();
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        let counters = core.planner.counters();
+        Stats {
+            layers: core.layers.iter().enumerate().map(|(index, count)| count.stats(&core, index, now_ns)).collect(),
+            saves: core.calls.saves,
+            saved_bytes: core.calls.saved_bytes,
+            reads: core.calls.reads,
+            save_seconds: seconds(core.calls.save_ns),
+            wait_seconds: seconds(core.calls.wait_ns),
+            read_seconds: seconds(core.calls.read_ns),
+            hits: counters.hits,
+            late: counters.late,
+            misses: counters.misses,
+            move_seconds: core.moving.seconds(now_ns),
+            copy_threads: self.shared.copier.threads_used(),
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let mut core = self.shared.lock();
+        core.is_closing = true;
+        // What waits to be moved gives its memory back; nobody will ask for it any more.
+        core.lanes.clear();
+        core.slots.clear();
+        drop(core);
+        self.shared.work.notify_all();
+        for helper in self.helpers.drain(..) {
+            if helper.join().is_err() {
+                tracing::error!("a helper thread has panicked");
+            }
+        }
+    }
+}
+
+impl LayerCount {
+    fn new(layer: &dyn Layer) -> Self {
+        let stats =
+            LayerStats { name: layer.name().to_owned(), capacity_bytes: layer.capacity(), ..LayerStats::default() };
+        Self { stats, ..Self::default() }
+    }
+
+    fn stats(&self, core: &Core, index: usize, now_ns: u64) -> LayerStats {
+        let (used_bytes, used_bytes_max) = core.planner.used_bytes(index);
+        LayerStats {
+            used_bytes,
+            used_bytes_max,
+            write_seconds: self.writing.seconds(now_ns),
+            read_seconds: self.reading.seconds(now_ns),
+            ..self.stats.clone()
+        }
+    }
+}
+
+/// Keeps this thread on one core. A core that does not exist is a warning: the run works without.
+fn pin_to(core: usize) {
+    let mut cores = rustix::thread::CpuSet::new();
+    if core < rustix::thread::CpuSet::MAX_CPU {
+        cores.set(core);
+    }
+    if let Err(errno) = rustix::thread::sched_setaffinity(None, &cores) {
+        tracing::warn!(core, %errno, "cannot pin a helper to this core");
+    }
+}

@@ -1,0 +1,56 @@
+//! How the regions of a snapshot lie in its slot.
+
+use std::ops::Range;
+
+/// Regions start at multiples of this, so that a view of any element type is aligned.
+const REGION_ALIGN: usize = 64;
+
+/// The named regions of one snapshot.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Layout {
+    regions: Vec<Region>,
+    bytes: usize,
+}
+
+/// A part of a snapshot with a name and an element type.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Region {
+    /// The program's name for it; empty where there is only one.
+    pub name: String,
+    /// The element type, as the program's language calls it.
+    pub element: &'static str,
+    /// Where it lies in the slot.
+    pub range: Range<usize>,
+}
+
+impl Layout {
+    /// One region without a name.
+    pub fn single(element: &'static str, bytes: usize) -> Self {
+        let region = Region { name: String::new(), element, range: 0..bytes };
+        Self { regions: vec![region], bytes }
+    }
+
+    /// Appends a region of `bytes`. Gives nothing if the whole would be larger than memory can be.
+    pub fn with(mut self, name: &str, element: &'static str, bytes: usize) -> Option<Self> {
+        let start = self.bytes.checked_next_multiple_of(REGION_ALIGN)?;
+        let range = start..start.checked_add(bytes)?;
+        self.bytes = range.end;
+        self.regions.push(Region { name: name.to_owned(), element, range });
+        Some(self)
+    }
+
+    /// The region of this name.
+    pub fn region(&self, name: &str) -> Option<&Region> {
+        self.regions.iter().find(|region| region.name == name)
+    }
+
+    /// All regions, in the order in which they were saved.
+    pub fn regions(&self) -> &[Region] {
+        &self.regions
+    }
+
+    /// The bytes that the slot must have.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}

@@ -1,0 +1,92 @@
+//! A record of every event and the actions that followed, so that a run can be decided again and compared.
+
+use std::{
+    fs::File,
+    io::{BufRead, BufReader, BufWriter, Write},
+    path::{Path, PathBuf},
+};
+
+use outcrop_plan::{Action, Event, Planner, Settings, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Result};
+
+/// One event, and what the planner answered.
+#[derive(Debug, Serialize, Deserialize)]
+struct Entry {
+    at: Timestamp,
+    event: Event,
+    actions: Vec<Action>,
+}
+
+/// Writes the log of a run: the settings, then a line for every event.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    path: PathBuf,
+    out: BufWriter<File>,
+    has_failed: bool,
+}
+
+impl Recorder {
+    pub(crate) fn create(path: &Path, settings: &Settings) -> Result<Self> {
+        let file = File::create(path).map_err(|source| file_error("create", path, source))?;
+        let mut out = BufWriter::new(file);
+        write_line(&mut out, settings).map_err(|source| file_error("write", path, source))?;
+        Ok(Self { path: path.to_owned(), out, has_failed: false })
+    }
+
+    /// A log that cannot be written is given up with a warning: the run is worth more than its record.
+    pub(crate) fn add(&mut self, at: Timestamp, event: Event, actions: &[Action]) {
+        if self.has_failed {
+            return;
+        }
+        if let Err(error) = write_line(&mut self.out, &Entry { at, event, actions: actions.to_vec() }) {
+            self.has_failed = true;
+            tracing::warn!(path = %self.path.display(), %error, "the log of this run ends here");
+        }
+    }
+}
+
+fn write_line(out: &mut impl Write, value: &impl Serialize) -> std::io::Result<()> {
+    serde_json::to_writer(&mut *out, value)?;
+    out.write_all(b"\n")
+}
+
+/// Where a log and the planner of today differ.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Divergence {
+    /// The line of the log, from 1.
+    pub line: usize,
+    /// What happened then.
+    pub event: Event,
+    /// What was done.
+    pub recorded: Vec<Action>,
+    /// What would be done now.
+    pub replayed: Vec<Action>,
+}
+
+/// Feeds the events of a log to a new planner. Gives how many there were, and the first with other actions than recorded.
+pub fn replay(path: &Path) -> Result<(usize, Option<Divergence>)> {
+    let file = File::open(path).map_err(|source| file_error("open", path, source))?;
+    let mut lines = BufReader::new(file).lines();
+    let unreadable = |source| file_error("read", path, source);
+    let first = lines.next().unwrap_or_else(|| Ok(String::new())).map_err(unreadable)?;
+    let settings: Settings = serde_json::from_str(&first).map_err(|error| unreadable(error.into()))?;
+    let mut planner = Planner::new(settings);
+    let mut count = 0;
+    for (line, text) in (2..).zip(lines) {
+        let Entry { at, event, actions } =
+            serde_json::from_str(&text.map_err(unreadable)?).map_err(|error| unreadable(error.into()))?;
+        planner.handle(at, event.clone());
+        let replayed: Vec<_> = std::iter::from_fn(|| planner.poll()).collect();
+        if replayed != actions {
+            return Ok((count, Some(Divergence { line, event, recorded: actions, replayed })));
+        }
+        count += 1;
+    }
+    Ok((count, None))
+}
+
+fn file_error(attempt: &'static str, path: &Path, source: std::io::Error) -> Error {
+    Error::File { attempt, path: path.display().to_string(), source }
+}

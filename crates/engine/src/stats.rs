@@ -1,0 +1,124 @@
+//! What a run has cost and where its bytes went.
+
+use serde::Serialize;
+
+/// What a tape has done until now.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Stats {
+    /// The layers, the front first, then in the order in which snapshots sink.
+    pub layers: Vec<LayerStats>,
+    /// Snapshots saved, by copy or by lending.
+    pub saves: u64,
+    /// The program's bytes in them.
+    pub saved_bytes: u64,
+    /// Snapshots taken or got.
+    pub reads: u64,
+    /// Seconds that the program spent inside saves: copies, waits and all.
+    pub save_seconds: f64,
+    /// Seconds of these that it waited for room.
+    pub wait_seconds: f64,
+    /// Seconds that it spent inside takes and gets.
+    pub read_seconds: f64,
+    /// Reads that found their snapshot in the front.
+    pub hits: u64,
+    /// Reads that found it on its way.
+    pub late: u64,
+    /// Reads that found it elsewhere, or broke the announced order.
+    pub misses: u64,
+    /// Seconds in which helpers moved bytes, however many at a time.
+    pub move_seconds: f64,
+    /// Threads that the last large copy used.
+    pub copy_threads: usize,
+}
+
+/// What one layer has done until now.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct LayerStats {
+    /// Its name.
+    pub name: String,
+    /// The bytes that it may hold.
+    pub capacity_bytes: u64,
+    /// The bytes in use now.
+    pub used_bytes: u64,
+    /// The most that were in use at a time.
+    pub used_bytes_max: u64,
+    /// Moves to it.
+    pub writes: u64,
+    /// Bytes moved to it.
+    pub written_bytes: u64,
+    /// Seconds in which something was moved to it.
+    pub write_seconds: f64,
+    /// Moves from it.
+    pub reads: u64,
+    /// Bytes moved from it.
+    pub read_bytes: u64,
+    /// Seconds in which something was moved from it.
+    pub read_seconds: f64,
+    /// Moves from it for which the program had to wait.
+    pub fetches: u64,
+    /// The last thing that went wrong with it.
+    pub fault: Option<String>,
+}
+
+impl LayerStats {
+    /// Bytes per second moved to it, while any were.
+    pub fn write_rate(&self) -> f64 {
+        rate(self.written_bytes, self.write_seconds)
+    }
+
+    /// Bytes per second moved from it, while any were.
+    pub fn read_rate(&self) -> f64 {
+        rate(self.read_bytes, self.read_seconds)
+    }
+}
+
+fn rate(bytes: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 { bytes as f64 / seconds } else { 0.0 }
+}
+
+/// How long something has been going on, of which several may go on at once.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Busy {
+    under_way: u32,
+    since_ns: u64,
+    total_ns: u64,
+}
+
+impl Busy {
+    pub(crate) fn begin(&mut self, now_ns: u64) {
+        if self.under_way == 0 {
+            self.since_ns = now_ns;
+        }
+        self.under_way += 1;
+    }
+
+    pub(crate) fn end(&mut self, now_ns: u64) {
+        self.under_way -= 1;
+        if self.under_way == 0 {
+            self.total_ns += now_ns.saturating_sub(self.since_ns);
+        }
+    }
+
+    pub(crate) fn seconds(&self, now_ns: u64) -> f64 {
+        let current = if self.under_way > 0 { now_ns.saturating_sub(self.since_ns) } else { 0 };
+        (self.total_ns + current) as f64 / 1e9
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overlapping_work_counts_once() {
+        let mut busy = Busy::default();
+        busy.begin(1_000_000_000);
+        busy.begin(2_000_000_000);
+        busy.end(3_000_000_000);
+        assert_eq!(busy.seconds(3_500_000_000), 2.5);
+        busy.end(4_000_000_000);
+        busy.begin(9_000_000_000);
+        busy.end(10_000_000_000);
+        assert_eq!(busy.seconds(20_000_000_000), 4.0);
+    }
+}

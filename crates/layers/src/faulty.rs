@@ -1,0 +1,189 @@
+//! A layer that fails on demand: how the rest of Outcrop is tested against broken hardware.
+
+use std::{
+    io,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use rustix::io::Errno;
+
+use crate::{Error, Layer, Result, layer::ALIGN};
+
+/// What can be made to go wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fault {
+    /// A write fails with an I/O error, and nothing is written.
+    WriteFails,
+    /// A write fails as the medium is full, and nothing is written.
+    WriteFull,
+    /// Only the first half of a write arrives, and success is reported.
+    WriteTorn,
+    /// Nothing of a write arrives, and success is reported.
+    WriteLost,
+    /// One bit of a write arrives changed, and success is reported.
+    WriteFlipsBit,
+    /// A read fails with an I/O error.
+    ReadFails,
+    /// One bit of a read comes back changed, and success is reported; what is stored stays whole.
+    ReadFlipsBit,
+}
+
+impl Fault {
+    fn is_of_writes(self) -> bool {
+        !matches!(self, Self::ReadFails | Self::ReadFlipsBit)
+    }
+}
+
+/// A layer that does what the one behind it does, except for the faults that were injected.
+pub struct Faulty {
+    inner: Arc<dyn Layer>,
+    name: String,
+    rules: Mutex<Vec<Rule>>,
+    writes: AtomicU64,
+    reads: AtomicU64,
+    faults: AtomicU64,
+}
+
+/// A fault to come.
+struct Rule {
+    fault: Fault,
+    /// Operations to let pass first.
+    after: u64,
+    /// How often after that; nothing: always.
+    times: Option<u64>,
+}
+
+impl Rule {
+    /// Sees one operation pass, and tells whether it is to fail.
+    fn strikes(&mut self) -> bool {
+        if self.after > 0 {
+            self.after -= 1;
+            return false;
+        }
+        match &mut self.times {
+            None => true,
+            Some(0) => false,
+            Some(times) => {
+                *times -= 1;
+                true
+            }
+        }
+    }
+}
+
+impl Faulty {
+    /// A layer that has no fault yet.
+    pub fn new(inner: Arc<dyn Layer>) -> Self {
+        Self {
+            name: format!("faulty {}", inner.name()),
+            inner,
+            rules: Mutex::default(),
+            writes: AtomicU64::new(0),
+            reads: AtomicU64::new(0),
+            faults: AtomicU64::new(0),
+        }
+    }
+
+    /// Lets `after` operations of the fault's kind pass, and then makes `times` of them go wrong, or all.
+    ///
+    /// Each rule counts every operation of its kind; where several strike at once, the one injected first decides.
+    pub fn inject(&self, fault: Fault, after: u64, times: Option<u64>) {
+        self.rules().push(Rule { fault, after, times });
+    }
+
+    /// Takes all faults back that have not happened yet.
+    pub fn clear(&self) {
+        self.rules().clear();
+    }
+
+    /// The writes seen so far.
+    pub fn writes(&self) -> u64 {
+        self.writes.load(Relaxed)
+    }
+
+    /// The reads seen so far.
+    pub fn reads(&self) -> u64 {
+        self.reads.load(Relaxed)
+    }
+
+    /// The operations that went wrong so far.
+    pub fn faults(&self) -> u64 {
+        self.faults.load(Relaxed)
+    }
+
+    fn rules(&self) -> std::sync::MutexGuard<'_, Vec<Rule>> {
+        // A rule is changed by single assignments, so the list is whole also after a panic elsewhere.
+        self.rules.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The fault, if any, for the operation that is about to happen.
+    fn strike(&self, is_write: bool) -> Option<Fault> {
+        let mut struck = None;
+        for rule in self.rules().iter_mut().filter(|rule| rule.fault.is_of_writes() == is_write) {
+            if rule.strikes() && struck.is_none() {
+                struck = Some(rule.fault);
+            }
+        }
+        self.faults.fetch_add(u64::from(struck.is_some()), Relaxed);
+        struck
+    }
+
+    fn failure(&self, attempt: &'static str, errno: Errno) -> Error {
+        Error::transfer(&self.name, attempt, io::Error::from(errno))
+    }
+}
+
+impl Layer for Faulty {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn capacity(&self) -> u64 {
+        self.inner.capacity()
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
+        self.writes.fetch_add(1, Relaxed);
+        match self.strike(true) {
+            Some(Fault::WriteFails) => Err(self.failure("write", Errno::IO)),
+            Some(Fault::WriteFull) => Err(self.failure("write", Errno::NOSPC)),
+            Some(Fault::WriteLost) => Ok(()),
+            Some(Fault::WriteTorn) => {
+                // Whole units, as the layer behind takes no others: of a single one nothing arrives.
+                let arrived = bytes.len() / 2 / ALIGN as usize * ALIGN as usize;
+                if arrived == 0 { Ok(()) } else { self.inner.write(at, &bytes[..arrived]) }
+            }
+            Some(Fault::WriteFlipsBit) => {
+                let mut changed = bytes.to_vec();
+                flip_bit(&mut changed);
+                self.inner.write(at, &changed)
+            }
+            Some(Fault::ReadFails | Fault::ReadFlipsBit) | None => self.inner.write(at, bytes),
+        }
+    }
+
+    fn read(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
+        self.reads.fetch_add(1, Relaxed);
+        match self.strike(false) {
+            Some(Fault::ReadFails) => Err(self.failure("read", Errno::IO)),
+            Some(Fault::ReadFlipsBit) => {
+                self.inner.read(at, bytes)?;
+                flip_bit(bytes);
+                Ok(())
+            }
+            _ => self.inner.read(at, bytes),
+        }
+    }
+}
+
+/// Changes one bit in the middle.
+fn flip_bit(bytes: &mut [u8]) {
+    let middle = bytes.len() / 2;
+    if let Some(byte) = bytes.get_mut(middle) {
+        *byte ^= 0b0001_0000;
+    }
+}

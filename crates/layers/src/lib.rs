@@ -1,0 +1,23 @@
+//! The places that hold bytes.
+//!
+//! A [`Layer`] is a range of bytes with a hard limit: whoever uses it decides what lies where, the layer only reads and
+//! writes. [`Host`] is memory that the program can address, handed out as [`Slot`]s; [`Dir`] is a directory of segment
+//! files. [`Throttled`] and [`Faulty`] are layers around other layers, for slow hardware and for faults.
+//! Every one of them passes the [`contract`].
+
+pub mod contract;
+mod copy;
+mod dir;
+mod error;
+mod faulty;
+mod host;
+mod layer;
+mod throttled;
+
+pub use copy::Copier;
+pub use dir::{Dir, DirOptions, Method};
+pub use error::{Error, Result};
+pub use faulty::{Fault, Faulty};
+pub use host::{Host, Sealed, Slot};
+pub use layer::{ALIGN, Extents, Feed, Layer, Memory, Transfer, aligned};
+pub use throttled::Throttled;

@@ -1,0 +1,155 @@
+//! Snapshots of several named regions, each with an element type of its own.
+
+use std::any::type_name;
+
+use outcrop_engine::{Held, Layout};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use crate::{
+    Error, Result, Tape,
+    tape::{Key, check_element, elements, elements_mut},
+};
+
+/// A named region to be saved.
+#[derive(Debug, Clone, Copy)]
+pub struct Part<'a> {
+    name: &'a str,
+    element: &'static str,
+    bytes: &'a [u8],
+}
+
+impl<'a> Part<'a> {
+    /// `values` under `name`.
+    pub fn new<T: IntoBytes + Immutable>(name: &'a str, values: &'a [T]) -> Self {
+        Self { name, element: type_name::<T>(), bytes: values.as_bytes() }
+    }
+}
+
+/// A named region to be lent.
+#[derive(Debug, Clone, Copy)]
+pub struct Shape<'a> {
+    name: &'a str,
+    element: &'static str,
+    bytes: Option<usize>,
+}
+
+impl<'a> Shape<'a> {
+    /// `len` values of `T` under `name`.
+    pub fn new<T: FromBytes + IntoBytes>(name: &'a str, len: usize) -> Self {
+        Self { name, element: type_name::<T>(), bytes: len.checked_mul(size_of::<T>()) }
+    }
+}
+
+impl Tape {
+    /// Saves several regions as one snapshot.
+    pub fn save_regions(&mut self, key: impl Key, parts: &[Part<'_>]) -> Result<()> {
+        let key = key.number()?;
+        let layout = layout(key, parts.iter().map(|part| (part.name, part.element, Some(part.bytes.len()))))?;
+        let bytes: Vec<&[u8]> = parts.iter().map(|part| part.bytes).collect();
+        Ok(self.handle.save(key, layout, &bytes)?)
+    }
+
+    /// Lends the slot of a new snapshot of several regions.
+    pub fn lend_regions(&mut self, key: impl Key, shapes: &[Shape<'_>]) -> Result<LentRegions> {
+        let key = key.number()?;
+        let layout = layout(key, shapes.iter().map(|shape| (shape.name, shape.element, shape.bytes)))?;
+        Ok(LentRegions { lent: self.handle.lend(key, layout)?, key })
+    }
+
+    /// Hands over a snapshot of several regions for the last time.
+    pub fn take_regions(&mut self, key: impl Key) -> Result<PastRegions> {
+        Ok(PastRegions { held: self.handle.read(key.number()?, true)? })
+    }
+
+    /// Hands over a snapshot of several regions and keeps it.
+    pub fn get_regions(&mut self, key: impl Key) -> Result<PastRegions> {
+        Ok(PastRegions { held: self.handle.read(key.number()?, false)? })
+    }
+}
+
+/// Lays regions out; each name may come once.
+fn layout<'a>(key: u64, regions: impl Iterator<Item = (&'a str, &'static str, Option<usize>)>) -> Result<Layout> {
+    let mut layout = Layout::default();
+    for (name, element, bytes) in regions {
+        if layout.region(name).is_some() {
+            let remedy = format!("give each a name of its own: {name} comes twice");
+            return Err(Error::Region { key, names: names(&layout), remedy });
+        }
+        layout = bytes.and_then(|bytes| layout.with(name, element, bytes)).ok_or(Error::Huge { key })?;
+    }
+    Ok(layout)
+}
+
+fn names(layout: &Layout) -> Vec<String> {
+    layout.regions().iter().map(|region| region.name.clone()).collect()
+}
+
+/// Where the region of this name and type lies.
+fn find<T>(key: u64, layout: &Layout, name: &str) -> Result<std::ops::Range<usize>> {
+    let region = layout.region(name).ok_or_else(|| Error::Region {
+        key,
+        names: names(layout),
+        remedy: format!("ask for one of them instead of {name}"),
+    })?;
+    check_element::<T>(key, region.element)?;
+    Ok(region.range.clone())
+}
+
+/// A slot of several regions in the program's hands, to compute into.
+pub struct LentRegions {
+    lent: outcrop_engine::Lent,
+    key: u64,
+}
+
+impl LentRegions {
+    /// One region, to be filled.
+    pub fn region_mut<T: FromBytes + IntoBytes>(&mut self, name: &str) -> Result<&mut [T]> {
+        let range = find::<T>(self.key, self.lent.layout(), name)?;
+        Ok(elements_mut(&mut self.lent[range]))
+    }
+
+    /// All regions at once, in the order in which they were asked for; all must hold `T`.
+    pub fn all_mut<T: FromBytes + IntoBytes>(&mut self) -> Result<Vec<&mut [T]>> {
+        let regions = self.lent.layout().regions().to_vec();
+        let mut rest = &mut self.lent[..];
+        let mut start = 0;
+        let mut all = Vec::with_capacity(regions.len());
+        for region in regions {
+            check_element::<T>(self.key, region.element)?;
+            let (_, from_here) = rest.split_at_mut(region.range.start - start);
+            let (this, after) = from_here.split_at_mut(region.range.len());
+            all.push(elements_mut(this));
+            rest = after;
+            start = region.range.end;
+        }
+        Ok(all)
+    }
+
+    /// Makes it a snapshot.
+    pub fn seal(self) {
+        self.lent.seal();
+    }
+}
+
+/// A snapshot of several regions in the program's hands, read in place. Dropping it frees its slot.
+pub struct PastRegions {
+    held: Held,
+}
+
+impl PastRegions {
+    /// One region.
+    pub fn region<T: FromBytes + Immutable>(&self, name: &str) -> Result<&[T]> {
+        let range = find::<T>(self.held.key(), self.held.layout(), name)?;
+        Ok(elements(&self.held[range]))
+    }
+
+    /// The names of its regions, in the order in which they were saved.
+    pub fn names(&self) -> Vec<&str> {
+        self.held.layout().regions().iter().map(|region| region.name.as_str()).collect()
+    }
+
+    /// Its key.
+    pub fn key(&self) -> u64 {
+        self.held.key()
+    }
+}

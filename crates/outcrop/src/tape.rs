@@ -1,0 +1,219 @@
+//! The tape: snapshots written in one order and read back in a known other one.
+
+use std::{
+    any::type_name,
+    fmt::{self, Display},
+    fs::File,
+    io::{BufWriter, Write},
+    marker::PhantomData,
+    ops::{Deref, DerefMut},
+    path::Path,
+};
+
+use outcrop_engine::{Handle, Held, Layout, Stats};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use crate::{Error, Result, TapeBuilder};
+
+/// Snapshots that sink and come back up.
+///
+/// A clone is another handle to the same tape, for another thread. When the last one is dropped, all layers give back
+/// what they hold.
+#[derive(Clone)]
+pub struct Tape {
+    pub(crate) handle: Handle,
+}
+
+impl Tape {
+    /// Describes a new tape: its layers, fastest first, and the order in which it will be read.
+    pub fn builder() -> TapeBuilder {
+        TapeBuilder::default()
+    }
+
+    pub(crate) fn new(handle: Handle) -> Self {
+        Self { handle }
+    }
+
+    /// Saves `values` under `key` by copying them. Returns when the program may change them again.
+    pub fn save<T: IntoBytes + Immutable>(&mut self, key: impl Key, values: &[T]) -> Result<()> {
+        let layout = Layout::single(type_name::<T>(), size_of_val(values));
+        Ok(self.handle.save(key.number()?, layout, &[values.as_bytes()])?)
+    }
+
+    /// Lends the slot of a new snapshot of `len` values, so that the program can compute straight into it. What it holds
+    /// at first is whatever was there before. It becomes a snapshot when it is [sealed](Lent::seal).
+    pub fn lend<T: FromBytes + IntoBytes>(&mut self, key: impl Key, len: usize) -> Result<Lent<T>> {
+        let key = key.number()?;
+        let bytes = len.checked_mul(size_of::<T>()).ok_or(Error::Huge { key })?;
+        let lent = self.handle.lend(key, Layout::single(type_name::<T>(), bytes))?;
+        Ok(Lent { lent, element: PhantomData })
+    }
+
+    /// Hands over a snapshot for the last time: the key is free again, and the slot when the value is dropped.
+    pub fn take<T: FromBytes + Immutable>(&mut self, key: impl Key) -> Result<Past<T>> {
+        self.read(key.number()?, true)
+    }
+
+    /// Hands over a snapshot and keeps it.
+    pub fn get<T: FromBytes + Immutable>(&mut self, key: impl Key) -> Result<Past<T>> {
+        self.read(key.number()?, false)
+    }
+
+    /// Copies a snapshot to `buffer` and drops it. With a buffer of another length nothing happens.
+    pub fn take_into<T: FromBytes + IntoBytes + Immutable>(&mut self, key: impl Key, buffer: &mut [T]) -> Result<()> {
+        let key = key.number()?;
+        let saved = single::<T>(key, &self.handle.layout(key)?)?;
+        if saved != buffer.len() {
+            return Err(Error::Length { key, saved, given: buffer.len() });
+        }
+        let past: Past<T> = self.read(key, true)?;
+        buffer.as_mut_bytes().copy_from_slice(&past.held);
+        Ok(())
+    }
+
+    /// Forgets a snapshot without reading it.
+    pub fn discard(&mut self, key: impl Key) -> Result<()> {
+        Ok(self.handle.discard(key.number()?)?)
+    }
+
+    /// The keys of all snapshots that can be read, in ascending order.
+    pub fn keys(&self) -> Vec<u64> {
+        self.handle.keys()
+    }
+
+    /// What the tape has done until now, and what it has cost the program.
+    pub fn stats(&self) -> Stats {
+        self.handle.stats()
+    }
+
+    /// The timeline of the run, if the tape was opened with [`trace`](TapeBuilder::trace).
+    pub fn trace(&self) -> &outcrop_engine::Trace {
+        self.handle.trace()
+    }
+
+    /// Writes the timeline to a file that chrome://tracing and Perfetto open.
+    pub fn write_trace(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let write = || {
+            let mut out = BufWriter::new(File::create(path)?);
+            self.trace().write_json(&mut out)?;
+            out.flush()
+        };
+        write().map_err(|source| Error::Timeline { path: path.display().to_string(), source })
+    }
+
+    fn read<T: FromBytes + Immutable>(&mut self, key: u64, consume: bool) -> Result<Past<T>> {
+        single::<T>(key, &self.handle.layout(key)?)?;
+        Ok(Past { held: self.handle.read(key, consume)?, element: PhantomData })
+    }
+}
+
+impl fmt::Debug for Tape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tape").field("snapshots", &self.keys().len()).finish_non_exhaustive()
+    }
+}
+
+/// What can name a snapshot: any whole number from 0 upwards.
+pub trait Key: Copy + Display + TryInto<u64> {
+    /// The number.
+    fn number(self) -> Result<u64> {
+        self.try_into().map_err(|_| Error::Key(self.to_string()))
+    }
+}
+
+impl<N: Copy + Display + TryInto<u64>> Key for N {}
+
+/// The number of elements of a snapshot with one nameless region of `T`.
+fn single<T>(key: u64, layout: &Layout) -> Result<usize> {
+    match layout.regions() {
+        [region] if region.name.is_empty() => {
+            check_element::<T>(key, region.element)?;
+            Ok(region.range.len() / size_of::<T>().max(1))
+        }
+        regions => Err(Error::Region {
+            key,
+            names: regions.iter().map(|region| region.name.clone()).collect(),
+            remedy: "read it with take_regions or get_regions".to_owned(),
+        }),
+    }
+}
+
+/// Whether a region saved with elements called `saved` may be read as `T`.
+pub(crate) fn check_element<T>(key: u64, saved: &str) -> Result<()> {
+    let asked = type_name::<T>();
+    if saved == asked {
+        return Ok(());
+    }
+    Err(Error::Element { key, saved: saved.to_owned(), asked: asked.to_owned() })
+}
+
+/// The bytes of a region as elements; they were checked to be some.
+pub(crate) fn elements<T: FromBytes + Immutable>(bytes: &[u8]) -> &[T] {
+    <[T]>::ref_from_bytes(bytes).unwrap_or_else(|_| unreachable!("a region is aligned and holds whole elements"))
+}
+
+/// As [`elements`], to be changed.
+pub(crate) fn elements_mut<T: FromBytes + IntoBytes>(bytes: &mut [u8]) -> &mut [T] {
+    <[T]>::mut_from_bytes(bytes).unwrap_or_else(|_| unreachable!("a region is aligned and holds whole elements"))
+}
+
+/// A slot in the program's hands, to compute into. Dropped without [`seal`](Self::seal), it leaves no snapshot.
+pub struct Lent<T> {
+    lent: outcrop_engine::Lent,
+    element: PhantomData<T>,
+}
+
+impl<T> Lent<T> {
+    /// Makes it a snapshot.
+    pub fn seal(self) {
+        self.lent.seal();
+    }
+}
+
+impl<T: FromBytes + Immutable> Deref for Lent<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        elements(&self.lent)
+    }
+}
+
+impl<T: FromBytes + IntoBytes + Immutable> DerefMut for Lent<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        elements_mut(&mut self.lent)
+    }
+}
+
+/// A snapshot in the program's hands, read in place. Dropping it frees its slot.
+pub struct Past<T> {
+    held: Held,
+    element: PhantomData<T>,
+}
+
+impl<T> Past<T> {
+    /// Its key.
+    pub fn key(&self) -> u64 {
+        self.held.key()
+    }
+}
+
+impl<T: FromBytes + Immutable> Deref for Past<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        elements(&self.held)
+    }
+}
+
+impl<T> fmt::Debug for Past<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Past({}, {} bytes)", self.key(), self.held.len())
+    }
+}
+
+impl<T> fmt::Debug for Lent<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lent({} bytes)", self.lent.len())
+    }
+}

@@ -1,0 +1,404 @@
+//! What to do next: serve who waits, bring up what will be read, let sink what will not be read soon.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    Action, Extents, LayerIndex, Place, Purpose, Refusal, SnapshotId, Timestamp,
+    order::Turn,
+    planner::{LAYERS_MAX, Lane, Layer, Planner},
+    snapshot::Phase,
+};
+
+/// At most so many moves are under way between two layers, however small they are.
+const LANE_MOVES_MAX: u64 = 256;
+
+/// Two may always be, so that one can be prepared while the other runs.
+const LANE_MOVES_MIN: u64 = 2;
+
+/// Why a layer should get rid of snapshots, beyond having many that are nowhere else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pressure {
+    None,
+    /// Something that is due so soon would like to come up.
+    From(u64),
+    /// Somebody waits for room.
+    Full,
+}
+
+impl Planner {
+    /// Brings the actions up to date with the state. Called after every event.
+    pub(crate) fn decide(&mut self) {
+        loop {
+            let is_starved = self.serve_wants() | self.serve_rooms();
+            let mut pressure = [Pressure::None; LAYERS_MAX];
+            if is_starved {
+                pressure[0] = Pressure::Full;
+            }
+            if !is_starved {
+                self.prefetch(&mut pressure);
+            }
+            self.drain(&mut pressure);
+            if !is_starved || !self.is_quiet() {
+                self.patience_until = None;
+                break;
+            }
+            // Somebody waits and nothing is under way: either this makes a difference, or nothing will.
+            if !self.compact() && !self.refuse() {
+                break;
+            }
+        }
+        self.touch();
+    }
+
+    /// Hands over what is in the front and fetches what is not. Says whether one finds no room to come to.
+    fn serve_wants(&mut self) -> bool {
+        let mut is_starved = false;
+        for _ in 0..self.wants.len() {
+            let Some((id, consume)) = self.wants.pop_front() else { break };
+            let snapshot = &self.snapshots[&id];
+            match (snapshot.copy(0), snapshot.lost) {
+                (Some(copy), _) if !copy.is_arriving => {
+                    self.hand(id, consume);
+                    continue;
+                }
+                (Some(_), _) => {}
+                (None, Some(why)) => {
+                    self.refuse_want(id, why);
+                    continue;
+                }
+                (None, None) => is_starved |= !self.fetch(id),
+            }
+            self.wants.push_back((id, consume));
+        }
+        is_starved
+    }
+
+    fn hand(&mut self, id: SnapshotId, consume: bool) {
+        self.held += 1;
+        self.change(id, |snapshot| {
+            snapshot.wants -= 1;
+            snapshot.holders += 1;
+        });
+        self.actions.push_back(Action::Hand(id));
+        if consume {
+            self.consume(id);
+            self.reap(id);
+        }
+    }
+
+    pub(crate) fn refuse_want(&mut self, id: SnapshotId, why: Refusal) {
+        self.change(id, |snapshot| {
+            snapshot.wants -= 1;
+            snapshot.is_claimed = false;
+        });
+        self.actions.push_back(Action::Refuse { id, why });
+    }
+
+    fn fetch(&mut self, id: SnapshotId) -> bool {
+        let snapshot = &self.snapshots[&id];
+        let Some(from) = snapshot.source().map(|copy| copy.layer) else { return true };
+        let Some(extents) = self.room(0, snapshot.bytes, |_, _| true) else { return false };
+        self.begin_move(id, from, Place { layer: 0, extents }, Purpose::Fetch);
+        true
+    }
+
+    /// Lends slots to saves, in the order in which they came. Says whether one has to wait.
+    fn serve_rooms(&mut self) -> bool {
+        while let Some(&id) = self.rooms.front() {
+            let bytes = self.snapshots[&id].bytes;
+            if !self.may_stay(bytes, 0) {
+                return true;
+            }
+            let admits = |planner: &Self, victim| planner.may_stay(bytes, planner.snapshots[&victim].bytes);
+            let Some(extents) = self.room(0, bytes, admits) else { return true };
+            self.rooms.pop_front();
+            self.held += 1;
+            let at = extents[0].start;
+            self.add_copy(id, 0, extents, false);
+            self.actions.push_back(Action::Lend { id, at });
+        }
+        false
+    }
+
+    /// Whether `bytes` more may lie in the front with no copy elsewhere, so that what lies below can still be brought up,
+    /// with one of size `evicted` among it: into room that is kept for it, or into room that draining makes.
+    fn may_stay(&self, bytes: u64, evicted: u64) -> bool {
+        let capacity = self.layers[0].space.capacity();
+        let largest_below = self.below.last_key_value().map_or(0, |(&bytes, _)| bytes).max(evicted);
+        if self.stuck_bytes + bytes + largest_below <= capacity {
+            return true;
+        }
+        // With several layers below, room that is kept in the front is worth more than room on one of them.
+        let is_only_way = self.layers.len() == 2 || bytes + largest_below > capacity;
+        is_only_way && self.can_absorb(self.stuck_bytes + bytes, None)
+    }
+
+    /// Whether one layer below could take `bytes` from the front, also after it has taken `other` as well.
+    fn can_absorb(&self, bytes: u64, other: Option<(LayerIndex, u64)>) -> bool {
+        let room = |(index, layer): (LayerIndex, &Layer)| {
+            let taken = other.filter(|&(to, _)| to == index).map_or(0, |(_, bytes)| bytes);
+            layer.is_writable && layer.space.free() + layer.clean_bytes >= bytes + taken
+        };
+        self.layers.iter().enumerate().skip(1).any(room)
+    }
+
+    /// Whether a move between deeper layers leaves room for what may have to leave the front.
+    fn leaves_a_way_out(&self, from: LayerIndex, to: LayerIndex, bytes: u64) -> bool {
+        let largest_below = self.below.last_key_value().map_or(0, |(&bytes, _)| bytes);
+        let has_kept_room = self.stuck_bytes + largest_below <= self.layers[0].space.capacity();
+        from == 0 || has_kept_room || self.can_absorb(self.stuck_bytes, Some((to, bytes)))
+    }
+
+    /// A place on a layer, made by evicting what is read last as long as `may_evict` agrees. Without success nothing is
+    /// evicted.
+    fn room(
+        &mut self,
+        layer: LayerIndex,
+        bytes: u64,
+        may_evict: impl Fn(&Self, SnapshotId) -> bool,
+    ) -> Option<Extents> {
+        if !self.layers[layer].is_writable {
+            return None;
+        }
+        let is_there = match layer {
+            0 => self.layers[0].space.fits(bytes),
+            _ => self.layers[layer].space.free() >= bytes,
+        };
+        if !is_there {
+            let victims = match layer {
+                0 => self.victims_in_a_row(bytes, may_evict),
+                _ => self.victims(layer, bytes, may_evict),
+            };
+            for victim in victims? {
+                self.evict(victim, layer);
+            }
+        }
+        let space = &mut self.layers[layer].space;
+        match layer {
+            0 => space.take_whole(bytes).map(|range| Extents::from_elem(range, 1)),
+            _ => space.take_pieces(bytes),
+        }
+    }
+
+    /// Snapshots that leave `bytes` free, wherever, when they are evicted.
+    fn victims(
+        &self,
+        layer: LayerIndex,
+        bytes: u64,
+        may_evict: impl Fn(&Self, SnapshotId) -> bool,
+    ) -> Option<Vec<SnapshotId>> {
+        let Layer { space, clean, clean_bytes, .. } = &self.layers[layer];
+        let mut free = space.free();
+        if free + clean_bytes < bytes {
+            return None;
+        }
+        let mut victims = Vec::new();
+        for (_, id) in self.turns.farthest_first(clean).take_while(|&(_, id)| may_evict(self, id)) {
+            if free >= bytes {
+                break;
+            }
+            victims.push(id);
+            free += self.snapshots[&id].bytes;
+        }
+        (free >= bytes).then_some(victims)
+    }
+
+    /// Snapshots that lie side by side in the front and leave a hole of `bytes` when they are evicted.
+    fn victims_in_a_row(&self, bytes: u64, may_evict: impl Fn(&Self, SnapshotId) -> bool) -> Option<Vec<SnapshotId>> {
+        let Layer { space, clean, clean_bytes, .. } = &self.layers[0];
+        if space.free() + clean_bytes < bytes {
+            return None;
+        }
+        // The holes that there would be, by start, with their ends and the snapshots in them.
+        let mut holes = BTreeMap::<u64, (u64, Vec<SnapshotId>)>::new();
+        for (_, id) in self.turns.farthest_first(clean).take_while(|&(_, id)| may_evict(self, id)) {
+            let range = &self.snapshots[&id].copy(0)?.extents[0];
+            let mut hole = space.hole_around(range);
+            let mut members = vec![id];
+            // Both neighbours have already grown over what is free between them and this one.
+            let before = holes.range(..range.start).next_back().map(|(&start, &(end, _))| (start, end));
+            if let Some((start, _)) = before.filter(|&(_, end)| end == range.start) {
+                members.extend(holes.remove(&start)?.1);
+                hole.start = start;
+            }
+            if let Some((end, others)) = holes.remove(&range.end) {
+                members.extend(others);
+                hole.end = end;
+            }
+            if hole.end - hole.start >= bytes {
+                return Some(members);
+            }
+            holes.insert(hole.start, (hole.end, members));
+        }
+        None
+    }
+
+    fn evict(&mut self, id: SnapshotId, layer: LayerIndex) {
+        self.drop_copy(id, layer);
+        self.actions.push_back(Action::Evict { id, layer });
+    }
+
+    /// Brings up, to every layer that has room, what is read soonest and lies deeper.
+    fn prefetch(&mut self, pressure: &mut [Pressure; LAYERS_MAX]) {
+        for (to, pressure) in pressure[..self.layers.len() - 1].iter_mut().enumerate() {
+            while *pressure == Pressure::None {
+                let Some((due, id, from)) = self.soonest_below(to) else { break };
+                if !self.has_lane(from, to, self.snapshots[&id].bytes) {
+                    break;
+                }
+                let bytes = self.snapshots[&id].bytes;
+                let is_later =
+                    |planner: &Self, victim: SnapshotId| planner.turns.due(planner.snapshots[&victim].turn) > due;
+                match self.room(to, bytes, is_later) {
+                    Some(extents) => self.begin_move(id, from, Place { layer: to, extents }, Purpose::Prefetch),
+                    None => *pressure = Pressure::From(due),
+                }
+            }
+        }
+    }
+
+    /// The announced snapshot that is read soonest of those with no copy on `to` or above, and where it lies.
+    fn soonest_below(&self, to: LayerIndex) -> Option<(u64, SnapshotId, LayerIndex)> {
+        let (due, turn, id) = self.layers[to + 1..]
+            .iter()
+            .filter_map(|layer| self.turns.nearest(&layer.top))
+            .map(|(turn, id)| (self.turns.due(turn), turn, id))
+            .min()?;
+        let snapshot = &self.snapshots[&id];
+        let source = snapshot.source()?;
+        // What is on its way to a layer in between is taken from there when it has arrived.
+        let is_arriving = snapshot.copies.iter().any(|copy| copy.layer < source.layer);
+        (self.turns.is_announced(turn) && !is_arriving).then_some((due, id, source.layer))
+    }
+
+    /// Lets sink, from every layer but the last, what is read last and lies nowhere deeper.
+    fn drain(&mut self, pressure: &mut [Pressure; LAYERS_MAX]) {
+        for from in 0..self.layers.len() - 1 {
+            while let Some((turn, id)) = self.farthest_dirty(from) {
+                let layer = &self.layers[from];
+                let is_many = self.turns.is_filling() && layer.dirty_bytes > layer.drain_above_bytes;
+                let is_wanted = match pressure[from] {
+                    Pressure::None => is_many,
+                    Pressure::From(due) => is_many || self.turns.due(turn) > due,
+                    Pressure::Full => true,
+                };
+                if !is_wanted || !self.sink(id, from, pressure) {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn farthest_dirty(&self, layer: LayerIndex) -> Option<(Turn, SnapshotId)> {
+        self.turns.farthest_first(&self.layers[layer].dirty).next()
+    }
+
+    /// Moves a snapshot down to the first layer with room. Says whether there is one.
+    fn sink(&mut self, id: SnapshotId, from: LayerIndex, pressure: &mut [Pressure; LAYERS_MAX]) -> bool {
+        let bytes = self.snapshots[&id].bytes;
+        for (to, pressure) in pressure.iter_mut().enumerate().take(self.layers.len()).skip(from + 1) {
+            if !self.has_lane(from, to, bytes) {
+                return false;
+            }
+            if !self.leaves_a_way_out(from, to, bytes) {
+                continue;
+            }
+            if let Some(extents) = self.room(to, bytes, |_, _| true) {
+                self.begin_move(id, from, Place { layer: to, extents }, Purpose::Drain);
+                return true;
+            }
+            *pressure = Pressure::Full;
+        }
+        false
+    }
+
+    /// Whether one more move of `bytes` may be under way from one layer to another.
+    fn has_lane(&self, from: LayerIndex, to: LayerIndex, bytes: u64) -> bool {
+        let Lane { moves, bytes: under_way } = self.lanes.get(&(from, to)).copied().unwrap_or_default();
+        let is_small = moves < LANE_MOVES_MAX && under_way + bytes <= self.settings.lane_bytes_max;
+        moves < LANE_MOVES_MIN || is_small
+    }
+
+    /// Shifts snapshots in the front together until somebody who waits finds a place. Says whether that worked.
+    fn compact(&mut self) -> bool {
+        let want = self.wants.iter().map(|&(id, _)| id).find(|id| self.snapshots[id].copy(0).is_none());
+        let room = self.rooms.front().copied().filter(|id| self.may_stay(self.snapshots[id].bytes, 0));
+        let Some(bytes) = want.or(room).map(|id| self.snapshots[&id].bytes) else { return false };
+        let is_save = want.is_none();
+        let admits = |planner: &Self, victim| !is_save || planner.may_stay(bytes, planner.snapshots[&victim].bytes);
+        let Some(victims) = self.victims(0, bytes, admits) else { return false };
+        for victim in victims {
+            self.evict(victim, 0);
+        }
+        let mut floor = 0;
+        for (start, id) in self.front.clone() {
+            let snapshot = &self.snapshots[&id];
+            let copy = snapshot.copy(0).expect("what is in the front has a copy there");
+            let range = copy.extents[0].clone();
+            let is_movable = snapshot.holders == 0 && copy.readers == 0 && snapshot.phase == Phase::Live;
+            if start > floor && is_movable {
+                floor = self.slide(id, range, floor);
+            } else {
+                floor = range.end;
+            }
+            if self.layers[0].space.fits(bytes) {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn slide(&mut self, id: SnapshotId, range: std::ops::Range<u64>, to: u64) -> u64 {
+        self.front.remove(&range.start);
+        let target = self.layers[0].space.slide(range, to);
+        self.front.insert(to, id);
+        let end = target.end;
+        self.change(id, |snapshot| {
+            if let Some(copy) = snapshot.copy_mut(0) {
+                copy.extents = Extents::from_elem(target, 1);
+            }
+        });
+        self.actions.push_back(Action::Slide { id, to });
+        end
+    }
+
+    /// Ends the wait of somebody for whom nothing can change any more. Says whether it did.
+    fn refuse(&mut self) -> bool {
+        let waiting = self.wants.len() + self.rooms.len();
+        if waiting < self.handles as usize {
+            return false;
+        }
+        let why = if self.held > 0 { Refusal::Held } else { Refusal::Full };
+        if why == Refusal::Held {
+            let deadline = Timestamp(self.now.0.saturating_add(self.settings.patience_ns));
+            let deadline = *self.patience_until.get_or_insert(deadline);
+            if self.now < deadline {
+                return false;
+            }
+        }
+        self.patience_until = None;
+        if let Some(id) = self.rooms.pop_front() {
+            self.forget_key(id);
+            self.snapshots.remove(&id);
+            self.actions.push_back(Action::Refuse { id, why });
+        } else if let Some((id, _)) = self.wants.pop_front() {
+            self.refuse_want(id, why);
+        }
+        true
+    }
+
+    /// Touches memory ahead of where it was used, so that a save finds it ready.
+    fn touch(&mut self) {
+        let space = &self.layers[0].space;
+        let target = (space.frontier() + self.settings.touch_ahead_bytes).min(space.capacity());
+        // What has been lent out is touched by who fills it.
+        self.touched_bytes = self.touched_bytes.max(space.frontier());
+        if self.settings.touch_ahead_bytes == 0 || self.is_touching || self.touched_bytes >= target {
+            return;
+        }
+        let end = target.min(self.touched_bytes + self.settings.touch_piece_bytes);
+        self.is_touching = true;
+        self.actions.push_back(Action::Touch(self.touched_bytes..end));
+        self.touched_bytes = end;
+    }
+}

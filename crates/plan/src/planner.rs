@@ -1,0 +1,519 @@
+//! The state machine: what is where, what is under way, and how events change it. What to do next is in `decide`.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Action, Event, Extents, Fault, LayerIndex, Order, Place, Purpose, Refusal, SnapshotId, Timestamp,
+    order::{TurnSet, Turns},
+    snapshot::{Copy, Phase, Snapshot, Standing},
+    space::Space,
+};
+
+/// A stack has at most so many layers.
+pub const LAYERS_MAX: usize = 16;
+
+/// A copy that fails to be read so often in a row is given up.
+const READ_FAULTS_MAX: u32 = 2;
+
+/// What the planner is to work with.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    /// The layers, the front first.
+    pub layers: Vec<LayerSettings>,
+    /// The order in which snapshots will be read.
+    pub order: Order,
+    /// So many bytes may be under way between two layers, or two moves if they are larger.
+    pub lane_bytes_max: u64,
+    /// How long a request waits for what the program itself holds, when no other part of the program could help.
+    pub patience_ns: u64,
+    /// Memory is touched so far ahead of what has been used; 0 for not at all.
+    pub touch_ahead_bytes: u64,
+    /// Memory is touched in pieces of this size.
+    pub touch_piece_bytes: u64,
+}
+
+impl Settings {
+    /// The usual settings for these layers.
+    pub fn new(layers: Vec<LayerSettings>, order: Order) -> Self {
+        Self {
+            layers,
+            order,
+            lane_bytes_max: 64 << 20,
+            patience_ns: 30_000_000_000,
+            touch_ahead_bytes: 128 << 20,
+            touch_piece_bytes: 16 << 20,
+        }
+    }
+}
+
+/// One layer of the stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayerSettings {
+    /// The bytes that it may hold.
+    pub capacity_bytes: u64,
+    /// When more than this is on no deeper layer, snapshots begin to sink.
+    pub drain_above_bytes: u64,
+}
+
+impl LayerSettings {
+    /// A layer that keeps half of its bytes ready to be evicted: room for bursts, and not a write more than is likely to
+    /// be needed.
+    pub fn new(capacity_bytes: u64) -> Self {
+        Self { capacity_bytes, drain_above_bytes: capacity_bytes / 2 }
+    }
+}
+
+/// How reads went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Counters {
+    /// In the front when asked for.
+    pub hits: u64,
+    /// On their way when asked for.
+    pub late: u64,
+    /// Elsewhere when asked for, or not the one that the order announced.
+    pub misses: u64,
+}
+
+/// Decides what moves where and when; see the crate's documentation.
+#[derive(Debug, Clone)]
+pub struct Planner {
+    pub(crate) settings: Settings,
+    pub(crate) now: Timestamp,
+    pub(crate) layers: Vec<Layer>,
+    pub(crate) snapshots: BTreeMap<SnapshotId, Snapshot>,
+    pub(crate) keys: BTreeMap<u64, SnapshotId>,
+    pub(crate) turns: Turns,
+    /// Everything that the program can ask for.
+    pub(crate) live: TurnSet,
+    /// What lies in the front, by address.
+    pub(crate) front: BTreeMap<u64, SnapshotId>,
+    /// Bytes in the front that could not leave it without room elsewhere.
+    pub(crate) stuck_bytes: u64,
+    /// Sizes of what lies below the front only, with how many there are of each.
+    pub(crate) below: BTreeMap<u64, u64>,
+    /// Saves that wait for room, and reads that wait for their snapshot, oldest first.
+    pub(crate) rooms: VecDeque<SnapshotId>,
+    pub(crate) wants: VecDeque<(SnapshotId, bool)>,
+    pub(crate) lanes: BTreeMap<(LayerIndex, LayerIndex), Lane>,
+    /// Slots in the program's hands.
+    pub(crate) held: u32,
+    pub(crate) handles: u32,
+    pub(crate) patience_until: Option<Timestamp>,
+    pub(crate) is_touching: bool,
+    pub(crate) touched_bytes: u64,
+    pub(crate) actions: VecDeque<Action>,
+    counters: Counters,
+}
+
+/// A layer's places, and the sets of snapshots that decisions are made from.
+#[derive(Debug, Clone)]
+pub(crate) struct Layer {
+    pub(crate) space: Space,
+    pub(crate) drain_above_bytes: u64,
+    /// Whether it can be written.
+    pub(crate) is_writable: bool,
+    pub(crate) used_bytes_max: u64,
+    pub(crate) dirty: TurnSet,
+    pub(crate) dirty_bytes: u64,
+    pub(crate) clean: TurnSet,
+    pub(crate) clean_bytes: u64,
+    pub(crate) top: TurnSet,
+}
+
+/// What is under way from one layer to another.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Lane {
+    pub(crate) moves: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Planner {
+    /// A planner of an empty stack.
+    ///
+    /// # Panics
+    /// Without a layer, or with more than [`LAYERS_MAX`].
+    pub fn new(settings: Settings) -> Self {
+        assert!((1..=LAYERS_MAX).contains(&settings.layers.len()), "a stack has 1 to {LAYERS_MAX} layers");
+        let layers = settings.layers.iter().map(Layer::new).collect();
+        Self {
+            now: Timestamp(0),
+            layers,
+            snapshots: BTreeMap::new(),
+            keys: BTreeMap::new(),
+            turns: Turns::new(settings.order.clone()),
+            live: TurnSet::new(),
+            front: BTreeMap::new(),
+            stuck_bytes: 0,
+            below: BTreeMap::new(),
+            rooms: VecDeque::new(),
+            wants: VecDeque::new(),
+            lanes: BTreeMap::new(),
+            held: 0,
+            handles: 1,
+            patience_until: None,
+            is_touching: false,
+            touched_bytes: 0,
+            actions: VecDeque::new(),
+            counters: Counters::default(),
+            settings,
+        }
+    }
+
+    /// Takes note of what happened at `now`. The actions that follow from it are given by [`poll`](Self::poll).
+    pub fn handle(&mut self, now: Timestamp, event: Event) {
+        self.now = self.now.max(now);
+        match event {
+            Event::RoomWanted { id, key, bytes } => self.room_wanted(id, key, bytes),
+            Event::Sealed(id) => self.sealed(id),
+            Event::Abandoned(id) => {
+                self.held -= 1;
+                self.change(id, |snapshot| snapshot.phase = Phase::Consumed);
+                self.forget_key(id);
+                self.reap(id);
+            }
+            Event::Wanted { id, consume } => self.wanted(id, consume),
+            Event::Released(id) => {
+                self.held -= 1;
+                self.change(id, |snapshot| snapshot.holders -= 1);
+                self.reap(id);
+            }
+            Event::Discarded(id) => self.discarded(id),
+            Event::Moved { id, from, to } => self.moved(id, from, to),
+            Event::Failed { id, from, to, fault } => self.failed(id, from, to, fault),
+            Event::Touched => self.is_touching = false,
+            Event::Handles(count) => self.handles = count,
+            Event::Tick => {}
+        }
+        self.decide();
+    }
+
+    /// The next thing to do, if there is one.
+    pub fn poll(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// When to send a `Tick`, if nothing else happens before.
+    pub fn poll_timeout(&self) -> Option<Timestamp> {
+        self.patience_until
+    }
+
+    /// The snapshot that the program calls `key`, if it can be asked for.
+    pub fn find(&self, key: u64) -> Option<SnapshotId> {
+        let id = *self.keys.get(&key)?;
+        let snapshot = &self.snapshots[&id];
+        (snapshot.phase == Phase::Live && !snapshot.is_claimed).then_some(id)
+    }
+
+    /// Whether `key` is taken, also by a save that is not complete or a read that still waits.
+    pub fn has_key(&self, key: u64) -> bool {
+        self.keys.contains_key(&key)
+    }
+
+    /// The keys of everything that can be asked for, in ascending order.
+    pub fn keys(&self) -> impl Iterator<Item = u64> + '_ {
+        self.keys.keys().copied().filter(|&key| self.find(key).is_some())
+    }
+
+    /// The bytes of a snapshot that exists, waits for room, or is being filled.
+    ///
+    /// # Panics
+    /// If there is no such snapshot.
+    pub fn bytes(&self, id: SnapshotId) -> u64 {
+        self.snapshots[&id].bytes
+    }
+
+    /// Slots in the program's hands.
+    pub fn held(&self) -> u32 {
+        self.held
+    }
+
+    /// How reads went until now.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Bytes in use on a layer now, and at most until now.
+    pub fn used_bytes(&self, layer: LayerIndex) -> (u64, u64) {
+        (self.layers[layer].space.used(), self.layers[layer].used_bytes_max)
+    }
+
+    fn room_wanted(&mut self, id: SnapshotId, key: u64, bytes: u64) {
+        if bytes > self.layers[0].space.capacity() {
+            self.actions.push_back(Action::Refuse { id, why: Refusal::TooLarge });
+            return;
+        }
+        self.snapshots.insert(id, Snapshot::new(key, bytes));
+        self.keys.insert(key, id);
+        self.rooms.push_back(id);
+    }
+
+    fn sealed(&mut self, id: SnapshotId) {
+        self.held -= 1;
+        let turn = self.turns.of_new(self.snapshots[&id].key);
+        self.change(id, |snapshot| {
+            snapshot.phase = Phase::Live;
+            snapshot.turn = turn;
+        });
+    }
+
+    fn wanted(&mut self, id: SnapshotId, consume: bool) {
+        let snapshot = &self.snapshots[&id];
+        let (key, turn) = (snapshot.key, snapshot.turn);
+        let (is_in_order, changed) = self.turns.read(key, turn, id, &self.live);
+        match self.snapshots[&id].copy(0) {
+            _ if !is_in_order => self.counters.misses += 1,
+            Some(copy) if copy.is_arriving => self.counters.late += 1,
+            Some(_) => self.counters.hits += 1,
+            None => self.counters.misses += 1,
+        }
+        for (key, turn) in changed {
+            if let Some(&id) = self.keys.get(&key) {
+                self.change(id, |snapshot| snapshot.turn = turn);
+            }
+        }
+        self.change(id, |snapshot| {
+            snapshot.wants += 1;
+            snapshot.is_claimed |= consume;
+            // Whatever made it unreadable may have passed: it gets one more chance.
+            if snapshot.lost.take().is_some() {
+                snapshot.read_faults = READ_FAULTS_MAX - 1;
+            }
+        });
+        self.wants.push_back((id, consume));
+    }
+
+    fn discarded(&mut self, id: SnapshotId) {
+        let (gone, wants) = self.wants.drain(..).partition(|&(wanted, _)| wanted == id);
+        self.wants = wants;
+        let gone: VecDeque<_> = gone;
+        for _ in gone {
+            self.refuse_want(id, Refusal::Gone);
+        }
+        self.consume(id);
+        self.reap(id);
+    }
+
+    fn moved(&mut self, id: SnapshotId, from: LayerIndex, to: LayerIndex) {
+        self.end_move(id, from, to);
+        self.change(id, |snapshot| {
+            snapshot.read_faults = 0;
+            if let Some(copy) = snapshot.copy_mut(to) {
+                copy.is_arriving = false;
+            }
+        });
+        self.reap(id);
+    }
+
+    fn failed(&mut self, id: SnapshotId, from: LayerIndex, to: LayerIndex, fault: Fault) {
+        self.end_move(id, from, to);
+        match fault {
+            Fault::TargetFull => {
+                if let Some(lost) = self.remove_copy(id, to) {
+                    self.layers[to].space.shrink_to_used(&lost);
+                }
+            }
+            Fault::TargetBroken => {
+                self.layers[to].is_writable = false;
+                self.drop_copy(id, to);
+            }
+            Fault::SourceUnreadable => self.read_failed(id, from, to, Refusal::Unreadable(from)),
+            Fault::SourceDamaged => self.read_failed(id, from, to, Refusal::Damaged(from)),
+        }
+        self.reap(id);
+    }
+
+    fn read_failed(&mut self, id: SnapshotId, from: LayerIndex, to: LayerIndex, why: Refusal) {
+        self.drop_copy(id, to);
+        let snapshot = &self.snapshots[&id];
+        let is_given_up = snapshot.read_faults + 1 >= READ_FAULTS_MAX;
+        let has_other = snapshot.copies.iter().any(|copy| copy.layer != from && !copy.is_arriving);
+        if is_given_up && has_other && snapshot.copy(from).is_some_and(|copy| copy.readers == 0) {
+            self.drop_copy(id, from);
+            self.change(id, |snapshot| snapshot.read_faults = 0);
+            return;
+        }
+        self.change(id, |snapshot| {
+            snapshot.read_faults += 1;
+            if is_given_up {
+                snapshot.lost = Some(why);
+            }
+        });
+    }
+
+    fn end_move(&mut self, id: SnapshotId, from: LayerIndex, to: LayerIndex) {
+        let bytes = self.snapshots[&id].bytes;
+        let lane = self.lanes.get_mut(&(from, to)).expect("a move ends on the lane where it began");
+        lane.moves -= 1;
+        lane.bytes -= bytes;
+        self.change(id, |snapshot| {
+            if let Some(copy) = snapshot.copy_mut(from) {
+                copy.readers -= 1;
+            }
+        });
+    }
+
+    /// Begins a move to a place that has been taken for it.
+    pub(crate) fn begin_move(&mut self, id: SnapshotId, from: LayerIndex, to: Place, purpose: Purpose) {
+        let snapshot = &self.snapshots[&id];
+        let bytes = snapshot.bytes;
+        let extents = snapshot.copy(from).expect("a move has a source").extents.clone();
+        let lane = self.lanes.entry((from, to.layer)).or_default();
+        lane.moves += 1;
+        lane.bytes += bytes;
+        self.change(id, |snapshot| {
+            snapshot.copy_mut(from).expect("a move has a source").readers += 1;
+        });
+        self.add_copy(id, to.layer, to.extents.clone(), true);
+        self.actions.push_back(Action::Move { id, from: Place { layer: from, extents }, to, purpose });
+    }
+
+    /// Whether nothing at all is under way between layers.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.lanes.values().all(|lane| lane.moves == 0)
+    }
+
+    /// Ends the life of a snapshot; its bytes go when nobody uses them.
+    pub(crate) fn consume(&mut self, id: SnapshotId) {
+        self.change(id, |snapshot| snapshot.phase = Phase::Consumed);
+        self.forget_key(id);
+    }
+
+    /// Gives back the places of a consumed snapshot that are no longer in use.
+    pub(crate) fn reap(&mut self, id: SnapshotId) {
+        let snapshot = &self.snapshots[&id];
+        if snapshot.phase != Phase::Consumed {
+            return;
+        }
+        let is_held = snapshot.holders > 0;
+        let idle: Vec<_> = snapshot
+            .copies
+            .iter()
+            .filter(|copy| !copy.is_arriving && copy.readers == 0 && !(copy.layer == 0 && is_held))
+            .map(|copy| copy.layer)
+            .collect();
+        for layer in idle {
+            self.drop_copy(id, layer);
+        }
+        if self.snapshots[&id].copies.is_empty() && !is_held {
+            self.snapshots.remove(&id);
+        }
+    }
+
+    pub(crate) fn add_copy(&mut self, id: SnapshotId, layer: LayerIndex, extents: Extents, is_arriving: bool) {
+        if layer == 0 {
+            self.front.insert(extents[0].start, id);
+        }
+        let place = &mut self.layers[layer];
+        place.used_bytes_max = place.used_bytes_max.max(place.space.used());
+        self.change(id, |snapshot| snapshot.copies.push(Copy { layer, extents, is_arriving, readers: 0 }));
+    }
+
+    /// Forgets a copy and gives its place back.
+    pub(crate) fn drop_copy(&mut self, id: SnapshotId, layer: LayerIndex) {
+        for piece in self.remove_copy(id, layer).into_iter().flatten() {
+            self.layers[layer].space.give(piece);
+        }
+    }
+
+    fn remove_copy(&mut self, id: SnapshotId, layer: LayerIndex) -> Option<Extents> {
+        let extents = self.snapshots[&id].copy(layer)?.extents.clone();
+        if layer == 0 {
+            self.front.remove(&extents[0].start);
+        }
+        self.change(id, |snapshot| snapshot.copies.retain(|copy| copy.layer != layer));
+        Some(extents)
+    }
+
+    pub(crate) fn forget_key(&mut self, id: SnapshotId) {
+        let key = self.snapshots[&id].key;
+        if self.keys.get(&key) == Some(&id) {
+            self.keys.remove(&key);
+        }
+    }
+
+    /// Changes a snapshot and keeps all sets that it belongs to in step. The only way to change one.
+    pub(crate) fn change(&mut self, id: SnapshotId, edit: impl FnOnce(&mut Snapshot)) {
+        let snapshot = self.snapshots.get_mut(&id).expect("a snapshot that is spoken of exists");
+        let before = (snapshot.turn, snapshot.standing());
+        edit(snapshot);
+        let after = (snapshot.turn, snapshot.standing());
+        let bytes = snapshot.bytes;
+        if before != after {
+            self.leave_sets(id, bytes, before.0, before.1);
+            self.join_sets(id, bytes, after.0, after.1);
+        }
+    }
+
+    fn leave_sets(&mut self, id: SnapshotId, bytes: u64, turn: u64, standing: Standing) {
+        if standing.is_live {
+            self.live.remove(&(turn, id));
+        }
+        if standing.is_stuck {
+            self.stuck_bytes -= bytes;
+        }
+        if standing.is_below
+            && let Some(count) = self.below.get_mut(&bytes)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.below.remove(&bytes);
+            }
+        }
+        for (index, layer) in self.layers.iter_mut().enumerate() {
+            if standing.dirty & (1 << index) != 0 {
+                layer.dirty.remove(&(turn, id));
+                layer.dirty_bytes -= bytes;
+            }
+            if standing.clean & (1 << index) != 0 {
+                layer.clean.remove(&(turn, id));
+                layer.clean_bytes -= bytes;
+            }
+            if standing.top == Some(index) {
+                layer.top.remove(&(turn, id));
+            }
+        }
+    }
+
+    fn join_sets(&mut self, id: SnapshotId, bytes: u64, turn: u64, standing: Standing) {
+        if standing.is_live {
+            self.live.insert((turn, id));
+        }
+        if standing.is_stuck {
+            self.stuck_bytes += bytes;
+        }
+        if standing.is_below {
+            *self.below.entry(bytes).or_default() += 1;
+        }
+        for (index, layer) in self.layers.iter_mut().enumerate() {
+            if standing.dirty & (1 << index) != 0 {
+                layer.dirty.insert((turn, id));
+                layer.dirty_bytes += bytes;
+            }
+            if standing.clean & (1 << index) != 0 {
+                layer.clean.insert((turn, id));
+                layer.clean_bytes += bytes;
+            }
+            if standing.top == Some(index) {
+                layer.top.insert((turn, id));
+            }
+        }
+    }
+}
+
+impl Layer {
+    fn new(settings: &LayerSettings) -> Self {
+        Self {
+            space: Space::new(settings.capacity_bytes),
+            drain_above_bytes: settings.drain_above_bytes,
+            is_writable: true,
+            used_bytes_max: 0,
+            dirty: TurnSet::new(),
+            dirty_bytes: 0,
+            clean: TurnSet::new(),
+            clean_bytes: 0,
+            top: TurnSet::new(),
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Which bytes of a layer are free.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
+
+use crate::Extents;
+
+/// The free bytes of one layer, kept as holes that grow together again.
+#[derive(Debug, Clone)]
+pub(crate) struct Space {
+    capacity: u64,
+    used: u64,
+    /// Start to end.
+    holes: BTreeMap<u64, u64>,
+    /// Length and start: the best fit is the first one that is long enough, the lowest where several are equal.
+    by_length: BTreeSet<(u64, u64)>,
+    /// Nothing was ever placed from here on.
+    frontier: u64,
+}
+
+impl Space {
+    pub(crate) fn new(capacity: u64) -> Self {
+        let mut space = Self { capacity, used: 0, holes: BTreeMap::new(), by_length: BTreeSet::new(), frontier: 0 };
+        if capacity > 0 {
+            space.add_hole(0..capacity);
+        }
+        space
+    }
+
+    pub(crate) fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    pub(crate) fn used(&self) -> u64 {
+        self.used
+    }
+
+    pub(crate) fn free(&self) -> u64 {
+        self.capacity - self.used
+    }
+
+    pub(crate) fn frontier(&self) -> u64 {
+        self.frontier
+    }
+
+    /// Whether `bytes` fit in one piece.
+    pub(crate) fn fits(&self, bytes: u64) -> bool {
+        self.by_length.last().is_some_and(|&(length, _)| length >= bytes)
+    }
+
+    /// The hole that would be there if `range` were given back.
+    pub(crate) fn hole_around(&self, range: &Range<u64>) -> Range<u64> {
+        let before = self.holes.range(..range.start).next_back().filter(|&(_, &end)| end == range.start);
+        let start = before.map_or(range.start, |(&start, _)| start);
+        let end = self.holes.get(&range.end).copied().unwrap_or(range.end);
+        start..end
+    }
+
+    /// A place of one piece.
+    pub(crate) fn take_whole(&mut self, bytes: u64) -> Option<Range<u64>> {
+        let &(_, start) = self.by_length.range((bytes, 0)..).next()?;
+        let range = start..start + bytes;
+        self.take(range.clone());
+        Some(range)
+    }
+
+    /// A place of one piece where there is one, else of the largest pieces that there are.
+    pub(crate) fn take_pieces(&mut self, bytes: u64) -> Option<Extents> {
+        if let Some(range) = self.take_whole(bytes) {
+            return Some(Extents::from_elem(range, 1));
+        }
+        if self.free() < bytes {
+            return None;
+        }
+        let mut pieces = Extents::new();
+        let mut missing = bytes;
+        while missing > 0 {
+            let &(length, start) = self.by_length.last()?;
+            let piece = start..start + length.min(missing);
+            missing -= piece.end - piece.start;
+            self.take(piece.clone());
+            pieces.push(piece);
+        }
+        Some(pieces)
+    }
+
+    /// Gives a place back.
+    pub(crate) fn give(&mut self, range: Range<u64>) {
+        self.used -= range.end - range.start;
+        let hole = self.hole_around(&range);
+        if hole.start < range.start {
+            self.remove_hole(hole.start, range.start);
+        }
+        if hole.end > range.end {
+            self.remove_hole(range.end, hole.end);
+        }
+        self.add_hole(hole);
+    }
+
+    /// Moves a place of one piece down to `to`, which must be free but for that piece itself.
+    pub(crate) fn slide(&mut self, range: Range<u64>, to: u64) -> Range<u64> {
+        let target = to..to + (range.end - range.start);
+        self.give(range);
+        self.take(target.clone());
+        target
+    }
+
+    /// The medium has no more than what is in use now, without `lost`: what is free vanishes.
+    pub(crate) fn shrink_to_used(&mut self, lost: &[Range<u64>]) {
+        self.used -= lost.iter().map(|piece| piece.end - piece.start).sum::<u64>();
+        self.holes.clear();
+        self.by_length.clear();
+        self.capacity = self.used;
+    }
+
+    /// Marks `range`, which lies in one hole, as used.
+    fn take(&mut self, range: Range<u64>) {
+        let found = self.holes.range(..=range.start).next_back().map(|(&start, &end)| (start, end));
+        let (start, end) = found.expect("a place is taken from a hole");
+        debug_assert!(range.end <= end);
+        self.remove_hole(start, end);
+        if start < range.start {
+            self.add_hole(start..range.start);
+        }
+        if range.end < end {
+            self.add_hole(range.end..end);
+        }
+        self.used += range.end - range.start;
+        self.frontier = self.frontier.max(range.end);
+    }
+
+    fn add_hole(&mut self, hole: Range<u64>) {
+        self.by_length.insert((hole.end - hole.start, hole.start));
+        self.holes.insert(hole.start, hole.end);
+    }
+
+    fn remove_hole(&mut self, start: u64, end: u64) {
+        self.holes.remove(&start);
+        self.by_length.remove(&(end - start, start));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_grow_together() {
+        let mut space = Space::new(100);
+        let places: Vec<_> = (0..10).map(|_| space.take_whole(10).unwrap()).collect();
+        assert!(!space.fits(1));
+        for index in [1, 3, 2] {
+            space.give(places[index].clone());
+        }
+        assert_eq!(space.take_whole(30), Some(10..40));
+        assert_eq!((space.used(), space.free(), space.frontier()), (100, 0, 100));
+    }
+
+    #[test]
+    fn scattered_bytes_are_still_a_place_of_pieces() {
+        let mut space = Space::new(50);
+        let places: Vec<_> = (0..5).map(|_| space.take_whole(10).unwrap()).collect();
+        for index in [0, 2, 4] {
+            space.give(places[index].clone());
+        }
+        assert_eq!(space.take_whole(20), None);
+        let pieces = space.take_pieces(25).unwrap();
+        assert_eq!(pieces.iter().map(|piece| piece.end - piece.start).sum::<u64>(), 25);
+        assert_eq!(pieces.len(), 3);
+        assert_eq!(space.take_pieces(6), None);
+        pieces.into_iter().for_each(|piece| space.give(piece));
+        assert_eq!(space.free(), 30);
+    }
+
+    #[test]
+    fn a_full_medium_keeps_what_it_has() {
+        let mut space = Space::new(100);
+        let kept = space.take_whole(30).unwrap();
+        let lost = space.take_pieces(10).unwrap();
+        space.shrink_to_used(&lost);
+        assert_eq!((space.capacity(), space.free()), (30, 0));
+        space.give(kept);
+        assert_eq!(space.take_whole(30), Some(0..30));
+    }
+
+    #[test]
+    fn sliding_may_overlap_the_old_place() {
+        let mut space = Space::new(100);
+        let first = space.take_whole(10).unwrap();
+        let second = space.take_whole(40).unwrap();
+        space.give(first);
+        assert_eq!(space.slide(second, 0), 0..40);
+        assert!(space.fits(60));
+    }
+}
