@@ -42,11 +42,10 @@ impl Canvas {
         }
     }
 
-    /// Writes text that runs upwards, centred at `at`.
+    /// Writes text of any colour but white that runs upwards, centred at `at`.
     pub(crate) fn text_upwards(&mut self, text: &str, at: Point, font: &MonoFont, color: Rgb888) {
         let (width, height) = (text.len() as u32 * font.character_size.width, font.character_size.height);
-        let paper = if color == Rgb888::WHITE { Rgb888::BLACK } else { Rgb888::WHITE };
-        let mut line = Canvas::new(width, height, paper);
+        let mut line = Canvas::new(width, height, Rgb888::WHITE);
         line.text(text, Point::new(0, height as i32 / 2), Alignment::Left, font, color);
         for (i, pixel) in line.pixels.iter().enumerate().filter(|(_, pixel)| **pixel == color) {
             let (x, y) = (i as i32 % width as i32, i as i32 / width as i32);

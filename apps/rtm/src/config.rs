@@ -228,6 +228,12 @@ impl Config {
             }
             Some(path) => {
                 let (points, velocity) = model_file::read(path, points)?;
+                if points[0] < 2 || points[2] < 2 {
+                    let [x, _, z] = points;
+                    return Err(Error::Model(format!(
+                        "{x} points along x and {z} in depth; it needs at least 2 of both"
+                    )));
+                }
                 Model::new(Grid { points, spacing: self.spacing_for(points)? }, velocity)
             }
         }

@@ -144,7 +144,8 @@ impl Model {
         for (axis, (points, stride)) in axes.into_iter().enumerate() {
             let deviation = f64::from(metres / self.grid.spacing[axis]);
             // Three averages over 2r+1 points have the variance ((2r+1)^2 - 1) / 4.
-            let radius = (((4.0 * deviation * deviation + 1.0).sqrt() - 1.0) / 2.0).round() as usize;
+            let radius = (((4.0 * deviation * deviation + 1.0).sqrt() - 1.0) / 2.0).round();
+            let radius = (radius as usize).min(points);
             if radius == 0 || points == 1 {
                 continue;
             }
@@ -164,7 +165,9 @@ impl Model {
                 }
             }
         }
-        let velocity = slowness.into_iter().map(|s| (1.0 / s) as f32).collect();
+        // An average lies between its values; rounding must not put it beyond, or a stable time step might not be.
+        let (slowest, fastest) = (self.velocity_min(), self.velocity_max());
+        let velocity = slowness.into_iter().map(|s| ((1.0 / s) as f32).clamp(slowest, fastest)).collect();
         Model { grid: self.grid.clone(), velocity }
     }
 }

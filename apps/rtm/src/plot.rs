@@ -65,7 +65,7 @@ fn draw(migration: &Migration, image: &[f32]) -> Canvas {
     let stacked = aspect > STACKED_FROM;
     let room = if stacked { WIDTH - LEFT - RIGHT } else { (WIDTH - 2 * LEFT - RIGHT - RIGHT_PLAIN) / 2 };
     let width = (room as f32).min(PANEL_HEIGHT * aspect).max(160.0);
-    let size = Size::new(width as u32, ((width / aspect) as u32).max(80));
+    let size = Size::new(width as u32, ((width / aspect) as u32).clamp(80, 4000));
     let (panel_width, panel_height) = (size.width as i32, size.height as i32);
 
     let first = Point::new(LEFT, ABOVE);
@@ -78,7 +78,7 @@ fn draw(migration: &Migration, image: &[f32]) -> Canvas {
     };
     let mut canvas = Canvas::new(corner.x as u32, corner.y as u32, PAPER);
 
-    let velocity = Section { grid, y: section_y, values: migration.model().velocity() };
+    let velocity = Section { grid, y: section_y, values: migration.model().velocity(), is_smooth: false };
     let range = (migration.model().velocity_min(), migration.model().velocity_max());
     let panel = Panel { area: Rectangle::new(first, size), migration, section_y };
     panel.fill(&mut canvas, &velocity, |v| velocity_color((v - range.0) / (range.1 - range.0).max(1.0)));
@@ -86,7 +86,7 @@ fn draw(migration: &Migration, image: &[f32]) -> Canvas {
     panel.color_bar(&mut canvas, range);
 
     let gained = with_depth_gain(grid, image);
-    let reflectivity = Section { grid, y: section_y, values: &gained };
+    let reflectivity = Section { grid, y: section_y, values: &gained, is_smooth: true };
     let clip = reflectivity.percentile(CLIP).max(f32::MIN_POSITIVE);
     let panel = Panel { area: Rectangle::new(second, size), migration, section_y };
     panel.fill(&mut canvas, &reflectivity, |v| grey(v / clip));
@@ -108,13 +108,18 @@ struct Section<'a> {
     grid: &'a Grid,
     y: usize,
     values: &'a [f32],
+    /// Whether values between grid points are interpolated; layers have sharp edges, waves do not.
+    is_smooth: bool,
 }
 
 impl Section<'_> {
-    /// The value between grid points, linearly interpolated.
+    /// The value between grid points: linearly interpolated, or that of the nearest one.
     fn at(&self, x: f32, z: f32) -> f32 {
         let [nx, _, nz] = self.grid.points;
         let (x, z) = (x.clamp(0.0, (nx - 1) as f32), z.clamp(0.0, (nz - 1) as f32));
+        if !self.is_smooth {
+            return self.values[self.grid.index([x.round() as usize, self.y, z.round() as usize])];
+        }
         let (x0, z0) = (x as usize, z as usize);
         let (x1, z1) = ((x0 + 1).min(nx - 1), (z0 + 1).min(nz - 1));
         let value = |x, z| self.values[self.grid.index([x, self.y, z])];

@@ -118,8 +118,9 @@ fn model_files_that_cannot_be_right_are_named() {
         (with("cut.npy", &npy("(4, 3)", &good[..40]), ""), ["cut.npy", "40 bytes", "cut short"]),
         (with("other.npy", &npy("(4, 3)", &good), "points = [3, 4]"), ["other.npy", "(4, 3)", "(3, 4)"]),
         (with("not.npy", b"hello", ""), ["not.npy", "not a .npy file", "NUMPY"]),
-        (with("nan.npy", &npy("(1, 2)", &floats(&[2000.0, f32::NAN])), ""), ["x = 0", "z = 1", "NaN"]),
+        (with("nan.npy", &npy("(2, 2)", &floats(&[2000.0, f32::NAN, 2000.0, 2000.0])), ""), ["x = 0", "z = 1", "NaN"]),
         (with("water.raw", &floats(&[1.5; 12]), "points = [4, 3]"), ["velocity model", "1.5", "metres per second"]),
+        (with("thin.npy", &npy("(1, 12)", &good), ""), ["velocity model", "1 points along x", "at least 2"]),
         (refusal("file = 'no/such/file.npy'"), ["cannot read", "no/such/file.npy", "No such file"]),
     ];
     for (message, parts) in cases {

@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p outcrop-layers --example rates [DIRECTORY [GIB]]`
 //!
-//! All memory is touched before the clock starts. Rates are the best of three rounds in GB/s (10^9 bytes); a write into
+//! All memory is touched before the clock starts. Rates are the best of six rounds in GB/s (10^9 bytes); a write into
 //! new blocks exists once per file, so it has one round.
 
 use std::{
@@ -35,7 +35,7 @@ fn main() -> Outcome<()> {
     host.touch(0..SLOTS * TRANSFER)?;
     let layer = |method, register| -> Outcome<Subject> {
         let options = DirOptions { method: Some(method), register, ..tuned()? };
-        Ok(Subject::Layer(Dir::open(&directory, total, options)?))
+        Ok(Subject::Layer(Box::new(Dir::open(&directory, total, options)?)))
     };
     let subjects = [
         ("sequential O_DIRECT, 32 MiB", Subject::bare(&directory)?),
@@ -105,7 +105,7 @@ type Rates = [f64; 3];
 enum Subject {
     /// One file, one thread, one call after the other.
     Bare(fs::File),
-    Layer(Dir),
+    Layer(Box<Dir>),
 }
 
 impl Subject {

@@ -10,7 +10,7 @@ use std::{
     ops::{Deref, DerefMut, Range},
     ptr::{self, NonNull},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
 };
@@ -37,13 +37,20 @@ impl Host {
     /// Hands out `bytes` at `at` for writing.
     pub fn slot(&self, at: u64, bytes: u64) -> Result<Slot> {
         let range = at..at.saturating_add(bytes);
-        check_range(self.name(), &range, self.capacity())?;
-        let mut claims = self.mapping.claims();
-        if !is_free(&claims, &range) {
-            return Err(Error::InUse { layer: self.name().to_owned(), range });
-        }
+        let (mut claims, _) = self.unclaimed(&range)?;
         claims.insert(range.start, range.end);
         Ok(Slot { mapping: Arc::clone(&self.mapping), range })
+    }
+
+    /// The address of bytes that no slot overlaps, and the lock that keeps it so. Copies are made under the lock: where
+    /// a host layer is used by reading and writing it has no slots, so that nobody but other copies waits.
+    fn unclaimed(&self, range: &Range<u64>) -> Result<(MutexGuard<'_, BTreeMap<u64, u64>>, *mut u8)> {
+        check_range(self.name(), range, self.capacity())?;
+        let claims = self.mapping.claims();
+        if !is_free(&claims, range) {
+            return Err(Error::InUse { layer: self.name().to_owned(), range: range.clone() });
+        }
+        Ok((claims, self.mapping.address(range.start)))
     }
 
     /// Moves a slot that nobody else reads to `to`, where it may overlap the place that it leaves.
@@ -87,12 +94,17 @@ impl Layer for Host {
     }
 
     fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
-        self.slot(at, bytes.len() as u64)?.copy_from_slice(bytes);
+        let (_claims, place) = self.unclaimed(&(at..at.saturating_add(bytes.len() as u64)))?;
+        // SAFETY: the place lies inside the mapping, no slot overlaps it, and none can be made while the lock is held;
+        // `bytes` cannot overlap it either, as only a slot gives out references to the mapping.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };
         Ok(())
     }
 
     fn read(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
-        bytes.copy_from_slice(&self.slot(at, bytes.len() as u64)?);
+        let (_claims, place) = self.unclaimed(&(at..at.saturating_add(bytes.len() as u64)))?;
+        // SAFETY: as in `write`.
+        unsafe { ptr::copy_nonoverlapping(place, bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
     }
 
@@ -256,7 +268,7 @@ impl Mapping {
         Arc::strong_count(self) <= self.registrations.load(Relaxed)
     }
 
-    fn claims(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, u64>> {
+    fn claims(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
         // The table is changed by single calls that cannot panic half-way, so it is whole also after a panic elsewhere.
         self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
