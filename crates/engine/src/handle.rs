@@ -223,14 +223,26 @@ pub struct Lent {
 impl Lent {
     /// Ends filling: from here on it is a snapshot like any other.
     pub fn seal(mut self) {
-        let (Some(shared), Some(slot)) = (self.shared.upgrade(), self.slot.take()) else { return };
-        let sealed = slot.seal();
-        let mut core = shared.lock();
-        core.calls.saves += 1;
-        core.calls.saved_bytes += self.saved.layout.bytes() as u64;
-        core.slots.insert(self.id, sealed);
-        core.saved.insert(self.id, Arc::clone(&self.saved));
-        shared.tell(&mut core, Event::Sealed(self.id));
+        self.make_snapshot(false);
+    }
+
+    /// As [`seal`](Self::seal), but keeps the slot in hand, to read what was computed.
+    pub fn seal_and_keep(mut self) -> Held {
+        let sealed = self.make_snapshot(true);
+        Held { shared: self.shared.clone(), id: self.id, saved: Arc::clone(&self.saved), sealed }
+    }
+
+    fn make_snapshot(&mut self, keep: bool) -> Option<Sealed> {
+        let sealed = self.slot.take()?.seal();
+        if let Some(shared) = self.shared.upgrade() {
+            let mut core = shared.lock();
+            core.calls.saves += 1;
+            core.calls.saved_bytes += self.saved.layout.bytes() as u64;
+            core.slots.insert(self.id, sealed.clone());
+            core.saved.insert(self.id, Arc::clone(&self.saved));
+            shared.tell(&mut core, Event::Sealed { id: self.id, keep });
+        }
+        keep.then_some(sealed)
     }
 
     /// How the regions lie in the slot.

@@ -169,6 +169,11 @@ impl<T> Lent<T> {
     pub fn seal(self) {
         self.lent.seal();
     }
+
+    /// Makes it a snapshot and goes on reading it, so that the next state can be computed from it into the next slot.
+    pub fn seal_and_keep(self) -> Past<T> {
+        Past { held: self.lent.seal_and_keep(), element: PhantomData }
+    }
 }
 
 impl<T: FromBytes + Immutable> Deref for Lent<T> {

@@ -92,6 +92,25 @@ fn a_slot_is_handed_over_not_copied() {
 }
 
 #[test]
+fn a_program_can_compute_from_slot_to_slot_without_any_copy() {
+    let scratch = tempfile::tempdir().unwrap();
+    let mut tape = Tape::builder().host("1 MiB").dir(scratch.path(), "64 MiB").open().unwrap();
+    let mut first = tape.lend::<u32>(0, 50_000).unwrap();
+    first.fill(1);
+    let mut now = first.seal_and_keep();
+    for step in 1..100 {
+        let mut next = tape.lend::<u32>(step, 50_000).unwrap();
+        next.iter_mut().zip(now.iter()).for_each(|(next, now)| *next = now + 3);
+        now = next.seal_and_keep();
+    }
+    assert_eq!(now.key(), 99);
+    drop(now);
+    for step in (0..100).rev() {
+        assert_eq!(*tape.take::<u32>(step).unwrap(), [1 + 3 * step as u32; 50_000]);
+    }
+}
+
+#[test]
 fn a_lent_slot_that_is_not_sealed_leaves_no_snapshot() {
     let mut tape = Tape::builder().host("1 MiB").open().unwrap();
     drop(tape.lend::<u8>(1, 100).unwrap());

@@ -32,7 +32,12 @@ pub enum Event {
         bytes: u64,
     },
     /// A lent slot has been filled: the snapshot exists from here on.
-    Sealed(SnapshotId),
+    Sealed {
+        /// Which.
+        id: SnapshotId,
+        /// Whether the program goes on reading the slot, until `Released`.
+        keep: bool,
+    },
     /// A lent slot came back unfilled: there is no such snapshot.
     Abandoned(SnapshotId),
     /// The program waits to read a snapshot, and if `consume`, for the last time.

@@ -166,7 +166,7 @@ impl Planner {
         self.now = self.now.max(now);
         match event {
             Event::RoomWanted { id, key, bytes } => self.room_wanted(id, key, bytes),
-            Event::Sealed(id) => self.sealed(id),
+            Event::Sealed { id, keep } => self.sealed(id, keep),
             Event::Abandoned(id) => {
                 self.held -= 1;
                 self.change(id, |snapshot| snapshot.phase = Phase::Consumed);
@@ -249,12 +249,13 @@ impl Planner {
         self.rooms.push_back(id);
     }
 
-    fn sealed(&mut self, id: SnapshotId) {
-        self.held -= 1;
+    fn sealed(&mut self, id: SnapshotId, keep: bool) {
+        self.held -= u32::from(!keep);
         let turn = self.turns.of_new(self.snapshots[&id].key);
         self.change(id, |snapshot| {
             snapshot.phase = Phase::Live;
             snapshot.turn = turn;
+            snapshot.holders = u32::from(keep);
         });
     }
 

@@ -109,10 +109,10 @@ proptest! {
         for (key, (call, bytes, which)) in (0..).zip(calls) {
             let live = world.live_keys();
             match call {
-                0..4 => match world.save(key, bytes.min(stack[0]), &mut pick) {
-                    Answer::Lent => {}
-                    Answer::Refused(Refusal::Full) => assert_full(&world, &stack, bytes),
-                    Answer::Refused(Refusal::Held) => prop_assert!(!held.is_empty()),
+                0..4 => match world.save_and_keep(key, bytes.min(stack[0]), call == 3, &mut pick) {
+                    (id, Answer::Lent) => held.extend((call == 3).then_some(id)),
+                    (_, Answer::Refused(Refusal::Full)) => assert_full(&world, &stack, bytes),
+                    (_, Answer::Refused(Refusal::Held)) => prop_assert!(!held.is_empty()),
                     answer => panic!("{answer:?}"),
                 },
                 4..8 if !live.is_empty() => {

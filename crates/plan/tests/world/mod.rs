@@ -74,6 +74,17 @@ impl World {
 
     /// Saves a snapshot, with moves ending in the order that `pick` says, until it is answered.
     pub fn save(&mut self, key: u64, bytes: u64, pick: &mut dyn FnMut(usize) -> usize) -> Answer {
+        self.save_and_keep(key, bytes, false, pick).1
+    }
+
+    /// Saves a snapshot, and if `keep`, goes on reading it.
+    pub fn save_and_keep(
+        &mut self,
+        key: u64,
+        bytes: u64,
+        keep: bool,
+        pick: &mut dyn FnMut(usize) -> usize,
+    ) -> (SnapshotId, Answer) {
         let id = SnapshotId(self.next_id);
         self.next_id += 1;
         self.saved.insert(id, Saved { key, bytes, ..Saved::default() });
@@ -83,9 +94,10 @@ impl World {
             let saved = self.saved.get_mut(&id).unwrap();
             saved.is_lent = false;
             saved.is_live = true;
-            self.tell(Event::Sealed(id));
+            saved.holders += u32::from(keep);
+            self.tell(Event::Sealed { id, keep });
         }
-        answer
+        (id, answer)
     }
 
     pub fn read(&mut self, key: u64, consume: bool, pick: &mut dyn FnMut(usize) -> usize) -> (SnapshotId, Answer) {

@@ -1,0 +1,41 @@
+//! Keeps the time that a program is kept from computing.
+
+use std::time::{Duration, Instant};
+
+/// The durations of many calls of one kind.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Calls(Vec<Duration>);
+
+impl Calls {
+    /// Times one call.
+    pub(crate) fn time<R>(&mut self, call: impl FnOnce() -> R) -> R {
+        let start = Instant::now();
+        let result = call();
+        self.0.push(start.elapsed());
+        result
+    }
+
+    pub(crate) fn add(&mut self, duration: Duration) {
+        self.0.push(duration);
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn seconds(&self) -> f64 {
+        self.0.iter().sum::<Duration>().as_secs_f64()
+    }
+
+    pub(crate) fn mean(&self) -> f64 {
+        self.seconds() / self.0.len().max(1) as f64
+    }
+
+    /// The duration, in seconds, that a share of all calls does not exceed.
+    pub(crate) fn quantile(&self, share: f64) -> f64 {
+        let mut sorted = self.0.clone();
+        sorted.sort_unstable();
+        let index = (share * sorted.len().saturating_sub(1) as f64).round() as usize;
+        sorted.get(index).map_or(0.0, Duration::as_secs_f64)
+    }
+}

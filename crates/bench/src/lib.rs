@@ -1,0 +1,13 @@
+//! Measures Outcrop against the obvious alternatives, in one run and on the same data.
+//!
+//! Timings are noisy, so what counts are the ratios. Every benchmark gives one [`Report`]; none leaves a file behind.
+
+mod clock;
+mod disk;
+mod memory;
+mod report;
+pub mod tape;
+mod ways;
+mod workload;
+
+pub use report::{Machine, Report};

@@ -1,0 +1,48 @@
+//! What a benchmark prints, for people and for programs.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+/// The outcome of a benchmark.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// Which one.
+    pub bench: &'static str,
+    /// Where it ran.
+    pub machine: Machine,
+    /// What was asked for.
+    pub settings: serde_json::Value,
+    /// Each thing that was measured.
+    pub runs: Vec<serde_json::Value>,
+    /// What follows from them.
+    pub ratios: BTreeMap<&'static str, f64>,
+}
+
+/// The machine, as far as it matters for the figures.
+#[derive(Debug, Clone, Serialize)]
+pub struct Machine {
+    /// Cores that this process may use.
+    pub cores: usize,
+    /// Bytes of memory.
+    pub memory_bytes: u64,
+    /// The kernel's release.
+    pub kernel: String,
+    /// The processor's name.
+    pub processor: String,
+}
+
+impl Machine {
+    /// This machine.
+    pub fn here() -> Self {
+        let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let name = cpus.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
+        let system = rustix::system::sysinfo();
+        Self {
+            cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+            memory_bytes: system.totalram * u64::from(system.mem_unit),
+            kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+            processor: name.trim_start_matches(['\t', ' ', ':']).to_owned(),
+        }
+    }
+}

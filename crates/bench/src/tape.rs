@@ -1,0 +1,273 @@
+//! `outcrop bench tape`: a forward and a backward pass, with every way of keeping the states between them.
+
+use std::{collections::BTreeMap, hint::black_box, path::PathBuf, time::Instant};
+
+use anyhow::{Context, Result, ensure};
+use outcrop::Tape;
+use serde_json::json;
+
+use crate::{
+    Machine, Report,
+    clock::Calls,
+    disk::Rates,
+    memory,
+    ways::{Direct, Files, Fresh, Mapped, Nothing, Ring, TapeLend, TapeSave, Touched, Way},
+    workload::{Workload, advance, correlate},
+};
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Bytes of all states together.
+    pub total_bytes: u64,
+    /// Bytes of one.
+    pub snapshot_bytes: u64,
+    /// Host memory of the tape and of the ring.
+    pub host_bytes: u64,
+    /// Where files go.
+    pub directory: PathBuf,
+    /// Arithmetic between two saves, in milliseconds; as much as leaves the disk enough time where it is not said.
+    pub compute_ms: Option<f64>,
+}
+
+/// How one way did.
+struct Run {
+    name: String,
+    wall_seconds: f64,
+    saves: Calls,
+    takes: Calls,
+    /// The takes that found their state in memory, where that is known.
+    hits: Calls,
+    sum: f64,
+    /// Memory in use at most, beyond what was in use before.
+    memory_bytes: u64,
+    details: serde_json::Value,
+}
+
+impl Run {
+    fn blocked_seconds(&self) -> f64 {
+        self.saves.seconds() + self.takes.seconds()
+    }
+
+    fn to_json(&self) -> serde_json::Value {
+        json!({
+            "way": self.name,
+            "wall_seconds": self.wall_seconds,
+            "blocked_seconds": self.blocked_seconds(),
+            "save_ms_mean": self.saves.mean() * 1e3,
+            "save_ms_p50": self.saves.quantile(0.5) * 1e3,
+            "save_ms_p99": self.saves.quantile(0.99) * 1e3,
+            "take_ms_mean": self.takes.mean() * 1e3,
+            "take_ms_p50": self.takes.quantile(0.5) * 1e3,
+            "take_ms_p99": self.takes.quantile(0.99) * 1e3,
+            "hits": self.hits.count(),
+            "memory_mib": self.memory_bytes as f64 / (1 << 20) as f64,
+            "details": self.details,
+        })
+    }
+}
+
+/// Runs the benchmark; `progress` is told what is being measured.
+pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> {
+    ensure!(options.snapshot_bytes >= 4, "a snapshot needs at least 4 bytes");
+    ensure!(options.host_bytes >= 2 * options.snapshot_bytes, "the host budget must hold two snapshots");
+    ensure!(options.total_bytes >= 2 * options.host_bytes, "the total must be at least twice the host budget");
+    std::fs::create_dir_all(&options.directory)
+        .with_context(|| format!("cannot make {}", options.directory.display()))?;
+    let len = (options.snapshot_bytes / 4) as usize;
+    let count = (options.total_bytes / options.snapshot_bytes) as usize;
+    progress("the disk alone");
+    let before = Rates::measure(&options.directory, options.total_bytes.min(2 << 30))?;
+    let disk_seconds = options.snapshot_bytes as f64 / before.write.min(before.read);
+    let compute = options.compute_ms.map_or(2.0 * disk_seconds, |ms| ms / 1e3);
+    let workload = Workload { len, count, depth: 0 }.calibrated(compute);
+    let runs = compare(options, &workload, progress)?;
+    progress("no arithmetic at all");
+    let bare = Workload { depth: 0, ..workload };
+    let bound = [
+        measure(options, &bare, |path| Ok(Box::new(TapeSave::new(path, &bare, options.host_bytes)?)))?,
+        measure(options, &bare, |path| Ok(Box::new(Ring::new(path, &bare, options.host_bytes)?)))?,
+        measure(options, &bare, |path| Ok(Box::new(Direct::new(path, &bare)?)))?,
+    ];
+    let disk = before.mean(Rates::measure(&options.directory, options.total_bytes.min(2 << 30))?);
+    progress("small snapshots");
+    let small = small_saves(options)?;
+    let copy = copy_seconds(&workload);
+    let ratios = ratios(options, &workload, &runs, &bound, disk, copy, &small);
+    let named = |run: &Run| {
+        let mut value = run.to_json();
+        value["way"] = format!("disk-bound {}", run.name).into();
+        value
+    };
+    let mut rows: Vec<_> = runs.iter().map(Run::to_json).collect();
+    rows.extend(bound.iter().map(named));
+    let settings = json!({
+        "total_bytes": workload.total_bytes(),
+        "snapshot_bytes": options.snapshot_bytes,
+        "host_bytes": options.host_bytes,
+        "compute_ms": compute * 1e3,
+        "disk_bytes_per_second": disk,
+        "copy_ms": copy * 1e3,
+    });
+    Ok(Report { bench: "tape", machine: Machine::here(), settings, runs: rows, ratios })
+}
+
+/// Every way, with the same arithmetic.
+fn compare(options: &Options, workload: &Workload, progress: &mut dyn FnMut(&str)) -> Result<Vec<Run>> {
+    type Make<'a> = Box<dyn Fn(&std::path::Path) -> Result<Box<dyn Way>> + 'a>;
+    let host = options.host_bytes;
+    let makes: Vec<Make<'_>> = vec![
+        Box::new(|_| Ok(Box::new(Nothing::new(workload)))),
+        Box::new(|path| Ok(Box::new(TapeSave::new(path, workload, host)?))),
+        Box::new(|path| Ok(Box::new(TapeLend::new(path, workload, host)?))),
+        Box::new(|path| Ok(Box::new(Ring::new(path, workload, host)?))),
+        Box::new(|path| Ok(Box::new(Direct::new(path, workload)?))),
+        Box::new(|path| Ok(Box::new(Files::new(path, workload, false)?))),
+        Box::new(|path| Ok(Box::new(Files::new(path, workload, true)?))),
+        Box::new(|path| Ok(Box::new(Mapped::new(path, workload)?))),
+        Box::new(|_| Ok(Box::new(Fresh::default()))),
+        Box::new(|_| Ok(Box::new(Touched::new(workload)))),
+        // Once more, as the machine may have become slower or faster meanwhile.
+        Box::new(|_| Ok(Box::new(Nothing::new(workload)))),
+    ];
+    let mut runs: Vec<Run> = Vec::new();
+    for make in makes {
+        let run = measure(options, workload, |path| {
+            let way = make(path)?;
+            progress(way.name());
+            Ok(way)
+        })?;
+        runs.push(run);
+    }
+    let expected = runs[1].sum;
+    for run in &runs[1..runs.len() - 1] {
+        ensure!(run.sum == expected, "{} gave back other states than were saved", run.name);
+    }
+    // The arithmetic alone, as the mean of before and after.
+    if let Some(again) = runs.pop() {
+        runs[0].wall_seconds = (runs[0].wall_seconds + again.wall_seconds) / 2.0;
+    }
+    Ok(runs)
+}
+
+/// One forward and backward pass. Making the way counts, removing its files does not.
+fn measure(
+    options: &Options,
+    workload: &Workload,
+    make: impl FnOnce(&std::path::Path) -> Result<Box<dyn Way>>,
+) -> Result<Run> {
+    let scratch = tempfile::tempdir_in(&options.directory)?;
+    memory::reset_peak();
+    let memory_before = memory::now_bytes();
+    let start = Instant::now();
+    let mut way = make(scratch.path())?;
+    let (mut saves, mut takes, mut hits) = (Calls::default(), Calls::default(), Calls::default());
+    way.forward(workload, &mut saves)?;
+    let mut adjoint = vec![1.0f32; workload.len];
+    let mut next = vec![0.0f32; workload.len];
+    let mut sum = 0.0;
+    let mut aside = 0.0;
+    for step in (0..workload.count).rev() {
+        advance(&adjoint, &mut next, workload.depth);
+        std::mem::swap(&mut adjoint, &mut next);
+        let looking = Instant::now();
+        let hits_before = way.hits();
+        aside += looking.elapsed().as_secs_f64();
+        let mut reading = std::time::Duration::ZERO;
+        let begin = Instant::now();
+        way.take(step, &mut |past| {
+            let start = Instant::now();
+            sum += correlate(past);
+            reading = start.elapsed();
+        })?;
+        let blocked = begin.elapsed() - reading;
+        takes.add(blocked);
+        if hits_before.is_some() && way.hits() > hits_before {
+            hits.add(blocked);
+        }
+    }
+    let wall_seconds = start.elapsed().as_secs_f64() - aside;
+    let memory_bytes = memory::peak_bytes().saturating_sub(memory_before);
+    let (name, details) = (way.name().to_owned(), way.details());
+    Ok(Run { name, wall_seconds, saves, takes, hits, sum, memory_bytes, details })
+}
+
+/// How long a plain copy of one state into touched memory takes.
+fn copy_seconds(workload: &Workload) -> f64 {
+    let source = vec![1.0f32; workload.len];
+    let mut target = vec![2.0f32; workload.len];
+    let mut calls = Calls::default();
+    for _ in 0..20 {
+        calls.time(|| black_box(&mut target).copy_from_slice(black_box(&source)));
+    }
+    calls.mean()
+}
+
+/// What a save of 4 KiB costs beyond its copy, in microseconds.
+struct Small {
+    /// While everything stays in memory.
+    quiet_us: f64,
+    /// While earlier ones sink to the directory, without the time that it waits for them.
+    draining_us: f64,
+}
+
+fn small_saves(options: &Options) -> Result<Small> {
+    const COUNT: usize = 50_000;
+    let state = [1.0f32; 1024];
+    let mut target = vec![0.0f32; 1024 * 1024];
+    let start = Instant::now();
+    for step in 0..COUNT {
+        black_box(&mut target[(step % 1024) * 1024..][..1024]).copy_from_slice(black_box(&state));
+    }
+    let copy = start.elapsed().as_secs_f64();
+    let measure = |host_bytes: u64| -> Result<f64> {
+        let scratch = tempfile::tempdir_in(&options.directory)?;
+        let mut tape = Tape::builder().host(host_bytes).dir(scratch.path(), "1 GiB").open()?;
+        let start = Instant::now();
+        for step in 0..COUNT {
+            tape.save(step, &state)?;
+        }
+        let seconds = start.elapsed().as_secs_f64() - tape.stats().wait_seconds;
+        Ok((seconds - copy) / COUNT as f64 * 1e6)
+    };
+    Ok(Small { quiet_us: measure(512 << 20)?, draining_us: measure(64 << 20)? })
+}
+
+fn ratios(
+    options: &Options,
+    workload: &Workload,
+    runs: &[Run],
+    bound: &[Run; 3],
+    disk: Rates,
+    copy: f64,
+    small: &Small,
+) -> BTreeMap<&'static str, f64> {
+    let (nothing, save, lend, ring) = (&runs[0], &runs[1], &runs[2], &runs[3]);
+    let beyond_host = workload.total_bytes().saturating_sub(options.host_bytes) as f64;
+    let disk_seconds = beyond_host / disk.write + beyond_host / disk.read;
+    let rate = |bytes: &str, seconds: &str| {
+        let layer = &bound[0].details["layers"][1];
+        layer[bytes].as_f64().unwrap_or(0.0) / layer[seconds].as_f64().unwrap_or(f64::INFINITY)
+    };
+    let allowed = workload.own_bytes() + options.host_bytes;
+    BTreeMap::from([
+        ("wall_over_no_storing", save.wall_seconds / nothing.wall_seconds),
+        ("lend_wall_over_no_storing", lend.wall_seconds / nothing.wall_seconds),
+        ("ring_wall_over_no_storing", ring.wall_seconds / nothing.wall_seconds),
+        ("save_over_memcpy", save.saves.mean() / copy),
+        ("lend_over_memcpy", lend.saves.mean() / copy),
+        ("ring_save_over_memcpy", ring.saves.mean() / copy),
+        ("ring_blocked_over_tape", ring.blocked_seconds() / save.blocked_seconds()),
+        ("ring_blocked_over_lend", ring.blocked_seconds() / lend.blocked_seconds()),
+        ("take_us_prefetched", save.hits.quantile(0.5) * 1e6),
+        ("take_us_prefetched_p99", save.hits.quantile(0.99) * 1e6),
+        ("drain_over_direct", rate("written_bytes", "write_seconds") / disk.write),
+        ("prefetch_over_direct", rate("read_bytes", "read_seconds") / disk.read),
+        ("small_save_us", small.quiet_us),
+        ("small_save_draining_us", small.draining_us),
+        ("rss_over_budget_mib", (save.memory_bytes as f64 - allowed as f64) / (1 << 20) as f64),
+        ("disk_bound_wall_over_disk", bound[0].wall_seconds / disk_seconds),
+        ("disk_bound_ring_over_tape", bound[1].wall_seconds / bound[0].wall_seconds),
+        ("disk_bound_direct_over_tape", bound[2].wall_seconds / bound[0].wall_seconds),
+    ])
+}

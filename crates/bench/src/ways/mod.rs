@@ -1,0 +1,55 @@
+//! The ways in which a program can keep its states.
+
+mod direct;
+mod files;
+mod mapped;
+mod memory;
+mod ring;
+mod tape;
+
+use anyhow::Result;
+
+pub(crate) use direct::Direct;
+pub(crate) use files::Files;
+pub(crate) use mapped::Mapped;
+pub(crate) use memory::{Fresh, Nothing, Touched};
+pub(crate) use ring::Ring;
+pub(crate) use tape::{TapeLend, TapeSave};
+
+use crate::{
+    clock::Calls,
+    workload::{Workload, advance},
+};
+
+/// Keeps states on the way out and gives them back, newest first, on the way home.
+pub(crate) trait Way {
+    fn name(&self) -> &'static str;
+
+    /// Keeps a state.
+    fn save(&mut self, step: usize, now: &[f32]) -> Result<()>;
+
+    /// Lets `read` see a state, for the last time.
+    fn take(&mut self, step: usize, read: &mut dyn FnMut(&[f32])) -> Result<()>;
+
+    /// Runs the forward pass; a way that can be computed into does it differently.
+    fn forward(&mut self, workload: &Workload, saves: &mut Calls) -> Result<()> {
+        let mut now = vec![0.0f32; workload.len];
+        let mut next = vec![0.0f32; workload.len];
+        for step in 0..workload.count {
+            advance(&now, &mut next, workload.depth);
+            saves.time(|| self.save(step, &next))?;
+            std::mem::swap(&mut now, &mut next);
+        }
+        Ok(())
+    }
+
+    /// Reads that found their state in memory, if the way knows.
+    fn hits(&self) -> Option<u64> {
+        None
+    }
+
+    /// More about what it did.
+    fn details(&self) -> serde_json::Value {
+        serde_json::Value::Null
+    }
+}

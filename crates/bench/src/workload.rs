@@ -1,0 +1,72 @@
+//! A program that is all forward and backward pass: the same arithmetic for every way of keeping its states.
+
+use std::{hint::black_box, time::Instant};
+
+/// How large and how many states, and how much arithmetic between them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Workload {
+    /// Values in a state.
+    pub(crate) len: usize,
+    /// States.
+    pub(crate) count: usize,
+    /// Operations per value and step.
+    pub(crate) depth: u32,
+}
+
+impl Workload {
+    pub(crate) fn snapshot_bytes(&self) -> usize {
+        self.len * size_of::<f32>()
+    }
+
+    pub(crate) fn total_bytes(&self) -> u64 {
+        (self.snapshot_bytes() * self.count) as u64
+    }
+
+    /// The program's own arrays: two states of the forward pass and one of the backward pass.
+    pub(crate) fn own_bytes(&self) -> u64 {
+        3 * self.snapshot_bytes() as u64
+    }
+
+    /// The same with as much arithmetic as takes `seconds` per step here, on one thread.
+    pub(crate) fn calibrated(mut self, seconds: f64) -> Self {
+        let now = vec![1.0f32; self.len];
+        let mut next = vec![0.0f32; self.len];
+        let mut time = |depth| {
+            let start = Instant::now();
+            (0..3).for_each(|_| advance(&now, black_box(&mut next), depth));
+            start.elapsed().as_secs_f64() / 3.0
+        };
+        time(1);
+        let (shallow, deep) = (time(4), time(36));
+        let per_operation = (deep - shallow).max(1e-9) / 32.0;
+        self.depth = ((seconds - shallow) / per_operation + 4.0).clamp(0.0, 1e6) as u32;
+        self
+    }
+}
+
+/// The next state from this one.
+pub(crate) fn advance(now: &[f32], next: &mut [f32], depth: u32) {
+    // Blocks that stay in the first cache, so that depth costs arithmetic and not memory bandwidth.
+    for (now, next) in now.chunks(1024).zip(next.chunks_mut(1024)) {
+        next.copy_from_slice(now);
+        for _ in 0..depth {
+            next.iter_mut().for_each(|value| *value = *value * 0.999 + 0.5);
+        }
+        next.iter_mut().for_each(|value| *value += 1.0);
+    }
+}
+
+/// What the backward pass makes of a state: a sum that every way must agree on.
+pub(crate) fn correlate(past: &[f32]) -> f64 {
+    past.chunks(1024).map(|block| f64::from(block.iter().sum::<f32>())).sum()
+}
+
+/// A state as bytes.
+pub(crate) fn bytes(state: &[f32]) -> &[u8] {
+    zerocopy::IntoBytes::as_bytes(state)
+}
+
+/// Bytes as a state; they come from an aligned buffer or a mapping.
+pub(crate) fn state(bytes: &[u8]) -> &[f32] {
+    zerocopy::FromBytes::ref_from_bytes(bytes).unwrap_or_else(|_| unreachable!("buffers are aligned"))
+}
