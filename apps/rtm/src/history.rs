@@ -1,6 +1,7 @@
 //! Where a shot keeps its snapshots between the forward and the backward pass.
 
 use crate::error::HistoryError;
+use outcrop::Tape;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -17,6 +18,21 @@ pub trait History: Send {
 
     /// Shows the snapshot of `step` to `read`, then drops it. Called in reverse order.
     fn replay(&mut self, step: usize, read: &mut dyn FnMut(&[f32])) -> Result<(), HistoryError>;
+}
+
+/// On a tape the field is gathered straight into the slot that is lent for it, and correlated in place.
+impl History for Tape {
+    fn record(&mut self, step: usize, len: usize, fill: &mut dyn FnMut(&mut [f32])) -> Result<(), HistoryError> {
+        let mut slot = self.lend(step, len)?;
+        fill(&mut slot);
+        slot.seal();
+        Ok(())
+    }
+
+    fn replay(&mut self, step: usize, read: &mut dyn FnMut(&[f32])) -> Result<(), HistoryError> {
+        read(&self.take::<f32>(step)?);
+        Ok(())
+    }
 }
 
 /// Keeps every snapshot in memory of its own.

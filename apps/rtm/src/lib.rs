@@ -52,5 +52,6 @@ pub use history::{Files, History, InMemory};
 pub use imaging::{ShotImage, Stack};
 pub use migrate::{Migrated, Migration, OnProgress, Phase, Progress, Report};
 pub use model::{BuiltIn, Grid, Model};
+pub use model_file::write_npy;
 pub use stencil::{Real, second_derivative};
 pub use wave::{Propagator, Scheme, Wavefield};

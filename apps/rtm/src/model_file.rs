@@ -4,6 +4,7 @@
 //! header can cause a panic or an allocation beyond a few times the size of the file.
 
 use crate::error::{Error, Result};
+use crate::model::Grid;
 use std::fs;
 use std::path::Path;
 
@@ -25,6 +26,19 @@ pub(crate) fn read(path: &Path, points: Option<[usize; 3]>) -> Result<([usize; 3
         parse_raw(&bytes, points)
     };
     parsed.map_err(|problem| Error::ModelFile { path: path.to_owned(), problem })
+}
+
+/// Writes values, x slowest and depth fastest, as a NumPy array of shape (x, z) or (x, y, z).
+pub fn write_npy(path: &Path, grid: &Grid, values: &[f32]) -> Result<()> {
+    let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {}, }}", show(grid.points));
+    // NumPy wants the values to start at a multiple of 64 bytes, and the header to end with a new line.
+    let padded = (MAGIC.len() + 4 + header.len() + 1).next_multiple_of(64) - MAGIC.len() - 4;
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend([1, 0]);
+    bytes.extend((padded as u16).to_le_bytes());
+    bytes.extend(format!("{header:<width$}\n", width = padded - 1).bytes());
+    bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+    fs::write(path, bytes).map_err(|source| Error::File { action: "write", path: path.to_owned(), source })
 }
 
 fn show([x, y, z]: [usize; 3]) -> String {

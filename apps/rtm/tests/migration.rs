@@ -156,3 +156,28 @@ fn the_picture_is_a_png() {
         assert!(info.info().width > 400 && info.info().height > 200);
     }
 }
+
+#[test]
+fn an_image_on_a_tape_is_the_same_to_the_last_bit() {
+    let directory = tempfile::tempdir().unwrap();
+    for config in [small(), small_3d()] {
+        let migration = Migration::new(&config).unwrap();
+        let expected = migration.run(&mut InMemory::new(), &mut |_| {}).unwrap().image;
+        // Host memory for a few snapshots only, so that nearly all of them go to the disk and back.
+        let host = 4 * 4 * migration.snapshot_len() as u64;
+        let mut tape = outcrop::Tape::builder().host(host).dir(directory.path(), "4 GiB").open().unwrap();
+        let image = migration.run(&mut tape, &mut |_| {}).unwrap().image;
+        assert!(tape.stats().layers[1].read_bytes > 0);
+        assert!(image.iter().zip(&expected).all(|(a, b)| a.to_bits() == b.to_bits()));
+    }
+}
+
+#[test]
+fn an_image_can_be_written_as_an_array_and_read_as_a_model() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("image.npy");
+    let migration = Migration::new(&small()).unwrap();
+    outcrop_rtm::write_npy(&path, migration.model().grid(), migration.model().velocity()).unwrap();
+    let config = Config { file: Some(path), points: None, ..small() };
+    assert_eq!(config.true_model().unwrap().velocity(), migration.model().velocity());
+}

@@ -6,8 +6,11 @@ mod clock;
 mod disk;
 mod memory;
 mod report;
+pub mod rtm;
+mod scratch;
 pub mod tape;
 mod ways;
 mod workload;
 
 pub use report::{Machine, Report};
+use scratch::Scratch;

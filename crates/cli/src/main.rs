@@ -1,2 +1,78 @@
-//! The outcrop program.
-fn main() {}
+//! The `outcrop` program: a demonstration, migrations of one's own, and benchmarks.
+
+mod bench;
+mod demo;
+mod progress;
+mod rtm;
+mod table;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use bytesize::ByteSize;
+use clap::{Args, Parser, Subcommand};
+use outcrop_bench::rtm::Room;
+
+/// Keeps the states that a simulation passes through.
+///
+/// Saving one costs the program a memory copy or less; the bytes sink to larger and slower layers in the background, and
+/// come back up before they are asked for.
+///
+/// Exit codes: 0 success, 1 failure, 2 wrong usage; 10 a setting that makes no sense, 11 snapshot exists, 12 snapshot
+/// missing, 13 snapshot too large, 14 no room, 15 no room because of what the program holds, 16 bytes came back changed,
+/// 17 storage failed. Set OUTCROP_LOG=debug to see more of what happens inside.
+#[derive(Parser)]
+#[command(name = "outcrop", version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Image a salt body with reverse time migration, its snapshots on a tape; then the same with plain files.
+    Demo(demo::DemoArgs),
+    /// Migrate a model of your own.
+    Rtm(rtm::RtmArgs),
+    /// Measure, against the obvious alternatives in the same run.
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
+}
+
+/// Where snapshots go.
+#[derive(Args, Clone)]
+pub(crate) struct RoomArgs {
+    /// Host memory for snapshots.
+    #[arg(long, value_name = "SIZE", default_value = "256 MiB")]
+    host: ByteSize,
+    /// Directory for the snapshots that do not fit; nothing is left in it.
+    #[arg(long, value_name = "DIR", default_value = "outcrop-scratch")]
+    dir: PathBuf,
+    /// At most so many bytes in the directory.
+    #[arg(long, value_name = "SIZE", default_value = "64 GiB")]
+    dir_size: ByteSize,
+}
+
+impl RoomArgs {
+    pub(crate) fn room(&self) -> Room {
+        Room { host_bytes: self.host.as_u64(), directory: self.dir.clone(), dir_bytes: self.dir_size.as_u64() }
+    }
+}
+
+fn main() -> ExitCode {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("OUTCROP_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let result = match Cli::parse().command {
+        Command::Demo(args) => demo::run(&args),
+        Command::Rtm(args) => rtm::run(&args),
+        Command::Bench(command) => bench::run(&command),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("outcrop: {error:#}");
+            let kind = error.chain().find_map(|cause| cause.downcast_ref::<outcrop::Error>());
+            ExitCode::from(kind.map_or(1, |error| error.kind().exit_code()))
+        }
+    }
+}

@@ -132,6 +132,10 @@ impl Shared {
 
     /// Tells the planner what happened and begins what it answers.
     pub(crate) fn tell(&self, core: &mut Core, event: Event) {
+        // While the engine closes, moves still come to their end, but nothing follows from them.
+        if core.is_closing {
+            return;
+        }
         let now = Timestamp(self.now_ns());
         let recorded = core.recorder.is_some().then(|| event.clone());
         core.planner.handle(now, event);

@@ -55,13 +55,19 @@ pub(super) fn read(segments: &Segments, block_bytes: u64, at: u64, bytes: &mut [
 /// Moves the rest of a block that the kernel's queue would not take to its end.
 ///
 /// # Safety
-/// The block must not be in the queue, and its memory must be used by nobody else meanwhile.
+/// The block must not be in the queue. Its memory must be valid meanwhile, and nobody else may write to it, nor use it at
+/// all if the block is read.
 pub(super) unsafe fn finish(block: &mut Block) -> io::Result<()> {
-    let from = block.moved as usize;
-    // SAFETY: the block's memory is valid for its whole length, and nobody else uses it, by the duty of the caller.
-    let bytes = unsafe { std::slice::from_raw_parts_mut(block.address.add(from), block.piece.bytes as usize - from) };
     let at = block.piece.at + block.moved;
-    if block.is_write { write_all(&block.segment, at, bytes) } else { read_all(&block.segment, at, bytes) }?;
+    let left = (block.piece.bytes - block.moved) as usize;
+    let address = block.address.wrapping_add(block.moved as usize);
+    if block.is_write {
+        // SAFETY: the block's memory is valid for its whole length, and sealed: others may read it, nobody writes to it.
+        write_all(&block.segment, at, unsafe { std::slice::from_raw_parts(address, left) })?;
+    } else {
+        // SAFETY: the block's memory is valid for its whole length, and nobody else uses it, by the duty of the caller.
+        read_all(&block.segment, at, unsafe { std::slice::from_raw_parts_mut(address, left) })?;
+    }
     block.moved = block.piece.bytes;
     Ok(())
 }

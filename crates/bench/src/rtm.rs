@@ -1,0 +1,159 @@
+//! `outcrop bench rtm`: the same migration with its snapshots on a tape, in memory and in files.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+use anyhow::{Result, ensure};
+use outcrop::{Order, Stats, Tape};
+use outcrop_rtm::{Config, Files, History, InMemory, Migration, OnProgress, Report as Times};
+use serde_json::json;
+
+use crate::{Machine, Report, Scratch};
+
+/// Where a migration keeps its snapshots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keep {
+    /// On a tape.
+    Tape,
+    /// All of them in memory, fresh for each.
+    Memory,
+    /// In plain files.
+    Files,
+    /// In plain files that are synchronised.
+    FilesSynced,
+}
+
+impl Keep {
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tape => "tape",
+            Self::Memory => "fresh memory",
+            Self::Files => "plain files",
+            Self::FilesSynced => "plain files, fsync",
+        }
+    }
+}
+
+/// What a tape of a migration may use.
+#[derive(Debug, Clone)]
+pub struct Room {
+    /// Host memory.
+    pub host_bytes: u64,
+    /// Where files go, and how many bytes of them.
+    pub directory: PathBuf,
+    /// At most so many bytes of files.
+    pub dir_bytes: u64,
+}
+
+/// A migration that has been carried out.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Where its snapshots were.
+    pub keep: Keep,
+    /// The image.
+    pub image: Vec<f32>,
+    /// Where the time went.
+    pub times: Times,
+    /// From beginning to end, with opening and closing of the history.
+    pub wall_seconds: f64,
+    /// What the tape did, if there was one.
+    pub stats: Option<Stats>,
+}
+
+impl Outcome {
+    /// Whether two images are the same to the last bit.
+    pub fn is_same_image(&self, other: &Self) -> bool {
+        let bits = |image: &[f32]| image.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+        bits(&self.image) == bits(&other.image)
+    }
+
+    /// For programs.
+    pub fn to_json(&self) -> serde_json::Value {
+        json!({
+            "way": self.keep.name(),
+            "wall_seconds": self.wall_seconds,
+            "compute_seconds": self.times.compute_seconds(),
+            "blocked_seconds": self.times.history_seconds(),
+            "points_per_second": self.times.points_per_second(),
+            "snapshot_bytes": self.times.snapshot_bytes,
+            "stats": self.stats,
+        })
+    }
+}
+
+/// Carries out a migration; with a tape, its timeline can be written to `trace`.
+pub fn migrate(
+    migration: &Migration,
+    keep: Keep,
+    room: &Room,
+    trace: Option<&Path>,
+    progress: OnProgress<'_>,
+) -> Result<Outcome> {
+    let start = Instant::now();
+    let mut stats = None;
+    let migrated = match keep {
+        Keep::Tape => {
+            let builder = Tape::builder().host(room.host_bytes).dir(&room.directory, room.dir_bytes);
+            let mut tape = builder.order(Order::Reverse).trace(trace.is_some()).open()?;
+            let migrated = migration.run(&mut tape, progress)?;
+            stats = Some(tape.stats());
+            if let Some(path) = trace {
+                tape.write_trace(path)?;
+            }
+            migrated
+        }
+        Keep::Memory => migration.run(&mut InMemory::new(), progress)?,
+        Keep::Files => in_files(migration, room, false, progress)?,
+        Keep::FilesSynced => in_files(migration, room, true, progress)?,
+    };
+    let wall_seconds = start.elapsed().as_secs_f64();
+    Ok(Outcome { keep, image: migrated.image, times: migrated.report, wall_seconds, stats })
+}
+
+fn in_files(
+    migration: &Migration,
+    room: &Room,
+    is_synced: bool,
+    progress: OnProgress<'_>,
+) -> Result<outcrop_rtm::Migrated> {
+    let _scratch = Scratch::new(&room.directory)?;
+    let scratch = tempfile::tempdir_in(&room.directory)?;
+    let mut files = Files::new(scratch.path(), is_synced)?;
+    Ok(migration.run(&mut files as &mut dyn History, progress)?)
+}
+
+/// Runs the benchmark; `progress` is told what is being measured.
+pub fn run(config: &Config, room: &Room, progress: &mut (dyn FnMut(&str) + Send)) -> Result<Report> {
+    let migration = Migration::new(config)?;
+    let mut outcomes = Vec::new();
+    for keep in [Keep::Memory, Keep::Tape, Keep::Files, Keep::FilesSynced] {
+        progress(keep.name());
+        outcomes.push(migrate(&migration, keep, room, None, &mut |_| {})?);
+    }
+    for outcome in &outcomes[1..] {
+        ensure!(outcome.is_same_image(&outcomes[0]), "{} gave another image", outcome.keep.name());
+    }
+    let [memory, tape, files, synced] = &outcomes[..] else { unreachable!("there are four ways") };
+    let ratios = BTreeMap::from([
+        ("wall_over_memory", tape.wall_seconds / memory.wall_seconds),
+        ("wall_over_compute", tape.wall_seconds / tape.times.compute_seconds()),
+        ("files_wall_over_tape", files.wall_seconds / tape.wall_seconds),
+        ("synced_files_wall_over_tape", synced.wall_seconds / tape.wall_seconds),
+        ("files_blocked_over_tape", files.times.history_seconds() / tape.times.history_seconds()),
+        ("points_per_second", tape.times.points_per_second()),
+    ]);
+    let settings = json!({
+        "shots": migration.survey().shots.len(),
+        "steps": migration.steps(),
+        "points": migration.snapshot_len(),
+        "snapshots_per_shot": migration.snapshots(),
+        "threads": migration.threads(),
+        "host_bytes": room.host_bytes,
+    });
+    let runs = outcomes.iter().map(Outcome::to_json).collect();
+    Ok(Report { bench: "rtm", machine: Machine::here(), settings, runs, ratios })
+}

@@ -1,0 +1,120 @@
+//! `outcrop bench`: figures that anyone can repeat.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use bytesize::ByteSize;
+use clap::{Args, Subcommand};
+use outcrop_bench::{Report, rtm, tape};
+use outcrop_rtm::{Config, Shots};
+
+use crate::{RoomArgs, table};
+
+/// What can be measured.
+#[derive(Subcommand)]
+pub(crate) enum BenchCommand {
+    /// A forward and a backward pass with every way of keeping the states between them.
+    ///
+    /// Compares no storing at all, the tape with save and with lend, a hand-written asynchronous ring, O_DIRECT without
+    /// overlap, plain files with and without fsync, a mapped file, fresh memory, and memory touched in advance.
+    Tape(TapeArgs),
+    /// The demonstration's migration on a tape, in memory and in files.
+    Rtm(RtmBenchArgs),
+}
+
+/// How to report.
+#[derive(Args)]
+struct ReportArgs {
+    /// Print one JSON object instead of tables.
+    #[arg(long)]
+    json: bool,
+    /// Less of everything: under a minute.
+    #[arg(long)]
+    quick: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct TapeArgs {
+    #[command(flatten)]
+    report: ReportArgs,
+    /// All states together [default: 6 GiB, quick: 1 GiB].
+    #[arg(long, value_name = "SIZE")]
+    total: Option<ByteSize>,
+    /// One state.
+    #[arg(long, value_name = "SIZE", default_value = "32 MiB")]
+    snapshot: ByteSize,
+    /// Host memory of the tape and of the ring [default: 1 GiB, quick: 256 MiB].
+    #[arg(long, value_name = "SIZE")]
+    host: Option<ByteSize>,
+    /// Where files go; nothing is left there.
+    #[arg(long, value_name = "DIR", default_value = "outcrop-scratch")]
+    dir: PathBuf,
+    /// Milliseconds of arithmetic between two saves [default: twice what the disk needs for a state].
+    #[arg(long, value_name = "MS")]
+    compute_ms: Option<f64>,
+}
+
+#[derive(Args)]
+pub(crate) struct RtmBenchArgs {
+    #[command(flatten)]
+    report: ReportArgs,
+    #[command(flatten)]
+    room: RoomArgs,
+}
+
+pub(crate) fn run(command: &BenchCommand) -> Result<()> {
+    match command {
+        BenchCommand::Tape(args) => {
+            let is_quick = args.report.quick;
+            let size = |given: Option<ByteSize>, usual: u64, quick: u64| {
+                given.map_or(if is_quick { quick } else { usual }, |size| size.as_u64())
+            };
+            let options = tape::Options {
+                total_bytes: size(args.total, 6 << 30, 1 << 30),
+                snapshot_bytes: args.snapshot.as_u64(),
+                host_bytes: size(args.host, 1 << 30, 256 << 20),
+                directory: args.dir.clone(),
+                compute_ms: args.compute_ms,
+            };
+            let report = tape::run(&options, &mut |what| eprintln!("measuring: {what}"))?;
+            print(&report, args.report.json)
+        }
+        BenchCommand::Rtm(args) => {
+            let mut config = Config::demo();
+            if args.report.quick {
+                config.shots = Shots::Count(1);
+            }
+            let room = args.room.room();
+            let report = rtm::run(&config, &room, &mut |what| eprintln!("measuring: {what}"))?;
+            print(&report, args.report.json)
+        }
+    }
+}
+
+fn print(report: &Report, is_json: bool) -> Result<()> {
+    if is_json {
+        println!("{}", serde_json::to_string_pretty(report)?);
+        return Ok(());
+    }
+    let mut runs = table::new(&["way", "wall", "blocked", "save", "take", "memory"]);
+    for run in &report.runs {
+        let number = |name: &str, unit: &str| {
+            run[name].as_f64().map_or_else(|| "-".to_owned(), |value| format!("{value:.2} {unit}"))
+        };
+        runs.add_row(vec![
+            run["way"].as_str().unwrap_or("?").to_owned(),
+            number("wall_seconds", "s"),
+            number("blocked_seconds", "s"),
+            number("save_ms_mean", "ms"),
+            number("take_ms_mean", "ms"),
+            number("memory_mib", "MiB"),
+        ]);
+    }
+    println!("{runs}");
+    let mut ratios = table::new(&["ratio", "value"]);
+    for (name, value) in &report.ratios {
+        ratios.add_row(vec![(*name).to_owned(), format!("{value:.3}")]);
+    }
+    println!("{ratios}");
+    Ok(())
+}

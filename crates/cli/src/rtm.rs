@@ -1,0 +1,108 @@
+//! `outcrop rtm`: a migration of the user's own, and the tables that say how it went.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use outcrop_bench::rtm::{Keep, Outcome, migrate};
+use outcrop_rtm::{Config, Migration, plot, write_npy};
+
+use crate::{RoomArgs, progress::MigrationProgress, table};
+
+/// Migrate a model of your own.
+///
+/// The configuration is TOML; an empty file is a small salt model. Every key is described in docs/rtm.md.
+#[derive(Args)]
+pub(crate) struct RtmArgs {
+    /// The configuration file.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    #[command(flatten)]
+    room: RoomArgs,
+    /// Where the picture of model and image goes.
+    #[arg(long, value_name = "FILE", default_value = "rtm.png")]
+    image: PathBuf,
+    /// Where the image goes as a NumPy array.
+    #[arg(long, value_name = "FILE")]
+    npy: Option<PathBuf>,
+    /// Where the timeline goes, for chrome://tracing or Perfetto.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Print the outcome as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &RtmArgs) -> Result<()> {
+    let text = std::fs::read_to_string(&args.config)
+        .with_context(|| format!("cannot read the configuration {}", args.config.display()))?;
+    let migration = Migration::new(&Config::from_toml(&text)?)?;
+    let outcome = migrate_with_progress(&migration, Keep::Tape, &args.room, args.trace.as_deref())?;
+    if let Some(path) = &args.npy {
+        write_npy(path, migration.model().grid(), &outcome.image)?;
+    }
+    plot::write(&args.image, &migration, &outcome.image)?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&outcome.to_json())?);
+        return Ok(());
+    }
+    println!("{}", times_table(&[&outcome]));
+    println!("{}", layers_table(&outcome));
+    println!("The picture is in {}.", args.image.display());
+    Ok(())
+}
+
+/// Carries out a migration and shows how far it is.
+pub(crate) fn migrate_with_progress(
+    migration: &Migration,
+    keep: Keep,
+    room: &RoomArgs,
+    trace: Option<&Path>,
+) -> Result<Outcome> {
+    let mut bar = MigrationProgress::new(keep.name());
+    migrate(migration, keep, &room.room(), trace, &mut |progress| bar.show(progress))
+}
+
+/// Where the time went, a column for each way.
+pub(crate) fn times_table(outcomes: &[&Outcome]) -> comfy_table::Table {
+    let mut heads = vec![""];
+    heads.extend(outcomes.iter().map(|outcome| outcome.keep.name()));
+    let mut table = table::new(&heads);
+    let mut row = |name: &str, value: &dyn Fn(&Outcome) -> String| {
+        let mut cells = vec![name.to_owned()];
+        cells.extend(outcomes.iter().map(|outcome| value(outcome)));
+        table.add_row(cells);
+    };
+    row("wall", &|outcome| table::seconds(outcome.wall_seconds));
+    row("computing", &|outcome| table::seconds(outcome.times.compute_seconds()));
+    row("blocked: saving", &|outcome| table::seconds(outcome.times.record_seconds));
+    row("blocked: reading back", &|outcome| table::seconds(outcome.times.replay_seconds));
+    row("I/O hidden behind computing", &|outcome| {
+        let hidden =
+            outcome.stats.as_ref().map(|stats| (stats.move_seconds - outcome.times.history_seconds()).max(0.0));
+        hidden.map_or_else(|| "none".to_owned(), table::seconds)
+    });
+    row("snapshots", &|outcome| {
+        format!("{} ({})", outcome.times.snapshots, table::bytes(outcome.times.snapshot_bytes))
+    });
+    row("million grid points per second", &|outcome| format!("{:.0}", outcome.times.points_per_second() / 1e6));
+    table
+}
+
+/// What each layer of the tape did.
+pub(crate) fn layers_table(outcome: &Outcome) -> comfy_table::Table {
+    let mut table = table::new(&["layer", "limit", "most in use", "written", "at", "read", "at", "waited for"]);
+    for layer in outcome.stats.iter().flat_map(|stats| &stats.layers) {
+        table.add_row(vec![
+            layer.name.clone(),
+            table::bytes(layer.capacity_bytes),
+            table::bytes(layer.used_bytes_max),
+            table::bytes(layer.written_bytes),
+            table::rate(layer.write_rate()),
+            table::bytes(layer.read_bytes),
+            table::rate(layer.read_rate()),
+            layer.fetches.to_string(),
+        ]);
+    }
+    table
+}
