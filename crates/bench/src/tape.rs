@@ -79,10 +79,10 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
     let before = Rates::measure(&options.directory, options.total_bytes.min(2 << 30))?;
     let disk_seconds = options.snapshot_bytes as f64 / before.write.min(before.read);
     let compute = options.compute_ms.map_or(2.0 * disk_seconds, |ms| ms / 1e3);
-    let workload = Workload { len, count, depth: 0 }.calibrated(compute);
+    let workload = Workload { len, count, depth: None }.calibrated(compute);
     let runs = compare(options, &workload, progress)?;
     progress("no arithmetic at all");
-    let bare = Workload { depth: 0, ..workload };
+    let bare = Workload { depth: None, ..workload };
     let bound = [
         measure(options, &bare, |path| Ok(Box::new(TapeSave::new(path, &bare, options.host_bytes)?)))?,
         measure(options, &bare, |path| Ok(Box::new(Ring::new(path, &bare, options.host_bytes)?)))?,
@@ -177,7 +177,7 @@ fn measure(
         let begin = Instant::now();
         way.take(step, &mut |past| {
             let start = Instant::now();
-            sum += correlate(past);
+            sum += correlate(past, workload.depth);
             reading = start.elapsed();
         })?;
         let blocked = begin.elapsed() - reading;

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     ops::Range,
-    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, atomic::AtomicU64},
     time::{Duration, Instant},
 };
 
@@ -28,6 +28,7 @@ pub(crate) struct Shared {
     pub(crate) layers: Vec<Arc<dyn Layer>>,
     pub(crate) copier: Copier,
     pub(crate) trace: Trace,
+    pub(crate) calls: CallCount,
     pub(crate) start: Instant,
 }
 
@@ -35,10 +36,10 @@ pub(crate) struct Shared {
 pub(crate) struct Core {
     pub(crate) planner: Planner,
     pub(crate) recorder: Option<Recorder>,
-    /// What lies in the front, complete.
-    pub(crate) slots: HashMap<SnapshotId, Sealed>,
-    pub(crate) saved: HashMap<SnapshotId, Arc<Saved>>,
-    pub(crate) answers: HashMap<SnapshotId, VecDeque<Answer>>,
+    /// Everything that the program can ask for.
+    pub(crate) snapshots: HashMap<SnapshotId, Snapshot>,
+    /// What the program waited for and has not fetched yet: at most one for each of its handles.
+    pub(crate) answers: Vec<(SnapshotId, Answer)>,
     pub(crate) lanes: BTreeMap<Lane, Queue>,
     pub(crate) touch: Option<Range<u64>>,
     pub(crate) next_id: u64,
@@ -49,7 +50,13 @@ pub(crate) struct Core {
     pub(crate) is_closing: bool,
     pub(crate) layers: Vec<LayerCount>,
     pub(crate) moving: Busy,
-    pub(crate) calls: CallCount,
+}
+
+/// A snapshot, and its bytes while they are in the front.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    pub(crate) saved: Arc<Saved>,
+    pub(crate) sealed: Option<Sealed>,
 }
 
 /// What is known of a snapshot besides its bytes.
@@ -110,14 +117,14 @@ pub(crate) struct LayerCount {
 }
 
 /// What the program's calls have cost.
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default)]
 pub(crate) struct CallCount {
-    pub(crate) saves: u64,
-    pub(crate) saved_bytes: u64,
-    pub(crate) reads: u64,
-    pub(crate) save_ns: u64,
-    pub(crate) wait_ns: u64,
-    pub(crate) read_ns: u64,
+    pub(crate) saves: AtomicU64,
+    pub(crate) saved_bytes: AtomicU64,
+    pub(crate) reads: AtomicU64,
+    pub(crate) save_ns: AtomicU64,
+    pub(crate) wait_ns: AtomicU64,
+    pub(crate) read_ns: AtomicU64,
 }
 
 impl Shared {
@@ -159,16 +166,16 @@ impl Shared {
                 self.answer(core, id, Answer::Lent(slot));
             }
             Action::Hand(id) => {
-                let sealed = core.slots[&id].clone();
+                let sealed = core.sealed(id).clone();
                 self.answer(core, id, Answer::Handed(sealed));
             }
             Action::Refuse { id, why } => self.answer(core, id, Answer::Refused(why)),
-            Action::Evict { id, layer: 0 } => drop(core.slots.remove(&id)),
+            Action::Evict { id, layer: 0 } => drop(core.take_sealed(id)),
             Action::Evict { .. } => {}
             Action::Slide { id, to } => {
-                let sealed = core.slots.remove(&id).expect("the plan slides what is there");
+                let sealed = core.take_sealed(id).expect("the plan slides what is there");
                 let sealed = self.front.slide(sealed, to).expect("the plan slides what nobody uses");
-                core.slots.insert(id, sealed);
+                core.set_sealed(id, sealed);
             }
             Action::Move { id, from, to, purpose } => self.queue(core, id, (from, to), purpose),
             Action::Touch(range) => {
@@ -179,7 +186,7 @@ impl Shared {
     }
 
     fn answer(&self, core: &mut Core, id: SnapshotId, answer: Answer) {
-        core.answers.entry(id).or_default().push_back(answer);
+        core.answers.push((id, answer));
         if core.waiting > 0 {
             self.answered.notify_all();
         }
@@ -189,14 +196,14 @@ impl Shared {
         let lane = (from.layer, to.layer);
         let bytes = core.planner.bytes(id);
         let kind = match lane {
-            (0, _) => JobKind::Down(core.slots[&id].clone(), to.extents),
+            (0, _) => JobKind::Down(core.sealed(id).clone(), to.extents),
             (_, 0) => {
                 let slot = self.front.slot(to.extents[0].start, bytes).expect("the plan moves to what is free");
                 JobKind::Up(from.extents, slot)
             }
             _ => JobKind::Across(from.extents, to.extents),
         };
-        let job = Job { id, saved: Arc::clone(&core.saved[&id]), purpose, kind, bytes };
+        let job = Job { id, saved: Arc::clone(&core.snapshots[&id].saved), purpose, kind, bytes };
         let queue = core.lanes.entry(lane).or_default();
         match purpose {
             Purpose::Fetch => queue.jobs.push_front(job),
@@ -239,12 +246,24 @@ impl Shared {
 
 impl Core {
     fn take_answer(&mut self, id: SnapshotId) -> Option<Answer> {
-        let answers = self.answers.get_mut(&id)?;
-        let answer = answers.pop_front();
-        if answers.is_empty() {
-            self.answers.remove(&id);
+        let position = self.answers.iter().position(|(answered, _)| *answered == id)?;
+        Some(self.answers.remove(position).1)
+    }
+
+    /// The bytes of a snapshot that the plan says is in the front.
+    fn sealed(&self, id: SnapshotId) -> &Sealed {
+        self.snapshots[&id].sealed.as_ref().expect("the plan knows what is in the front")
+    }
+
+    fn take_sealed(&mut self, id: SnapshotId) -> Option<Sealed> {
+        self.snapshots.get_mut(&id)?.sealed.take()
+    }
+
+    /// Keeps the bytes of a snapshot that has come to the front; what was consumed meanwhile has nobody to keep it for.
+    pub(crate) fn set_sealed(&mut self, id: SnapshotId, sealed: Sealed) {
+        if let Some(snapshot) = self.snapshots.get_mut(&id) {
+            snapshot.sealed = Some(sealed);
         }
-        answer
     }
 
     /// Slots in the program's hands.

@@ -3,7 +3,10 @@
 use std::{
     collections::{BTreeMap, HashMap},
     path::PathBuf,
-    sync::{Arc, Condvar, Mutex},
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     thread::JoinHandle,
     time::Instant,
 };
@@ -70,9 +73,8 @@ impl Engine {
         let core = Core {
             planner: Planner::new(settings),
             recorder,
-            slots: HashMap::new(),
-            saved: HashMap::new(),
-            answers: HashMap::new(),
+            snapshots: HashMap::new(),
+            answers: Vec::new(),
             lanes: BTreeMap::new(),
             touch: None,
             next_id: 0,
@@ -82,7 +84,6 @@ impl Engine {
             is_closing: false,
             layers: layers.iter().map(|layer| LayerCount::new(&**layer)).collect(),
             moving: Busy::default(),
-            calls: CallCount::default(),
         };
         let shared = Arc::new(Shared {
             core: Mutex::new(core),
@@ -92,6 +93,7 @@ impl Engine {
             layers,
             copier: options.copy_threads.map_or_else(Copier::default, Copier::new),
             trace: Trace::new(options.is_traced),
+            calls: CallCount::default(),
             start: Instant::now(),
         });
         let mut engine = Self { shared, helpers: Vec::new() };
@@ -134,16 +136,17 @@ impl Engine {
     pub(crate) fn stats(&self) -> Stats {
         let now_ns = self.shared.now_ns();
         let core = self.shared.lock();
-        let seconds = |ns: u64| ns as f64 / 1e9;
+        let calls = &self.shared.calls;
+        let seconds = |ns: &AtomicU64| ns.load(Relaxed) as f64 / 1e9;
         let counters = core.planner.counters();
         Stats {
             layers: core.layers.iter().enumerate().map(|(index, count)| count.stats(&core, index, now_ns)).collect(),
-            saves: core.calls.saves,
-            saved_bytes: core.calls.saved_bytes,
-            reads: core.calls.reads,
-            save_seconds: seconds(core.calls.save_ns),
-            wait_seconds: seconds(core.calls.wait_ns),
-            read_seconds: seconds(core.calls.read_ns),
+            saves: calls.saves.load(Relaxed),
+            saved_bytes: calls.saved_bytes.load(Relaxed),
+            reads: calls.reads.load(Relaxed),
+            save_seconds: seconds(&calls.save_ns),
+            wait_seconds: seconds(&calls.wait_ns),
+            read_seconds: seconds(&calls.read_ns),
             hits: counters.hits,
             late: counters.late,
             misses: counters.misses,
@@ -159,7 +162,7 @@ impl Drop for Engine {
         core.is_closing = true;
         // What waits to be moved gives its memory back; nobody will ask for it any more.
         core.lanes.clear();
-        core.slots.clear();
+        core.snapshots.clear();
         drop(core);
         self.shared.work.notify_all();
         for helper in self.helpers.drain(..) {

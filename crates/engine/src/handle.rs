@@ -2,7 +2,7 @@
 
 use std::{
     ops::{Deref, DerefMut, Range},
-    sync::{Arc, OnceLock, Weak},
+    sync::{Arc, OnceLock, Weak, atomic::Ordering::Relaxed},
 };
 
 use outcrop_layers::{Sealed, Slot, aligned};
@@ -10,7 +10,7 @@ use outcrop_plan::{Event, Refusal, SnapshotId};
 
 use crate::{
     Error, Layout, Result, Span, SpanKind, Stats,
-    core::{Answer, Core, Saved, Shared},
+    core::{Answer, Core, Saved, Shared, Snapshot},
     engine::Engine,
 };
 
@@ -34,7 +34,7 @@ impl Handle {
     /// Gives a slot to fill for a new snapshot. Waits for room if there is none.
     pub fn lend(&mut self, key: u64, layout: Layout) -> Result<Lent> {
         let start_ns = self.begin_call();
-        let result = self.lend_slot(key, layout);
+        let result = self.lend_slot(key, layout, false);
         self.end_call(SpanKind::Save, key, start_ns);
         result
     }
@@ -42,7 +42,7 @@ impl Handle {
     /// Saves `parts`, the regions of `layout`, by copying them.
     pub fn save(&mut self, key: u64, layout: Layout, parts: &[&[u8]]) -> Result<()> {
         let start_ns = self.begin_call();
-        let result = self.lend_slot(key, layout).map(|mut lent| {
+        let result = self.lend_slot(key, layout, true).map(|mut lent| {
             let ranges: Vec<Range<usize>> = lent.layout().regions().iter().map(|region| region.range.clone()).collect();
             for (range, part) in ranges.into_iter().zip(parts) {
                 self.engine.shared.copier.copy(&mut lent[range], part);
@@ -53,27 +53,25 @@ impl Handle {
         result
     }
 
-    /// Hands over a snapshot, for the last time if `consume`. Waits until it is in the front.
-    pub fn read(&mut self, key: u64, consume: bool) -> Result<Held> {
+    /// Hands over a snapshot, for the last time if `consume`. Waits until it is in the front. If `check` does not like
+    /// its layout, nothing happens.
+    pub fn read<E: From<Error>>(
+        &mut self,
+        key: u64,
+        consume: bool,
+        check: impl FnOnce(&Layout) -> std::result::Result<(), E>,
+    ) -> std::result::Result<Held, E> {
         let start_ns = self.begin_call();
-        let result = self.read_slot(key, consume);
+        let result = self.read_slot(key, consume, check);
         self.end_call(SpanKind::Take, key, start_ns);
         result
-    }
-
-    /// How the snapshot's regions lie in its slot.
-    pub fn layout(&self, key: u64) -> Result<Layout> {
-        let core = self.shared().lock();
-        let id = core.planner.find(key).ok_or(Error::Missing { key })?;
-        Ok(core.saved[&id].layout.clone())
     }
 
     /// Forgets a snapshot.
     pub fn discard(&mut self, key: u64) -> Result<()> {
         let mut core = self.shared().lock();
         let id = core.planner.find(key).ok_or(Error::Missing { key })?;
-        core.slots.remove(&id);
-        core.saved.remove(&id);
+        core.snapshots.remove(&id);
         self.shared().tell(&mut core, Event::Discarded(id));
         Ok(())
     }
@@ -97,7 +95,7 @@ impl Handle {
         &self.engine.shared
     }
 
-    fn lend_slot(&self, key: u64, layout: Layout) -> Result<Lent> {
+    fn lend_slot(&self, key: u64, layout: Layout, is_copy: bool) -> Result<Lent> {
         let shared = self.shared();
         let bytes = aligned(layout.bytes() as u64);
         let mut core = shared.lock();
@@ -106,10 +104,10 @@ impl Handle {
         }
         let id = SnapshotId(core.next_id);
         core.next_id += 1;
-        shared.tell(&mut core, Event::RoomWanted { id, key, bytes });
-        let (mut core, answer, waited) = shared.wait(core, id);
+        shared.tell(&mut core, Event::RoomWanted { id, key, bytes, is_copy });
+        let (core, answer, waited) = shared.wait(core, id);
         if let Some(waited) = waited {
-            core.calls.wait_ns += waited.end - waited.start;
+            shared.calls.wait_ns.fetch_add(waited.end - waited.start, Relaxed);
             self.add_span(SpanKind::Wait, key, waited);
         }
         match answer {
@@ -122,23 +120,28 @@ impl Handle {
         }
     }
 
-    fn read_slot(&self, key: u64, consume: bool) -> Result<Held> {
+    fn read_slot<E: From<Error>>(
+        &self,
+        key: u64,
+        consume: bool,
+        check: impl FnOnce(&Layout) -> std::result::Result<(), E>,
+    ) -> std::result::Result<Held, E> {
         let shared = self.shared();
         let mut core = shared.lock();
         let id = core.planner.find(key).ok_or(Error::Missing { key })?;
-        let saved = Arc::clone(&core.saved[&id]);
+        let saved = Arc::clone(&core.snapshots[&id].saved);
+        check(&saved.layout)?;
         shared.tell(&mut core, Event::Wanted { id, consume });
         let (mut core, answer, _) = shared.wait(core, id);
         match answer {
             Answer::Handed(sealed) => {
-                core.calls.reads += 1;
+                shared.calls.reads.fetch_add(1, Relaxed);
                 if consume {
-                    core.slots.remove(&id);
-                    core.saved.remove(&id);
+                    core.snapshots.remove(&id);
                 }
                 Ok(Held { shared: Arc::downgrade(&self.engine.shared), id, saved, sealed: Some(sealed) })
             }
-            Answer::Refused(why) => Err(self.refusal(&core, key, aligned(saved.layout.bytes() as u64), why)),
+            Answer::Refused(why) => Err(self.refusal(&core, key, aligned(saved.layout.bytes() as u64), why).into()),
             Answer::Lent(_) => unreachable!("who reads is handed a slot or refused"),
         }
     }
@@ -179,12 +182,9 @@ impl Handle {
 
     fn end_call(&mut self, kind: SpanKind, key: u64, start_ns: u64) {
         let now_ns = self.shared().now_ns();
-        let mut core = self.shared().lock();
-        match kind {
-            SpanKind::Take => core.calls.read_ns += now_ns - start_ns,
-            _ => core.calls.save_ns += now_ns - start_ns,
-        }
-        drop(core);
+        let calls = &self.shared().calls;
+        let total_ns = if kind == SpanKind::Take { &calls.read_ns } else { &calls.save_ns };
+        total_ns.fetch_add(now_ns - start_ns, Relaxed);
         self.add_span(kind, key, start_ns..now_ns);
         self.idle_since_ns = now_ns;
     }
@@ -235,11 +235,11 @@ impl Lent {
     fn make_snapshot(&mut self, keep: bool) -> Option<Sealed> {
         let sealed = self.slot.take()?.seal();
         if let Some(shared) = self.shared.upgrade() {
+            shared.calls.saves.fetch_add(1, Relaxed);
+            shared.calls.saved_bytes.fetch_add(self.saved.layout.bytes() as u64, Relaxed);
+            let snapshot = Snapshot { saved: Arc::clone(&self.saved), sealed: Some(sealed.clone()) };
             let mut core = shared.lock();
-            core.calls.saves += 1;
-            core.calls.saved_bytes += self.saved.layout.bytes() as u64;
-            core.slots.insert(self.id, sealed.clone());
-            core.saved.insert(self.id, Arc::clone(&self.saved));
+            core.snapshots.insert(self.id, snapshot);
             shared.tell(&mut core, Event::Sealed { id: self.id, keep });
         }
         keep.then_some(sealed)

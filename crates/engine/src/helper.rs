@@ -177,9 +177,8 @@ impl LaneFeed<'_> {
                 let target = &mut core.layers[to].stats;
                 target.writes += 1;
                 target.written_bytes += moving.bytes;
-                // What was consumed meanwhile has nobody to give it to.
-                if let Some(sealed) = sealed.filter(|_| core.saved.contains_key(&id)) {
-                    core.slots.insert(id, sealed);
+                if let Some(sealed) = sealed {
+                    core.set_sealed(id, sealed);
                 }
                 Event::Moved { id, from, to }
             }

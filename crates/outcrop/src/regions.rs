@@ -58,12 +58,16 @@ impl Tape {
 
     /// Hands over a snapshot of several regions for the last time.
     pub fn take_regions(&mut self, key: impl Key) -> Result<PastRegions> {
-        Ok(PastRegions { held: self.handle.read(key.number()?, true)? })
+        self.read_regions(key.number()?, true)
     }
 
     /// Hands over a snapshot of several regions and keeps it.
     pub fn get_regions(&mut self, key: impl Key) -> Result<PastRegions> {
-        Ok(PastRegions { held: self.handle.read(key.number()?, false)? })
+        self.read_regions(key.number()?, false)
+    }
+
+    fn read_regions(&mut self, key: u64, consume: bool) -> Result<PastRegions> {
+        Ok(PastRegions { held: self.handle.read(key, consume, |_| Ok::<(), Error>(()))? })
     }
 }
 

@@ -62,12 +62,12 @@ impl Tape {
     /// Copies a snapshot to `buffer` and drops it. With a buffer of another length nothing happens.
     pub fn take_into<T: FromBytes + IntoBytes + Immutable>(&mut self, key: impl Key, buffer: &mut [T]) -> Result<()> {
         let key = key.number()?;
-        let saved = single::<T>(key, &self.handle.layout(key)?)?;
-        if saved != buffer.len() {
-            return Err(Error::Length { key, saved, given: buffer.len() });
-        }
-        let past: Past<T> = self.read(key, true)?;
-        buffer.as_mut_bytes().copy_from_slice(&past.held);
+        let given = buffer.len();
+        let held = self.handle.read(key, true, |layout| match single::<T>(key, layout)? {
+            saved if saved == given => Ok(()),
+            saved => Err(Error::Length { key, saved, given }),
+        })?;
+        buffer.as_mut_bytes().copy_from_slice(&held);
         Ok(())
     }
 
@@ -103,8 +103,8 @@ impl Tape {
     }
 
     fn read<T: FromBytes + Immutable>(&mut self, key: u64, consume: bool) -> Result<Past<T>> {
-        single::<T>(key, &self.handle.layout(key)?)?;
-        Ok(Past { held: self.handle.read(key, consume)?, element: PhantomData })
+        let held = self.handle.read(key, consume, |layout| single::<T>(key, layout).map(drop))?;
+        Ok(Past { held, element: PhantomData })
     }
 }
 

@@ -113,6 +113,7 @@ impl Planner {
             let Some(extents) = self.room(0, bytes, admits) else { return true };
             self.rooms.pop_front();
             self.held += 1;
+            self.copies += u32::from(self.snapshots[&id].is_copy);
             let at = extents[0].start;
             self.add_copy(id, 0, extents, false);
             self.actions.push_back(Action::Lend { id, at });
@@ -387,13 +388,15 @@ impl Planner {
         true
     }
 
-    /// Touches memory ahead of where it was used, so that a save finds it ready.
+    /// Touches memory ahead of where it was used, so that a save finds it ready; but not while the program waits for a
+    /// copy, which would only become slower.
     fn touch(&mut self) {
         let space = &self.layers[0].space;
         let target = (space.frontier() + self.settings.touch_ahead_bytes).min(space.capacity());
         // What has been lent out is touched by who fills it.
         self.touched_bytes = self.touched_bytes.max(space.frontier());
-        if self.settings.touch_ahead_bytes == 0 || self.is_touching || self.touched_bytes >= target {
+        let is_bad_moment = self.is_touching || self.copies > 0;
+        if self.settings.touch_ahead_bytes == 0 || is_bad_moment || self.touched_bytes >= target {
             return;
         }
         let end = target.min(self.touched_bytes + self.settings.touch_piece_bytes);

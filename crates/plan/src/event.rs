@@ -30,6 +30,8 @@ pub enum Event {
         key: u64,
         /// Its size, already rounded to the unit of the layers.
         bytes: u64,
+        /// Whether the program waits while the slot is filled, and does nothing else meanwhile.
+        is_copy: bool,
     },
     /// A lent slot has been filled: the snapshot exists from here on.
     Sealed {

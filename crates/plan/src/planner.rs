@@ -40,10 +40,10 @@ impl Settings {
         Self {
             layers,
             order,
-            lane_bytes_max: 64 << 20,
+            lane_bytes_max: 128 << 20,
             patience_ns: 30_000_000_000,
             touch_ahead_bytes: 128 << 20,
-            touch_piece_bytes: 16 << 20,
+            touch_piece_bytes: 2 << 20,
         }
     }
 }
@@ -99,6 +99,8 @@ pub struct Planner {
     pub(crate) lanes: BTreeMap<(LayerIndex, LayerIndex), Lane>,
     /// Slots in the program's hands.
     pub(crate) held: u32,
+    /// Slots among them that the program copies into, and waits for.
+    pub(crate) copies: u32,
     pub(crate) handles: u32,
     pub(crate) patience_until: Option<Timestamp>,
     pub(crate) is_touching: bool,
@@ -151,6 +153,7 @@ impl Planner {
             wants: VecDeque::new(),
             lanes: BTreeMap::new(),
             held: 0,
+            copies: 0,
             handles: 1,
             patience_until: None,
             is_touching: false,
@@ -165,10 +168,11 @@ impl Planner {
     pub fn handle(&mut self, now: Timestamp, event: Event) {
         self.now = self.now.max(now);
         match event {
-            Event::RoomWanted { id, key, bytes } => self.room_wanted(id, key, bytes),
+            Event::RoomWanted { id, key, bytes, is_copy } => self.room_wanted(id, key, bytes, is_copy),
             Event::Sealed { id, keep } => self.sealed(id, keep),
             Event::Abandoned(id) => {
                 self.held -= 1;
+                self.copies -= u32::from(self.snapshots[&id].is_copy);
                 self.change(id, |snapshot| snapshot.phase = Phase::Consumed);
                 self.forget_key(id);
                 self.reap(id);
@@ -239,18 +243,19 @@ impl Planner {
         (self.layers[layer].space.used(), self.layers[layer].used_bytes_max)
     }
 
-    fn room_wanted(&mut self, id: SnapshotId, key: u64, bytes: u64) {
+    fn room_wanted(&mut self, id: SnapshotId, key: u64, bytes: u64, is_copy: bool) {
         if bytes > self.layers[0].space.capacity() {
             self.actions.push_back(Action::Refuse { id, why: Refusal::TooLarge });
             return;
         }
-        self.snapshots.insert(id, Snapshot::new(key, bytes));
+        self.snapshots.insert(id, Snapshot::new(key, bytes, is_copy));
         self.keys.insert(key, id);
         self.rooms.push_back(id);
     }
 
     fn sealed(&mut self, id: SnapshotId, keep: bool) {
         self.held -= u32::from(!keep);
+        self.copies -= u32::from(self.snapshots[&id].is_copy);
         let turn = self.turns.of_new(self.snapshots[&id].key);
         self.change(id, |snapshot| {
             snapshot.phase = Phase::Live;

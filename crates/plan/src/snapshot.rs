@@ -11,6 +11,8 @@ pub(crate) struct Snapshot {
     pub(crate) bytes: u64,
     pub(crate) turn: Turn,
     pub(crate) phase: Phase,
+    /// The program waits while it is filled.
+    pub(crate) is_copy: bool,
     pub(crate) copies: SmallVec<[Copy; 2]>,
     /// Hand-overs that the program has not given back.
     pub(crate) holders: u32,
@@ -64,12 +66,13 @@ pub(crate) struct Standing {
 }
 
 impl Snapshot {
-    pub(crate) fn new(key: u64, bytes: u64) -> Self {
+    pub(crate) fn new(key: u64, bytes: u64, is_copy: bool) -> Self {
         Self {
             key,
             bytes,
             turn: 0,
             phase: Phase::Lent,
+            is_copy,
             copies: SmallVec::new(),
             holders: 0,
             wants: 0,

@@ -1,6 +1,6 @@
 //! Many transfers at once over one ring: what `run` does with io_uring.
 
-use std::{io, ops::Range, sync::Arc};
+use std::{collections::VecDeque, io, ops::Range, sync::Arc};
 
 use rustix::io::Errno;
 
@@ -25,8 +25,10 @@ pub(super) struct Flight<'run> {
     /// By number, which is also what the kernel knows them by: the block and its transfer.
     blocks: Vec<Option<(Block, usize)>>,
     idle: Vec<usize>,
-    /// The transfer that is being cut into blocks.
-    cutting: Option<usize>,
+    /// Transfers that are not yet cut into blocks, the one that is being cut first.
+    uncut: VecDeque<usize>,
+    /// Transfers of which a block has come back, or that could not be cut: they may be over.
+    touched: Vec<usize>,
 }
 
 /// A transfer, and how far it has come.
@@ -64,59 +66,79 @@ impl<'run> Flight<'run> {
             transfers: Vec::new(),
             blocks: (0..depth).map(|_| None).collect(),
             idle: (0..depth).rev().collect(),
-            cutting: None,
+            uncut: VecDeque::new(),
+            touched: Vec::new(),
         }
     }
 
     /// Carries out what `feed` has until it has no more.
+    ///
+    /// The feed may take its time, with checksums for example, so whatever can be under way is before it is asked or told
+    /// anything, and one transfer is always in hand before there is room for it.
     pub(super) fn run(&mut self, feed: &mut dyn Feed) {
         let mut completions = Vec::with_capacity(self.blocks.len());
-        let mut landed = Vec::with_capacity(self.blocks.len());
         loop {
-            self.fill(feed);
+            self.fill();
+            self.ring.submit();
+            self.end_touched(feed);
+            while self.uncut.is_empty() {
+                let Some(transfer) = feed.next() else { break };
+                match transfer.check(self.layer, self.capacity) {
+                    Ok(()) => self.accept(transfer),
+                    Err(error) => feed.done(transfer, Err(error)),
+                }
+                if self.fill() {
+                    self.ring.submit();
+                }
+                self.end_touched(feed);
+            }
             if self.idle.len() == self.blocks.len() {
                 return;
             }
             self.ring.wait();
             self.ring.completions(&mut completions);
-            // All blocks are dealt with before the feed is told of any: should it panic, `drop` waits for the others only.
-            landed.extend(completions.drain(..).map(|completion| self.land(completion)));
-            for number in landed.drain(..) {
-                self.end(number, feed);
+            for completion in completions.drain(..) {
+                let number = self.land(completion);
+                self.touched.push(number);
             }
         }
     }
 
-    /// Puts blocks under way until the queue is full or the feed has nothing for the moment.
-    fn fill(&mut self, feed: &mut dyn Feed) {
-        while let Some(&number) = self.idle.last() {
-            let Some(cutting) = self.cutting else {
-                let Some(transfer) = feed.next() else { return };
-                match transfer.check(self.layer, self.capacity) {
-                    Ok(()) => self.cutting = Some(self.accept(transfer)),
-                    Err(error) => feed.done(transfer, Err(error)),
-                }
+    /// Puts blocks of the transfers in hand into the queue until it is full. Says whether they are worth a call.
+    fn fill(&mut self) -> bool {
+        let mut bytes = 0;
+        while let Some(&cutting) = self.uncut.front() {
+            if self.is_cut(cutting) {
+                self.uncut.pop_front();
+                self.touched.push(cutting);
                 continue;
-            };
-            match self.cut(cutting) {
-                Some(block) => {
-                    self.idle.pop();
-                    let (block, _) = self.blocks[number].insert((block, cutting));
-                    // SAFETY: the memory belongs to the transfer, which stays in `transfers` until all its blocks have
-                    // come back, or until `drop` has waited for them; blocks of a transfer do not overlap. Each block in
-                    // the queue has a number below the depth of its own.
-                    unsafe { self.ring.push(number, block) };
-                }
-                None => {
-                    self.cutting = None;
-                    self.end(cutting, feed);
-                }
+            }
+            let Some(&number) = self.idle.last() else { break };
+            let Some(block) = self.cut(cutting) else { continue };
+            bytes += block.piece.bytes;
+            self.idle.pop();
+            let (block, _) = self.blocks[number].insert((block, cutting));
+            // SAFETY: the memory belongs to the transfer, which stays in `transfers` until all its blocks have come back,
+            // or until `drop` has waited for them; blocks of a transfer do not overlap. Each block in the queue has a
+            // number below the depth of its own.
+            unsafe { self.ring.push(number, block) };
+        }
+        bytes >= self.block_bytes
+    }
+
+    /// Gives back what is over of the transfers that have been touched.
+    fn end_touched(&mut self, feed: &mut dyn Feed) {
+        while let Some(number) = self.touched.pop() {
+            let is_over = self.transfers[number].as_ref().is_some_and(|moving| moving.blocks_under_way == 0);
+            if is_over && !self.uncut.contains(&number) {
+                let moving = self.transfers[number].take().expect("looked at above");
+                feed.done(moving.transfer, moving.failure.map_or(Ok(()), Err));
             }
         }
     }
 
-    /// Takes a transfer in and gives it a number.
-    fn accept(&mut self, transfer: Transfer) -> usize {
+    /// Takes a transfer in, to be cut after those that are in hand.
+    fn accept(&mut self, transfer: Transfer) {
         let (slot, is_write) = match &transfer.memory {
             Memory::Write(sealed) => (sealed.slot(), true),
             Memory::Read(slot) => (slot, false),
@@ -135,24 +157,25 @@ impl<'run> Flight<'run> {
             failure: None,
             transfer,
         };
-        match self.transfers.iter().position(Option::is_none) {
-            Some(number) => {
-                self.transfers[number] = Some(moving);
-                number
-            }
-            None => {
-                self.transfers.push(Some(moving));
-                self.transfers.len() - 1
-            }
-        }
+        let number = self.transfers.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.transfers.push(None);
+            self.transfers.len() - 1
+        });
+        self.transfers[number] = Some(moving);
+        self.uncut.push_back(number);
     }
 
-    /// The next block of a transfer; nothing if all of it has been cut, or if it has failed.
+    /// Whether there is nothing more to cut of a transfer, as all of it has been, or it has failed.
+    fn is_cut(&self, number: usize) -> bool {
+        self.transfers[number].as_ref().is_none_or(|moving| {
+            let is_last = moving.extent_next == moving.transfer.extents.len();
+            moving.failure.is_some() || (is_last && moving.extent.is_empty())
+        })
+    }
+
+    /// The next block of a transfer that is not all cut; nothing if it fails.
     fn cut(&mut self, number: usize) -> Option<Block> {
         let moving = self.transfers[number].as_mut().expect("the transfer being cut is under way");
-        if moving.failure.is_some() {
-            return None;
-        }
         if moving.extent.is_empty() {
             moving.extent = moving.transfer.extents.get(moving.extent_next)?.clone();
             moving.extent_next += 1;
@@ -214,16 +237,6 @@ impl<'run> Flight<'run> {
         self.blocks[number] = None;
         self.idle.push(number);
         transfer
-    }
-
-    /// Gives a transfer back to the feed if there is nothing left to do for it.
-    fn end(&mut self, number: usize, feed: &mut dyn Feed) {
-        let is_over = self.transfers[number].as_ref().is_some_and(|moving| moving.blocks_under_way == 0);
-        if !is_over || self.cutting == Some(number) {
-            return;
-        }
-        let moving = self.transfers[number].take().expect("looked at above");
-        feed.done(moving.transfer, moving.failure.map_or(Ok(()), Err));
     }
 }
 

@@ -63,7 +63,7 @@ impl Ring {
         (&self.uring, &mut self.registered)
     }
 
-    /// Puts what is left of `block` into the queue. The kernel sees it at the next `wait`.
+    /// Puts what is left of `block` into the queue. The kernel sees it at the next `submit` or `wait`.
     ///
     /// # Safety
     /// The block's memory must stay valid, and for a read untouched by anyone else, until the block has come back.
@@ -73,6 +73,13 @@ impl Ring {
         // SAFETY: the entry is valid by the duty of the caller; its file is open as long as the block has the segment.
         let pushed = unsafe { self.uring.submission().push(&entry) };
         assert!(pushed.is_ok(), "more blocks than the queue was made for");
+    }
+
+    /// Hands the queue to the kernel. What it does not take now it is offered again by `wait`.
+    pub(super) fn submit(&mut self) {
+        if let Err(error) = self.uring.submit() {
+            tracing::trace!(%error, "the kernel takes blocks later");
+        }
     }
 
     /// Hands the queue to the kernel and waits until a block has come back, or a signal.

@@ -88,7 +88,7 @@ impl World {
         let id = SnapshotId(self.next_id);
         self.next_id += 1;
         self.saved.insert(id, Saved { key, bytes, ..Saved::default() });
-        self.tell(Event::RoomWanted { id, key, bytes });
+        self.tell(Event::RoomWanted { id, key, bytes, is_copy: key.is_multiple_of(2) });
         let answer = self.wait(id, pick);
         if answer == Answer::Lent {
             let saved = self.saved.get_mut(&id).unwrap();
