@@ -75,6 +75,7 @@ pub(crate) fn run(command: &BenchCommand) -> Result<()> {
                 host_bytes: size(args.host, 1 << 30, 256 << 20),
                 directory: args.dir.clone(),
                 compute_ms: args.compute_ms,
+                rounds: if is_quick { 2 } else { 3 },
             };
             let report = tape::run(&options, &mut |what| eprintln!("measuring: {what}"))?;
             print(&report, args.report.json)

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 use clap::Args;
 use outcrop_bench::rtm::Keep;
-use outcrop_rtm::{Config, Migration, plot};
+use outcrop_rtm::{Config, Migration, Shots, plot};
 
 use crate::{
     RoomArgs,
@@ -21,6 +21,9 @@ use crate::{
 pub(crate) struct DemoArgs {
     #[command(flatten)]
     room: RoomArgs,
+    /// How many shots to fire; the more, the clearer the image.
+    #[arg(long, value_name = "COUNT")]
+    shots: Option<usize>,
     /// Where the picture of model and image goes.
     #[arg(long, value_name = "FILE", default_value = "rtm.png")]
     image: PathBuf,
@@ -30,7 +33,11 @@ pub(crate) struct DemoArgs {
 }
 
 pub(crate) fn run(args: &DemoArgs) -> Result<()> {
-    let migration = Migration::new(&Config::demo())?;
+    let mut config = Config::demo();
+    if let Some(count) = args.shots {
+        config.shots = Shots::Count(count);
+    }
+    let migration = Migration::new(&config)?;
     let [width, _, depth] = migration.model().grid().points;
     let per_shot = 4 * (migration.snapshots() * migration.snapshot_len()) as u64;
     println!(

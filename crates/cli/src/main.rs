@@ -1,5 +1,7 @@
 //! The `outcrop` program: a demonstration, migrations of one's own, and benchmarks.
 
+#![forbid(unsafe_code)]
+
 mod bench;
 mod demo;
 mod progress;
@@ -71,8 +73,21 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("outcrop: {error:#}");
-            let kind = error.chain().find_map(|cause| cause.downcast_ref::<outcrop::Error>());
-            ExitCode::from(kind.map_or(1, |error| error.kind().exit_code()))
+            ExitCode::from(exit_code(&error))
         }
     }
+}
+
+/// What the shell is told of an error.
+fn exit_code(error: &anyhow::Error) -> u8 {
+    use outcrop_rtm::Error as Rtm;
+    let of_cause = |cause: &(dyn std::error::Error + 'static)| {
+        let of_tape = cause.downcast_ref::<outcrop::Error>().map(outcrop::Error::kind);
+        let is_setting = matches!(
+            cause.downcast_ref::<Rtm>(),
+            Some(Rtm::Syntax(_) | Rtm::Setting { .. } | Rtm::Unstable { .. } | Rtm::Model(_) | Rtm::ModelFile { .. })
+        );
+        of_tape.or(is_setting.then_some(outcrop::ErrorKind::Usage))
+    };
+    error.chain().find_map(of_cause).map_or(1, outcrop::ErrorKind::exit_code)
 }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
-    ops::Range,
+    ops::{Deref, DerefMut, Range},
     sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, atomic::AtomicU64},
     time::{Duration, Instant},
 };
@@ -44,8 +44,11 @@ pub(crate) struct Core {
     pub(crate) touch: Option<Range<u64>>,
     pub(crate) next_id: u64,
     pub(crate) handles: u32,
-    /// Calls of the program that wait for an answer.
+    /// Calls of the program that wait for an answer, and whether one has come for any of them.
     pub(crate) waiting: u32,
+    pub(crate) is_answered: bool,
+    /// Helpers that there is new work for.
+    pub(crate) wakes: u32,
     pub(crate) idle_helpers: u32,
     pub(crate) is_closing: bool,
     pub(crate) layers: Vec<LayerCount>,
@@ -129,8 +132,15 @@ pub(crate) struct CallCount {
 
 impl Shared {
     /// The state, also after a panic elsewhere: a panic in a helper must not keep the program from closing its tape.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn lock(&self) -> Guard<'_> {
+        Guard { shared: self, core: Some(self.core.lock().unwrap_or_else(PoisonError::into_inner)) }
+    }
+
+    fn wake(&self, (helpers, is_answered): (u32, bool)) {
+        (0..helpers).for_each(|_| self.work.notify_one());
+        if is_answered {
+            self.answered.notify_all();
+        }
     }
 
     pub(crate) fn now_ns(&self) -> u64 {
@@ -156,6 +166,8 @@ impl Shared {
         if let (Some(recorder), Some(event)) = (&mut core.recorder, recorded) {
             recorder.add(now, event, &actions);
         }
+        // Somebody who waits without end has to learn that there is one now.
+        core.is_answered |= core.planner.poll_timeout().is_some() && core.waiting > 0;
     }
 
     fn begin(&self, core: &mut Core, action: Action) {
@@ -163,13 +175,13 @@ impl Shared {
             Action::Lend { id, at } => {
                 let bytes = core.planner.bytes(id);
                 let slot = self.front.slot(at, bytes).expect("the plan lends what is free");
-                self.answer(core, id, Answer::Lent(slot));
+                core.answer(id, Answer::Lent(slot));
             }
             Action::Hand(id) => {
                 let sealed = core.sealed(id).clone();
-                self.answer(core, id, Answer::Handed(sealed));
+                core.answer(id, Answer::Handed(sealed));
             }
-            Action::Refuse { id, why } => self.answer(core, id, Answer::Refused(why)),
+            Action::Refuse { id, why } => core.answer(id, Answer::Refused(why)),
             Action::Evict { id, layer: 0 } => drop(core.take_sealed(id)),
             Action::Evict { .. } => {}
             Action::Slide { id, to } => {
@@ -180,15 +192,8 @@ impl Shared {
             Action::Move { id, from, to, purpose } => self.queue(core, id, (from, to), purpose),
             Action::Touch(range) => {
                 core.touch = Some(range);
-                self.work.notify_one();
+                core.wakes += 1;
             }
-        }
-    }
-
-    fn answer(&self, core: &mut Core, id: SnapshotId, answer: Answer) {
-        core.answers.push((id, answer));
-        if core.waiting > 0 {
-            self.answered.notify_all();
         }
     }
 
@@ -209,17 +214,11 @@ impl Shared {
             Purpose::Fetch => queue.jobs.push_front(job),
             Purpose::Drain | Purpose::Prefetch => queue.jobs.push_back(job),
         }
-        if !queue.is_served && core.idle_helpers > 0 {
-            self.work.notify_one();
-        }
+        core.wakes += u32::from(!queue.is_served);
     }
 
     /// Waits for the answer to a request for `id`. Gives it with the state, and with how long it took if it was not there.
-    pub(crate) fn wait<'a>(
-        &self,
-        mut core: MutexGuard<'a, Core>,
-        id: SnapshotId,
-    ) -> (MutexGuard<'a, Core>, Answer, Option<Range<u64>>) {
+    pub(crate) fn wait<'a>(&self, mut core: Guard<'a>, id: SnapshotId) -> (Guard<'a>, Answer, Option<Range<u64>>) {
         let mut since = None;
         loop {
             if let Some(answer) = core.take_answer(id) {
@@ -228,14 +227,9 @@ impl Shared {
             }
             since.get_or_insert_with(|| self.now_ns());
             core.waiting += 1;
-            core = match core.planner.poll_timeout() {
-                None => self.answered.wait(core).unwrap_or_else(PoisonError::into_inner),
-                Some(Timestamp(at_ns)) => {
-                    let timeout = Duration::from_nanos(at_ns.saturating_sub(self.now_ns()).max(1));
-                    let (core, _) = self.answered.wait_timeout(core, timeout).unwrap_or_else(PoisonError::into_inner);
-                    core
-                }
-            };
+            let timeout = core.planner.poll_timeout();
+            let timeout = timeout.map(|at| Duration::from_nanos(at.0.saturating_sub(self.now_ns()).max(1)));
+            core = core.sleep(&self.answered, timeout);
             core.waiting -= 1;
             if core.planner.poll_timeout().is_some_and(|at| at.0 <= self.now_ns()) {
                 self.tell(&mut core, Event::Tick);
@@ -244,7 +238,61 @@ impl Shared {
     }
 }
 
+/// The lock on the state. Who has to wake up is woken when it is let go, or they would only wake up to wait for it.
+pub(crate) struct Guard<'a> {
+    shared: &'a Shared,
+    core: Option<MutexGuard<'a, Core>>,
+}
+
+impl<'a> Guard<'a> {
+    /// Lets go of the state until `condvar` is notified, or `timeout` has passed.
+    pub(crate) fn sleep(mut self, condvar: &Condvar, timeout: Option<Duration>) -> Guard<'a> {
+        let (shared, mut core) = (self.shared, self.core.take().expect("it is there until the end"));
+        shared.wake(core.wakers());
+        let core = match timeout {
+            None => condvar.wait(core).unwrap_or_else(PoisonError::into_inner),
+            Some(timeout) => condvar.wait_timeout(core, timeout).unwrap_or_else(PoisonError::into_inner).0,
+        };
+        Guard { shared, core: Some(core) }
+    }
+}
+
+impl Deref for Guard<'_> {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        self.core.as_ref().expect("it is there until the end")
+    }
+}
+
+impl DerefMut for Guard<'_> {
+    fn deref_mut(&mut self) -> &mut Core {
+        self.core.as_mut().expect("it is there until the end")
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        if let Some(mut core) = self.core.take() {
+            let wakers = core.wakers();
+            drop(core);
+            self.shared.wake(wakers);
+        }
+    }
+}
+
 impl Core {
+    /// How many helpers have to wake up, and whether the program has.
+    fn wakers(&mut self) -> (u32, bool) {
+        let helpers = std::mem::take(&mut self.wakes).min(self.idle_helpers);
+        (helpers, std::mem::take(&mut self.is_answered))
+    }
+
+    fn answer(&mut self, id: SnapshotId, answer: Answer) {
+        self.answers.push((id, answer));
+        self.is_answered |= self.waiting > 0;
+    }
+
     fn take_answer(&mut self, id: SnapshotId) -> Option<Answer> {
         let position = self.answers.iter().position(|(answered, _)| *answered == id)?;
         Some(self.answers.remove(position).1)

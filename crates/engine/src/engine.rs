@@ -80,6 +80,8 @@ impl Engine {
             next_id: 0,
             handles: 1,
             waiting: 0,
+            is_answered: false,
+            wakes: 0,
             idle_helpers: 0,
             is_closing: false,
             layers: layers.iter().map(|layer| LayerCount::new(&**layer)).collect(),

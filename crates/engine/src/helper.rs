@@ -1,13 +1,10 @@
 //! The threads that move bytes while the program computes.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, PoisonError},
-};
+use std::{collections::HashMap, hash::Hasher, sync::Arc};
 
 use outcrop_layers::{ALIGN, Feed, Host, Layer, Memory, Transfer};
 use outcrop_plan::{Event, Extents, Fault, Purpose};
-use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+use twox_hash::XxHash3_64;
 
 use crate::{
     Span, SpanKind,
@@ -51,7 +48,7 @@ fn next_work(shared: &Shared) -> Option<Work> {
             return Some(Work::Touch(range));
         }
         core.idle_helpers += 1;
-        core = shared.work.wait(core).unwrap_or_else(PoisonError::into_inner);
+        core = core.sleep(&shared.work, None);
         core.idle_helpers -= 1;
     }
 }
@@ -111,7 +108,7 @@ impl Feed for LaneFeed<'_> {
         let (moving, kind) = self.next_job()?;
         let (extents, memory) = match kind {
             JobKind::Down(sealed, extents) => {
-                moving.saved.checksum.get_or_init(|| xxh3_64(&sealed));
+                moving.saved.checksum.get_or_init(|| XxHash3_64::oneshot(&sealed));
                 (extents, Memory::Write(sealed))
             }
             JobKind::Up(extents, slot) => (extents, Memory::Read(slot)),
@@ -126,7 +123,7 @@ impl Feed for LaneFeed<'_> {
     fn done(&mut self, transfer: Transfer, result: outcrop_layers::Result<()>) {
         let moving = self.under_way.remove(&transfer.tag).expect("a layer gives back what it was given");
         let result = match (result, &transfer.memory) {
-            (Ok(()), Memory::Read(slot)) if !is_intact(&moving, xxh3_64(slot)) => Err(Fault::SourceDamaged),
+            (Ok(()), Memory::Read(slot)) if !is_intact(&moving, XxHash3_64::oneshot(slot)) => Err(Fault::SourceDamaged),
             (Ok(()), _) => Ok(()),
             (Err(error), memory) => Err(self.note(&error, matches!(memory, Memory::Read(_)))),
         };
@@ -235,14 +232,14 @@ impl LaneFeed<'_> {
         (source, target): (&Extents, &Extents),
     ) -> Result<(), Fault> {
         let mut slot = buffer.slot(0, buffer.capacity()).map_err(|error| self.note(&error, false))?;
-        let mut checksum = Xxh3::new();
+        let mut checksum = XxHash3_64::new();
         for (read_at, write_at, bytes) in pieces(source, target) {
             let piece = &mut slot[..bytes as usize];
             from.read(read_at, piece).map_err(|error| self.note(&error, true))?;
-            checksum.update(piece);
+            checksum.write(piece);
             to.write(write_at, piece).map_err(|error| self.note(&error, false))?;
         }
-        if is_intact(moving, checksum.digest()) { Ok(()) } else { Err(Fault::SourceDamaged) }
+        if is_intact(moving, checksum.finish()) { Ok(()) } else { Err(Fault::SourceDamaged) }
     }
 }
 

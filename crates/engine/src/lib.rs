@@ -5,6 +5,8 @@
 //! fill, and handed a slot to read; neither is ever a copy. Every snapshot that leaves memory has a checksum, and what
 //! comes back is compared with it.
 
+#![forbid(unsafe_code)]
+
 mod core;
 mod engine;
 mod error;

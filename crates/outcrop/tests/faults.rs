@@ -4,7 +4,7 @@ use std::{fs, path::Path, process::Command, sync::Arc, time::Duration};
 
 use outcrop::{
     Error, ErrorKind, Order, Tape,
-    layers::{Dir, DirOptions, Fault, Faulty, Layer, Method},
+    layers::{Dir, DirOptions, Fault, Faulty, Layer, Method, Throttled},
 };
 
 const LEN: usize = 65_536;
@@ -127,6 +127,24 @@ fn a_program_that_holds_all_slots_is_told_after_its_patience() {
     assert!(error.to_string().contains("2 slots"), "{error}");
     drop(held);
     tape.save(2, &values(2)).unwrap();
+    assert!(take_all(&mut tape).is_empty());
+}
+
+#[test]
+fn a_wait_that_turns_hopeless_while_the_disk_works_ends_too() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = Dir::open(scratch.path(), 1 << 20, DirOptions::default()).unwrap();
+    let slow = Arc::new(Throttled::new(Arc::new(dir), 4_000_000, 400_000_000, Duration::ZERO));
+    let patience = Duration::from_millis(50);
+    let mut tape = Tape::builder().host("1 MiB").layer(slow).patience(patience).open().unwrap();
+    tape.save(0, &values(0)).unwrap();
+    tape.save(1, &values(1)).unwrap();
+    let held = tape.get::<u64>(1).unwrap();
+    // The first one drains, slowly, and makes room; after that only what the program holds could.
+    tape.save(2, &values(2)).unwrap();
+    let also_held = tape.get::<u64>(2).unwrap();
+    assert_eq!(tape.save(3, &values(3)).unwrap_err().kind(), ErrorKind::Held);
+    drop((held, also_held));
     assert!(take_all(&mut tape).is_empty());
 }
 

@@ -11,6 +11,8 @@
 //! Layer 0 is the *front*: host memory, where saves enter and from which reads are handed over. There a snapshot lies in
 //! one piece; on the layers below it may lie in several, so that free bytes are never useless there.
 
+#![forbid(unsafe_code)]
+
 mod decide;
 mod event;
 mod order;

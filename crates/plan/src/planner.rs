@@ -40,7 +40,7 @@ impl Settings {
         Self {
             layers,
             order,
-            lane_bytes_max: 128 << 20,
+            lane_bytes_max: 64 << 20,
             patience_ns: 30_000_000_000,
             touch_ahead_bytes: 128 << 20,
             touch_piece_bytes: 2 << 20,

@@ -1,0 +1,111 @@
+//! The program as a user meets it: what it prints, what it leaves, and how it ends.
+
+use std::{
+    path::Path,
+    process::{Command, Output},
+};
+
+fn outcrop(directory: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_outcrop")).args(arguments).current_dir(directory).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn entries(directory: &Path) -> Vec<String> {
+    let mut names: Vec<_> =
+        std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+const SMALL: &str = "model = 'layers'\npoints = [90, 60]\nduration = 0.8\nshots = 2\nboundary = 15\n";
+
+#[test]
+fn help_tells_the_whole_story() {
+    let directory = tempfile::tempdir().unwrap();
+    let help = text(&outcrop(directory.path(), &["--help"]).stdout);
+    for word in ["demo", "rtm", "bench", "Exit codes", "OUTCROP_LOG"] {
+        assert!(help.contains(word), "{word} is not in {help}");
+    }
+    assert_eq!(outcrop(directory.path(), &["nonsense"]).status.code(), Some(2));
+}
+
+#[test]
+fn a_migration_leaves_what_was_asked_for_and_nothing_else() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("small.toml"), SMALL).unwrap();
+    let arguments =
+        ["rtm", "--config", "small.toml", "--host", "100 KiB", "--npy", "image.npy", "--trace", "trace.json", "--json"];
+    let output = outcrop(directory.path(), &arguments);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(entries(directory.path()), ["image.npy", "rtm.png", "small.toml", "trace.json"]);
+    let outcome: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(outcome["stats"]["layers"][1]["read_bytes"].as_u64().unwrap() > 0, "the disk layer worked: {outcome}");
+    let trace = std::fs::read_to_string(directory.path().join("trace.json")).unwrap();
+    assert!(trace.contains("\"drain\"") && trace.contains("\"prefetch\""));
+    let npy = std::fs::read(directory.path().join("image.npy")).unwrap();
+    assert!(npy.starts_with(b"\x93NUMPY") && npy.len() == 128 + 90 * 60 * 4, "{}", npy.len());
+}
+
+#[test]
+fn the_demonstration_compares_with_plain_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = outcrop(directory.path(), &["demo", "--shots", "1"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let printed = text(&output.stdout);
+    for words in ["plain files", "blocked: saving", "I/O hidden behind computing", "same to the last bit"] {
+        assert!(printed.contains(words), "{words} is not in {printed}");
+    }
+    assert_eq!(entries(directory.path()), ["rtm.png"]);
+}
+
+#[test]
+fn bad_input_is_explained_and_changes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    std::fs::write(path.join("typo.toml"), "shot = 3").unwrap();
+    std::fs::write(path.join("small.toml"), SMALL).unwrap();
+    std::fs::write(path.join("file"), "").unwrap();
+    let before = entries(path);
+    let cases: [(&[&str], i32, &str); 5] = [
+        (&["rtm", "--config", "none.toml"], 1, "none.toml"),
+        (&["rtm", "--config", "typo.toml"], 10, "shots"),
+        (&["rtm", "--config", "small.toml", "--dir", "file/x"], 17, "file/x"),
+        (&["rtm", "--config", "small.toml", "--host", "4 KiB"], 13, "more host memory"),
+        (&["rtm", "--config", "small.toml", "--host", "64 KiB", "--dir-size", "64 KiB"], 14, "raise a limit"),
+    ];
+    for (arguments, code, words) in cases {
+        let output = outcrop(path, arguments);
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {message}");
+        assert!(message.contains(words), "{arguments:?}: {message}");
+        assert_eq!(entries(path), before, "{arguments:?}");
+    }
+}
+
+#[test]
+fn benchmarks_report_every_ratio() {
+    let directory = tempfile::tempdir().unwrap();
+    let sizes = ["--total", "48 MiB", "--snapshot", "1 MiB", "--host", "8 MiB", "--compute-ms", "1"];
+    let output = outcrop(directory.path(), &[&["bench", "tape", "--json"], &sizes[..]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["bench"], "tape");
+    assert!(report["machine"]["cores"].as_u64().unwrap() > 0);
+    for key in [
+        "wall_over_no_storing",
+        "save_over_memcpy",
+        "take_us_prefetched",
+        "drain_over_direct",
+        "prefetch_over_direct",
+        "small_save_us",
+        "rss_over_budget_mib",
+        "disk_bound_wall_over_disk",
+    ] {
+        assert!(report["ratios"][key].is_number(), "{key} is missing");
+    }
+    assert!(report["runs"].as_array().unwrap().len() >= 13);
+    assert!(entries(directory.path()).is_empty());
+}
