@@ -11,7 +11,7 @@ use outcrop_layers::{Copier, Host, Layer, Sealed, Slot};
 use outcrop_plan::{Action, Event, Extents, LayerIndex, Place, Planner, Purpose, Refusal, SnapshotId, Timestamp};
 
 use crate::{
-    Layout, Trace,
+    Error, Layout, Result, Trace,
     log::Recorder,
     stats::{Busy, LayerStats},
 };
@@ -19,6 +19,8 @@ use crate::{
 /// What both sides have in their hands.
 pub(crate) struct Shared {
     pub(crate) core: Mutex<Core>,
+    /// Slots that the program has given back and that the planner has not heard of.
+    pub(crate) returns: Mutex<Vec<SnapshotId>>,
     /// Wakes helpers: there is something to move.
     pub(crate) work: Condvar,
     /// Wakes the program: an answer has come.
@@ -51,6 +53,8 @@ pub(crate) struct Core {
     pub(crate) wakes: u32,
     pub(crate) idle_helpers: u32,
     pub(crate) is_closing: bool,
+    /// A helper has panicked: what it had in its hands will never end.
+    pub(crate) has_stopped: bool,
     pub(crate) layers: Vec<LayerCount>,
     pub(crate) moving: Busy,
 }
@@ -131,9 +135,29 @@ pub(crate) struct CallCount {
 }
 
 impl Shared {
-    /// The state, also after a panic elsewhere: a panic in a helper must not keep the program from closing its tape.
+    /// The state, with everything that was given back until now taken note of. Also after a panic elsewhere: a panic in a
+    /// helper must not keep the program from closing its tape.
     pub(crate) fn lock(&self) -> Guard<'_> {
-        Guard { shared: self, core: Some(self.core.lock().unwrap_or_else(PoisonError::into_inner)) }
+        let core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = Guard { shared: self, core: Some(core) };
+        self.take_returns(&mut guard);
+        guard
+    }
+
+    /// The program gives a slot back. It does not wait while the plan makes use of it: whoever has the state next does that,
+    /// and a helper is woken up in case nobody does.
+    pub(crate) fn give_back(&self, id: SnapshotId) {
+        self.returns.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+        // A helper that is about to sleep has the state, and does so before it is let go here: it cannot miss the call.
+        drop(self.core.lock());
+        self.work.notify_one();
+    }
+
+    fn take_returns(&self, core: &mut Core) {
+        let returns = std::mem::take(&mut *self.returns.lock().unwrap_or_else(PoisonError::into_inner));
+        for id in returns {
+            self.tell(core, Event::Released(id));
+        }
     }
 
     fn wake(&self, (helpers, is_answered): (u32, bool)) {
@@ -218,12 +242,19 @@ impl Shared {
     }
 
     /// Waits for the answer to a request for `id`. Gives it with the state, and with how long it took if it was not there.
-    pub(crate) fn wait<'a>(&self, mut core: Guard<'a>, id: SnapshotId) -> (Guard<'a>, Answer, Option<Range<u64>>) {
+    pub(crate) fn wait<'a>(
+        &self,
+        mut core: Guard<'a>,
+        id: SnapshotId,
+    ) -> Result<(Guard<'a>, Answer, Option<Range<u64>>)> {
         let mut since = None;
         loop {
             if let Some(answer) = core.take_answer(id) {
                 let waited = since.map(|since| since..self.now_ns());
-                return (core, answer, waited);
+                return Ok((core, answer, waited));
+            }
+            if core.has_stopped {
+                return Err(Error::Stopped);
             }
             since.get_or_insert_with(|| self.now_ns());
             core.waiting += 1;
@@ -253,7 +284,9 @@ impl<'a> Guard<'a> {
             None => condvar.wait(core).unwrap_or_else(PoisonError::into_inner),
             Some(timeout) => condvar.wait_timeout(core, timeout).unwrap_or_else(PoisonError::into_inner).0,
         };
-        Guard { shared, core: Some(core) }
+        let mut guard = Guard { shared, core: Some(core) };
+        shared.take_returns(&mut guard);
+        guard
     }
 }
 

@@ -84,11 +84,13 @@ impl Engine {
             wakes: 0,
             idle_helpers: 0,
             is_closing: false,
+            has_stopped: false,
             layers: layers.iter().map(|layer| LayerCount::new(&**layer)).collect(),
             moving: Busy::default(),
         };
         let shared = Arc::new(Shared {
             core: Mutex::new(core),
+            returns: Mutex::default(),
             work: Condvar::new(),
             answered: Condvar::new(),
             front: host,

@@ -70,6 +70,11 @@ pub enum Error {
         /// The layer and its last error.
         detail: String,
     },
+    /// A helper thread has panicked, so that nothing moves any more.
+    #[error(
+        "a helper thread of this tape has panicked while it moved bytes; what is in memory can be taken no more, please report this"
+    )]
+    Stopped,
     /// A layer cannot be used at all.
     #[error(transparent)]
     Layer(#[from] outcrop_layers::Error),

@@ -105,7 +105,7 @@ impl Handle {
         let id = SnapshotId(core.next_id);
         core.next_id += 1;
         shared.tell(&mut core, Event::RoomWanted { id, key, bytes, is_copy });
-        let (core, answer, waited) = shared.wait(core, id);
+        let (core, answer, waited) = shared.wait(core, id)?;
         if let Some(waited) = waited {
             shared.calls.wait_ns.fetch_add(waited.end - waited.start, Relaxed);
             self.add_span(SpanKind::Wait, key, waited);
@@ -132,7 +132,7 @@ impl Handle {
         let saved = Arc::clone(&core.snapshots[&id].saved);
         check(&saved.layout)?;
         shared.tell(&mut core, Event::Wanted { id, consume });
-        let (mut core, answer, _) = shared.wait(core, id);
+        let (mut core, answer, _) = shared.wait(core, id)?;
         match answer {
             Answer::Handed(sealed) => {
                 shared.calls.reads.fetch_add(1, Relaxed);
@@ -311,7 +311,7 @@ impl Drop for Held {
     fn drop(&mut self) {
         drop(self.sealed.take());
         if let Some(shared) = self.shared.upgrade() {
-            shared.tell(&mut shared.lock(), Event::Released(self.id));
+            shared.give_back(self.id);
         }
     }
 }

@@ -23,8 +23,22 @@ enum Work {
     Touch(std::ops::Range<u64>),
 }
 
+/// Tells the program when a helper panics, which would otherwise wait for ever.
+struct Alarm<'a>(&'a Shared);
+
+impl Drop for Alarm<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let mut core = self.0.lock();
+            core.has_stopped = true;
+            core.is_answered = true;
+        }
+    }
+}
+
 /// Moves and touches until the engine closes.
 pub(crate) fn run(shared: &Arc<Shared>) {
+    let _alarm = Alarm(shared);
     while let Some(work) = next_work(shared) {
         match work {
             Work::Move(lane) => serve(shared, lane),

@@ -6,7 +6,7 @@
 
 use std::{
     collections::BTreeMap,
-    fmt,
+    fmt, io,
     ops::{Deref, DerefMut, Range},
     ptr::{self, NonNull},
     sync::{
@@ -213,6 +213,13 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     fn new(bytes: u64) -> Result<Self> {
         let no_memory = |errno: rustix::io::Errno| Error::NoMemory { bytes, source: errno.into() };
+        // The system would promise more than it has, and end the program when it comes to keeping the promise.
+        let system = rustix::system::sysinfo();
+        let there_are = system.totalram.saturating_mul(u64::from(system.mem_unit));
+        if bytes > there_are {
+            let source = io::Error::new(io::ErrorKind::OutOfMemory, format!("this machine has {there_are} bytes"));
+            return Err(Error::NoMemory { bytes, source });
+        }
         let length = usize::try_from(bytes).map_err(|_| no_memory(rustix::io::Errno::NOMEM))?;
         let reserved_bytes = length.checked_add(HUGE_PAGE).ok_or_else(|| no_memory(rustix::io::Errno::NOMEM))?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -358,7 +365,9 @@ mod tests {
     }
 
     #[test]
-    fn more_memory_than_there_are_addresses_is_an_error() {
-        assert!(matches!(Host::new(u64::MAX / 2), Err(Error::NoMemory { .. })));
+    fn more_memory_than_there_is_is_an_error() {
+        for bytes in [1 << 45, u64::MAX / 2] {
+            assert!(matches!(Host::new(bytes), Err(Error::NoMemory { .. })), "{bytes}");
+        }
     }
 }

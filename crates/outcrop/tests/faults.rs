@@ -4,7 +4,7 @@ use std::{fs, path::Path, process::Command, sync::Arc, time::Duration};
 
 use outcrop::{
     Error, ErrorKind, Order, Tape,
-    layers::{Dir, DirOptions, Fault, Faulty, Layer, Method, Throttled},
+    layers::{Dir, DirOptions, Fault, Faulty, Host, Layer, Method, Throttled},
 };
 
 const LEN: usize = 65_536;
@@ -341,4 +341,33 @@ fn two_programs_share_a_directory_and_a_killed_one_is_cleaned_up_after() {
     assert_eq!(entries(scratch.path()).len(), 1, "a killed program leaves its files");
     drop(Tape::builder().host("2 MiB").dir(scratch.path(), "64 MiB").open().unwrap());
     assert!(entries(scratch.path()).is_empty(), "the next one removes them");
+}
+
+/// A layer whose author made a mistake.
+struct Panicking(Host);
+
+impl Layer for Panicking {
+    fn name(&self) -> &str {
+        "panicking"
+    }
+
+    fn capacity(&self) -> u64 {
+        self.0.capacity()
+    }
+
+    fn write(&self, _: u64, _: &[u8]) -> outcrop::layers::Result<()> {
+        panic!("a mistake in a layer")
+    }
+
+    fn read(&self, _: u64, _: &mut [u8]) -> outcrop::layers::Result<()> {
+        panic!("a mistake in a layer")
+    }
+}
+
+#[test]
+fn a_layer_that_panics_does_not_hang_the_program() {
+    let layer = Arc::new(Panicking(Host::new(64 << 20).unwrap()));
+    let mut tape = Tape::builder().host("2 MiB").layer(layer).open().unwrap();
+    let error = (0..100).find_map(|step| tape.save(step, &values(step)).err()).unwrap();
+    assert!(error.to_string().contains("panicked"), "{error}");
 }
