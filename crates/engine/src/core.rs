@@ -43,6 +43,7 @@ pub(crate) struct Core {
     /// What the program waited for and has not fetched yet: at most one for each of its handles.
     pub(crate) answers: Vec<(SnapshotId, Answer)>,
     pub(crate) lanes: BTreeMap<Lane, Queue>,
+    pub(crate) lane_served_last: Option<Lane>,
     pub(crate) touch: Option<Range<u64>>,
     pub(crate) next_id: u64,
     pub(crate) handles: u32,

@@ -76,6 +76,7 @@ impl Engine {
             snapshots: HashMap::new(),
             answers: Vec::new(),
             lanes: BTreeMap::new(),
+            lane_served_last: None,
             touch: None,
             next_id: 0,
             handles: 1,

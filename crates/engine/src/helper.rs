@@ -8,7 +8,7 @@ use twox_hash::XxHash3_64;
 
 use crate::{
     Span, SpanKind,
-    core::{Core, Job, JobKind, Lane, Shared},
+    core::{Core, Job, JobKind, Lane, Queue, Saved, Shared},
 };
 
 /// Between two deeper layers bytes go through a buffer of this size.
@@ -56,6 +56,7 @@ fn next_work(shared: &Shared) -> Option<Work> {
         }
         if let Some(lane) = waiting_lane(&core) {
             core.lanes.entry(lane).or_default().is_served = true;
+            core.lane_served_last = Some(lane);
             return Some(Work::Move(lane));
         }
         if let Some(range) = core.touch.take() {
@@ -67,12 +68,14 @@ fn next_work(shared: &Shared) -> Option<Work> {
     }
 }
 
-/// A lane with moves that no helper is at; one for which the program waits before all others.
+/// A lane with moves that no helper is at: one for which the program waits before all others, else each in its turn.
 fn waiting_lane(core: &Core) -> Option<Lane> {
-    let is_waiting = |queue: &crate::core::Queue| !queue.is_served && !queue.jobs.is_empty();
-    let is_urgent = |queue: &crate::core::Queue| queue.jobs.front().is_some_and(|job| job.purpose == Purpose::Fetch);
-    let waiting = core.lanes.iter().filter(|(_, queue)| is_waiting(queue));
-    waiting.max_by_key(|(_, queue)| is_urgent(queue)).map(|(&lane, _)| lane)
+    let is_waiting = |queue: &Queue| !queue.is_served && !queue.jobs.is_empty();
+    let is_urgent = |queue: &Queue| queue.jobs.front().is_some_and(|job| job.purpose == Purpose::Fetch);
+    let waiting = || core.lanes.iter().filter(|(_, queue)| is_waiting(queue));
+    let urgent = waiting().find(|(_, queue)| is_urgent(queue));
+    let next = || waiting().find(|&(&lane, _)| Some(lane) > core.lane_served_last).or_else(|| waiting().next());
+    urgent.or_else(next).map(|(&lane, _)| lane)
 }
 
 fn serve(shared: &Arc<Shared>, lane: Lane) {
@@ -111,7 +114,7 @@ struct LaneFeed<'a> {
 /// A move without its memory.
 struct Moving {
     id: outcrop_plan::SnapshotId,
-    saved: Arc<crate::core::Saved>,
+    saved: Arc<Saved>,
     purpose: Purpose,
     bytes: u64,
     start_ns: u64,
@@ -223,17 +226,14 @@ impl LaneFeed<'_> {
 
     /// Carries moves between two deeper layers through a buffer.
     fn relay(&mut self, from: usize, to: usize) {
-        let buffer = match Host::new(RELAY_BYTES) {
-            Ok(buffer) => buffer,
-            Err(error) => {
-                tracing::error!(%error, "no memory to relay through");
-                return;
-            }
-        };
+        let buffer = Host::new(RELAY_BYTES);
         while let Some((moving, kind)) = self.next_job() {
             let JobKind::Across(source, target) = kind else { unreachable!("the lane is between deeper layers") };
             let layers = (&*self.shared.layers[from], &*self.shared.layers[to]);
-            let result = self.relay_one(&buffer, &moving, layers, (&source, &target));
+            let result = match &buffer {
+                Ok(buffer) => self.relay_one(buffer, &moving, layers, (&source, &target)),
+                Err(error) => Err(self.note(error, false)),
+            };
             self.end(&moving, result, None);
         }
     }

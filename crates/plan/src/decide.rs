@@ -33,8 +33,7 @@ impl Planner {
             let mut pressure = [Pressure::None; LAYERS_MAX];
             if is_starved {
                 pressure[0] = Pressure::Full;
-            }
-            if !is_starved {
+            } else {
                 self.prefetch(&mut pressure);
             }
             self.drain(&mut pressure);
@@ -63,7 +62,7 @@ impl Planner {
                 }
                 (Some(_), _) => {}
                 (None, Some(why)) => {
-                    self.refuse_want(id, why);
+                    self.refuse_want(id, consume, why);
                     continue;
                 }
                 (None, None) => is_starved |= !self.fetch(id),
@@ -86,10 +85,10 @@ impl Planner {
         }
     }
 
-    pub(crate) fn refuse_want(&mut self, id: SnapshotId, why: Refusal) {
+    pub(crate) fn refuse_want(&mut self, id: SnapshotId, consume: bool, why: Refusal) {
         self.change(id, |snapshot| {
             snapshot.wants -= 1;
-            snapshot.is_claimed = false;
+            snapshot.is_claimed &= !consume;
         });
         self.actions.push_back(Action::Refuse { id, why });
     }
@@ -382,8 +381,8 @@ impl Planner {
             self.forget_key(id);
             self.snapshots.remove(&id);
             self.actions.push_back(Action::Refuse { id, why });
-        } else if let Some((id, _)) = self.wants.pop_front() {
-            self.refuse_want(id, why);
+        } else if let Some((id, consume)) = self.wants.pop_front() {
+            self.refuse_want(id, consume, why);
         }
         true
     }

@@ -294,8 +294,8 @@ impl Planner {
         let (gone, wants) = self.wants.drain(..).partition(|&(wanted, _)| wanted == id);
         self.wants = wants;
         let gone: VecDeque<_> = gone;
-        for _ in gone {
-            self.refuse_want(id, Refusal::Gone);
+        for (_, consume) in gone {
+            self.refuse_want(id, consume, Refusal::Gone);
         }
         self.consume(id);
         self.reap(id);

@@ -242,3 +242,22 @@ fn what_fits_in_the_front_is_not_written_down() {
     }
     assert_eq!(world.moves, 0, "half of the front is no reason to drain");
 }
+
+#[test]
+fn a_refused_reader_does_not_free_what_another_has_claimed() {
+    let mut world = World::new(&[4, 40], Order::Unknown);
+    let mut pick = picker(vec![0]);
+    world.tell(Event::Handles(2));
+    for key in 0..4 {
+        assert_eq!(world.save(key, 2, &mut pick), Answer::Lent);
+    }
+    let id = world.planner.find(0).unwrap();
+    world.tell(Event::Wanted { id, consume: false });
+    world.tell(Event::Wanted { id, consume: true });
+    assert_eq!(world.planner.find(0), None, "somebody is about to take it");
+    for _ in 0..2 {
+        let fetch = world.pending.iter().position(|pending| pending.id == id).unwrap();
+        world.end_move(fetch, Some(Fault::SourceDamaged));
+    }
+    assert_eq!(world.planner.find(0), Some(id), "both were refused, and it is still there");
+}
