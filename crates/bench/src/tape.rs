@@ -16,7 +16,7 @@ use crate::{
     clock::Calls,
     disk::Rates,
     memory,
-    ways::{Direct, Files, Fresh, Mapped, Nothing, Ring, TapeLend, TapeSave, Touched, Way},
+    ways::{Direct, Files, Fresh, Mapped, Nothing, OnTape, Ring, Touched, Way},
     workload::{Workload, advance, correlate},
 };
 
@@ -120,7 +120,7 @@ type Make<'a> = Box<dyn Fn(&Path) -> Result<Box<dyn Way>> + 'a>;
 fn disk_bound(options: &Options, bare: &Workload, progress: &mut dyn FnMut(&str)) -> Result<[Run; 3]> {
     let host = options.host_bytes;
     let makes: [Make<'_>; 3] = [
-        Box::new(|path| Ok(Box::new(TapeSave::new(path, bare, host)?))),
+        Box::new(|path| Ok(Box::new(OnTape::new(path, bare, host, false)?))),
         Box::new(|path| Ok(Box::new(Ring::new(path, bare, host)?))),
         Box::new(|path| Ok(Box::new(Direct::new(path, bare)?))),
     ];
@@ -133,8 +133,8 @@ fn compare(options: &Options, workload: &Workload, progress: &mut dyn FnMut(&str
     let host = options.host_bytes;
     let close: [Make<'_>; 4] = [
         Box::new(|_| Ok(Box::new(Nothing::new(workload)))),
-        Box::new(|path| Ok(Box::new(TapeSave::new(path, workload, host)?))),
-        Box::new(|path| Ok(Box::new(TapeLend::new(path, workload, host)?))),
+        Box::new(|path| Ok(Box::new(OnTape::new(path, workload, host, false)?))),
+        Box::new(|path| Ok(Box::new(OnTape::new(path, workload, host, true)?))),
         Box::new(|path| Ok(Box::new(Ring::new(path, workload, host)?))),
     ];
     let far: [Make<'_>; 6] = [

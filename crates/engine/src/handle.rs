@@ -234,15 +234,17 @@ impl Lent {
 
     fn make_snapshot(&mut self, keep: bool) -> Option<Sealed> {
         let sealed = self.slot.take()?.seal();
+        // No other share in the slot may outlast the call: the plan takes the place for free when it has evicted it.
+        let kept = keep.then(|| sealed.clone());
         if let Some(shared) = self.shared.upgrade() {
             shared.calls.saves.fetch_add(1, Relaxed);
             shared.calls.saved_bytes.fetch_add(self.saved.layout.bytes() as u64, Relaxed);
-            let snapshot = Snapshot { saved: Arc::clone(&self.saved), sealed: Some(sealed.clone()) };
+            let snapshot = Snapshot { saved: Arc::clone(&self.saved), sealed: Some(sealed) };
             let mut core = shared.lock();
             core.snapshots.insert(self.id, snapshot);
             shared.tell(&mut core, Event::Sealed { id: self.id, keep });
         }
-        keep.then_some(sealed)
+        kept
     }
 
     /// How the regions lie in the slot.
@@ -270,9 +272,8 @@ impl DerefMut for Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         // A slot is given back before the planner hears of it, or it might be lent again too early.
-        if self.slot.take().is_some()
-            && let Some(shared) = self.shared.upgrade()
-        {
+        let was_lent = self.slot.take().is_some();
+        if let Some(shared) = self.shared.upgrade().filter(|_| was_lent) {
             shared.tell(&mut shared.lock(), Event::Abandoned(self.id));
         }
     }

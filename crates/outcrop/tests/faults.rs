@@ -21,6 +21,17 @@ fn faulty_tape(scratch: &Path) -> (Tape, Arc<Faulty>) {
     (tape, faulty)
 }
 
+/// Saves until the tape takes no more. Gives how many it took, and why no more.
+fn save_until_refused(tape: &mut Tape) -> (usize, Error) {
+    let mut saved = 0;
+    loop {
+        match tape.save(saved, &values(saved)) {
+            Ok(()) => saved += 1,
+            Err(error) => return (saved, error),
+        }
+    }
+}
+
 /// Takes everything and gives the keys that could not be had, with the errors.
 fn take_all(tape: &mut Tape) -> Vec<(u64, Error)> {
     let mut failed = Vec::new();
@@ -102,13 +113,7 @@ fn stacks_that_cannot_work_say_why() {
 fn when_everything_is_full_a_lone_program_is_told_at_once() {
     let scratch = tempfile::tempdir().unwrap();
     let mut tape = Tape::builder().host("2 MiB").dir(scratch.path(), "2 MiB").open().unwrap();
-    let mut saved = 0;
-    let error = loop {
-        match tape.save(saved, &values(saved)) {
-            Ok(()) => saved += 1,
-            Err(error) => break error,
-        }
-    };
+    let (saved, error) = save_until_refused(&mut tape);
     assert_eq!(error.kind(), ErrorKind::Full);
     assert!(error.to_string().contains("2097152 bytes"), "{error}");
     assert!(saved >= 6, "only {saved} of 8 possible");
@@ -153,13 +158,7 @@ fn a_disk_that_fails_in_the_middle_loses_nothing() {
     let scratch = tempfile::tempdir().unwrap();
     let (mut tape, faulty) = faulty_tape(scratch.path());
     faulty.inject(Fault::WriteFails, 5, None);
-    let mut saved = 0;
-    let error = loop {
-        match tape.save(saved, &values(saved)) {
-            Ok(()) => saved += 1,
-            Err(error) => break error,
-        }
-    };
+    let (saved, error) = save_until_refused(&mut tape);
     assert_eq!(error.kind(), ErrorKind::Full);
     assert!(error.to_string().contains("has failed"), "the user sees the disk's error: {error}");
     assert!(tape.stats().layers[1].fault.is_some());

@@ -14,7 +14,7 @@ pub(crate) use files::Files;
 pub(crate) use mapped::Mapped;
 pub(crate) use memory::{Fresh, Nothing, Touched};
 pub(crate) use ring::Ring;
-pub(crate) use tape::{TapeLend, TapeSave};
+pub(crate) use tape::OnTape;
 
 use crate::{
     clock::Calls,
@@ -33,14 +33,7 @@ pub(crate) trait Way {
 
     /// Runs the forward pass; a way that can be computed into does it differently.
     fn forward(&mut self, workload: &Workload, saves: &mut Calls) -> Result<()> {
-        let mut now = vec![0.0f32; workload.len];
-        let mut next = vec![0.0f32; workload.len];
-        for step in 0..workload.count {
-            advance(&now, &mut next, workload.depth);
-            saves.time(|| self.save(step, &next))?;
-            std::mem::swap(&mut now, &mut next);
-        }
-        Ok(())
+        save_all(self, workload, saves)
     }
 
     /// Reads that found their state in memory, if the way knows.
@@ -52,4 +45,16 @@ pub(crate) trait Way {
     fn details(&self) -> serde_json::Value {
         serde_json::Value::Null
     }
+}
+
+/// A forward pass that computes in memory of its own and saves each state.
+fn save_all<W: Way + ?Sized>(way: &mut W, workload: &Workload, saves: &mut Calls) -> Result<()> {
+    let mut now = vec![0.0f32; workload.len];
+    let mut next = vec![0.0f32; workload.len];
+    for step in 0..workload.count {
+        advance(&now, &mut next, workload.depth);
+        saves.time(|| way.save(step, &next))?;
+        std::mem::swap(&mut now, &mut next);
+    }
+    Ok(())
 }

@@ -1,85 +1,47 @@
 //! Outcrop's tape, with copies and without.
 
-use std::path::Path;
+use std::{path::Path, time::Instant};
 
 use anyhow::Result;
 use outcrop::{Order, Tape};
 
-use super::Way;
+use super::{Way, save_all};
 use crate::{
     clock::Calls,
     workload::{Workload, advance},
 };
 
-fn open(directory: &Path, workload: &Workload, host_bytes: u64) -> Result<Tape> {
-    let disk_bytes = workload.total_bytes() + (64 << 20);
-    Ok(Tape::builder().host(host_bytes).dir(directory, disk_bytes).order(Order::Reverse).open()?)
+/// States on a tape, copied there or computed straight into their slots.
+pub(crate) struct OnTape {
+    tape: Tape,
+    is_lent: bool,
 }
 
-fn take(tape: &mut Tape, step: usize, read: &mut dyn FnMut(&[f32])) -> Result<()> {
-    let past = tape.take::<f32>(step)?;
-    read(&past);
-    Ok(())
-}
-
-fn details(tape: &Tape) -> serde_json::Value {
-    serde_json::to_value(tape.stats()).unwrap_or_default()
-}
-
-/// Saves by copying.
-pub(crate) struct TapeSave(Tape);
-
-impl TapeSave {
-    pub(crate) fn new(directory: &Path, workload: &Workload, host_bytes: u64) -> Result<Self> {
-        Ok(Self(open(directory, workload, host_bytes)?))
+impl OnTape {
+    pub(crate) fn new(directory: &Path, workload: &Workload, host_bytes: u64, is_lent: bool) -> Result<Self> {
+        let disk_bytes = workload.total_bytes() + (64 << 20);
+        let builder = Tape::builder().host(host_bytes).dir(directory, disk_bytes);
+        Ok(Self { tape: builder.order(Order::Reverse).open()?, is_lent })
     }
 }
 
-impl Way for TapeSave {
+impl Way for OnTape {
     fn name(&self) -> &'static str {
-        "tape, save"
-    }
-
-    fn save(&mut self, step: usize, now: &[f32]) -> Result<()> {
-        Ok(self.0.save(step, now)?)
-    }
-
-    fn take(&mut self, step: usize, read: &mut dyn FnMut(&[f32])) -> Result<()> {
-        take(&mut self.0, step, read)
-    }
-
-    fn hits(&self) -> Option<u64> {
-        Some(self.0.stats().hits)
-    }
-
-    fn details(&self) -> serde_json::Value {
-        details(&self.0)
-    }
-}
-
-/// Computes straight into the slots.
-pub(crate) struct TapeLend(Tape);
-
-impl TapeLend {
-    pub(crate) fn new(directory: &Path, workload: &Workload, host_bytes: u64) -> Result<Self> {
-        Ok(Self(open(directory, workload, host_bytes)?))
-    }
-}
-
-impl Way for TapeLend {
-    fn name(&self) -> &'static str {
-        "tape, lend"
+        if self.is_lent { "tape, lend" } else { "tape, save" }
     }
 
     fn forward(&mut self, workload: &Workload, saves: &mut Calls) -> Result<()> {
+        if !self.is_lent {
+            return save_all(self, workload, saves);
+        }
         let mut now = None;
         let zero = vec![0.0f32; workload.len];
         for step in 0..workload.count {
-            let start = std::time::Instant::now();
-            let mut next = self.0.lend::<f32>(step, workload.len)?;
+            let start = Instant::now();
+            let mut next = self.tape.lend::<f32>(step, workload.len)?;
             let lent = start.elapsed();
             advance(now.as_deref().unwrap_or(&zero), &mut next, workload.depth);
-            let start = std::time::Instant::now();
+            let start = Instant::now();
             now = Some(next.seal_and_keep());
             saves.add(lent + start.elapsed());
         }
@@ -87,18 +49,19 @@ impl Way for TapeLend {
     }
 
     fn save(&mut self, step: usize, now: &[f32]) -> Result<()> {
-        Ok(self.0.save(step, now)?)
+        Ok(self.tape.save(step, now)?)
     }
 
     fn take(&mut self, step: usize, read: &mut dyn FnMut(&[f32])) -> Result<()> {
-        take(&mut self.0, step, read)
+        read(&self.tape.take::<f32>(step)?);
+        Ok(())
     }
 
     fn hits(&self) -> Option<u64> {
-        Some(self.0.stats().hits)
+        Some(self.tape.stats().hits)
     }
 
     fn details(&self) -> serde_json::Value {
-        details(&self.0)
+        serde_json::to_value(self.tape.stats()).unwrap_or_default()
     }
 }
