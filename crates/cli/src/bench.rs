@@ -92,24 +92,32 @@ pub(crate) fn run(command: &BenchCommand) -> Result<()> {
     }
 }
 
+/// What can stand in a table of runs: the head, the name in the report, and the unit.
+const COLUMNS: &[(&str, &str, &str)] = &[
+    ("wall", "wall_seconds", "s"),
+    ("computing", "compute_seconds", "s"),
+    ("blocked", "blocked_seconds", "s"),
+    ("save", "save_ms_mean", "ms"),
+    ("take", "take_ms_mean", "ms"),
+    ("memory", "memory_mib", "MiB"),
+];
+
 fn print(report: &Report, is_json: bool) -> Result<()> {
     if is_json {
         println!("{}", serde_json::to_string_pretty(report)?);
         return Ok(());
     }
-    let mut runs = table::new(&["way", "wall", "blocked", "save", "take", "memory"]);
+    let columns: Vec<_> =
+        COLUMNS.iter().filter(|(_, name, _)| report.runs.iter().any(|run| run[name].is_number())).collect();
+    let mut heads = vec!["way"];
+    heads.extend(columns.iter().map(|(head, _, _)| head));
+    let mut runs = table::new(&heads);
     for run in &report.runs {
-        let number = |name: &str, unit: &str| {
+        let mut cells = vec![run["way"].as_str().unwrap_or("?").to_owned()];
+        cells.extend(columns.iter().map(|(_, name, unit)| {
             run[name].as_f64().map_or_else(|| "-".to_owned(), |value| format!("{value:.2} {unit}"))
-        };
-        runs.add_row(vec![
-            run["way"].as_str().unwrap_or("?").to_owned(),
-            number("wall_seconds", "s"),
-            number("blocked_seconds", "s"),
-            number("save_ms_mean", "ms"),
-            number("take_ms_mean", "ms"),
-            number("memory_mib", "MiB"),
-        ]);
+        }));
+        runs.add_row(cells);
     }
     println!("{runs}");
     let mut ratios = table::new(&["ratio", "value"]);

@@ -314,7 +314,6 @@ fn dropping_a_tape_leaves_no_file_also_after_a_panic() {
 
 #[test]
 fn two_programs_share_a_directory_and_a_killed_one_is_cleaned_up_after() {
-    let scratch = tempfile::tempdir().unwrap();
     if let Some(path) = std::env::var_os("OUTCROP_TEST_CHILD") {
         let mut tape = Tape::builder().host("2 MiB").dir(path, "64 MiB").open().unwrap();
         (0..20).for_each(|step| tape.save(step, &values(step)).unwrap());
@@ -322,6 +321,7 @@ fn two_programs_share_a_directory_and_a_killed_one_is_cleaned_up_after() {
         std::thread::sleep(Duration::from_secs(60));
         return;
     }
+    let scratch = tempfile::tempdir().unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "two_programs_share_a_directory_and_a_killed_one_is_cleaned_up_after", "--nocapture"])
         .env("OUTCROP_TEST_CHILD", scratch.path())

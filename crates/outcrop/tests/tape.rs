@@ -279,6 +279,24 @@ fn helpers_can_be_few_or_many_and_pinned() {
 }
 
 #[test]
+fn helpers_stay_on_the_cores_that_they_are_given() {
+    let tape = Tape::builder().host("1 MiB").helpers(3).helper_cores(&[0]).open().unwrap();
+    // A helper pins itself before it does anything else, but perhaps not before this thread looks.
+    let is_pinned = || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        let statuses = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("status")).ok());
+        let helpers: Vec<_> = statuses.filter(|status| status.starts_with("Name:\toutcrop-2\n")).collect();
+        helpers.iter().any(|status| status.contains("Cpus_allowed_list:\t0\n"))
+    };
+    let found = (0..1000).any(|_| {
+        std::thread::sleep(Duration::from_millis(5));
+        is_pinned()
+    });
+    assert!(found, "no third helper on core 0");
+    drop(tape);
+}
+
+#[test]
 fn a_recorded_run_is_decided_the_same_way_again() {
     let scratch = tempfile::tempdir().unwrap();
     let log = scratch.path().join("run.log");
