@@ -41,9 +41,12 @@ pub(crate) fn run(args: &DemoArgs) -> Result<()> {
     let [width, _, depth] = migration.model().grid().points;
     let per_shot = 4 * (migration.snapshots() * migration.snapshot_len()) as u64;
     println!(
-        "Salt body, {width} x {depth} points, {} shots of {} steps. Each shot makes {} of snapshots;\n\
+        "Salt body, {width} x {depth} points, {} of {} steps each. A shot makes {} of snapshots;\n\
          {} of host memory are for them, and the rest goes to {}.",
-        migration.survey().shots.len(),
+        match migration.survey().shots.len() {
+            1 => "1 shot".to_owned(),
+            count => format!("{count} shots"),
+        },
         migration.steps(),
         table::bytes(per_shot),
         table::bytes(args.room.host.as_u64()),
