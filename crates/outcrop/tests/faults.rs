@@ -202,6 +202,27 @@ fn a_full_disk_is_used_up_to_where_it_is_full() {
 }
 
 #[test]
+fn a_disk_that_is_smaller_than_its_limit_loses_nothing() {
+    let scratch = tempfile::tempdir().unwrap();
+    let mount = |arguments: &[&str]| Command::new(arguments[0]).args(&arguments[1..]).arg(scratch.path()).status();
+    let mounted = mount(&["mount", "-t", "tmpfs", "-o", "size=8m", "outcrop-test"]);
+    if !mounted.is_ok_and(|status| status.success()) {
+        println!("skipped: this user may not mount a small file system");
+        return;
+    }
+    let options = DirOptions { segment_bytes: 1 << 20, ..DirOptions::default() };
+    let mut tape = Tape::builder().host("2 MiB").dir_with(scratch.path(), "64 MiB", options).open().unwrap();
+    let (saved, error) = save_until_refused(&mut tape);
+    let failed = take_all(&mut tape);
+    drop(tape);
+    let left = entries(scratch.path());
+    assert!(mount(&["umount"]).unwrap().success());
+    assert!(saved >= 14, "{saved} of some 18 that have room");
+    assert!(error.kind() == ErrorKind::Full && error.to_string().contains("no space left"), "{error}");
+    assert!(failed.is_empty() && left.is_empty(), "{failed:?} {left:?}");
+}
+
+#[test]
 fn a_read_that_fails_once_is_tried_again() {
     let scratch = tempfile::tempdir().unwrap();
     for fault in [Fault::ReadFails, Fault::ReadFlipsBit] {
