@@ -8,10 +8,13 @@ use std::{
 };
 
 use outcrop_layers::{Copier, Host, Layer, Sealed, Slot};
-use outcrop_plan::{Action, Event, Extents, LayerIndex, Place, Planner, Purpose, Refusal, SnapshotId, Timestamp};
+use outcrop_plan::{
+    Action, Event, Extents, LayerIndex, Place, Planner, Purpose, Refusal, SnapshotId, Strategy, Timestamp,
+};
+use smallvec::SmallVec;
 
 use crate::{
-    Error, Layout, Result, Trace,
+    Error, Layout, Result, Span, SpanKind, Trace,
     log::Recorder,
     stats::{Busy, LayerStats},
 };
@@ -25,9 +28,10 @@ pub(crate) struct Shared {
     pub(crate) work: Condvar,
     /// Wakes the program: an answer has come.
     pub(crate) answered: Condvar,
-    pub(crate) front: Host,
     /// The layers in the order of the plan; the first is the front.
     pub(crate) layers: Vec<Arc<dyn Layer>>,
+    /// The layer whose memory the program and the other layers can address: what moves, moves to or from there.
+    pub(crate) host: Option<(LayerIndex, Host)>,
     pub(crate) copier: Copier,
     pub(crate) trace: Trace,
     pub(crate) calls: CallCount,
@@ -44,7 +48,10 @@ pub(crate) struct Core {
     pub(crate) answers: Vec<(SnapshotId, Answer)>,
     pub(crate) lanes: BTreeMap<Lane, Queue>,
     pub(crate) lane_served_last: Option<Lane>,
-    pub(crate) touch: Option<Range<u64>>,
+    /// Memory to be touched or pinned.
+    pub(crate) chores: VecDeque<Chore>,
+    /// When the host layer was last seen to be touched.
+    pub(crate) strategy: Option<Strategy>,
     pub(crate) next_id: u64,
     pub(crate) handles: u32,
     /// Calls of the program that wait for an answer, and whether one has come for any of them.
@@ -60,12 +67,15 @@ pub(crate) struct Core {
     pub(crate) moving: Busy,
 }
 
-/// A snapshot, and its bytes while they are in the front.
+/// A snapshot, and its bytes while they are on the host layer.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     pub(crate) saved: Arc<Saved>,
-    pub(crate) sealed: Option<Sealed>,
+    pub(crate) sealed: Option<Pieces>,
 }
+
+/// The bytes of a snapshot on the host layer: one piece if that is the front.
+pub(crate) type Pieces = SmallVec<[Sealed; 1]>;
 
 /// What is known of a snapshot besides its bytes.
 #[derive(Debug)]
@@ -100,12 +110,19 @@ pub(crate) struct Job {
 /// Between which kinds of places a move goes.
 #[derive(Debug)]
 pub(crate) enum JobKind {
-    /// From the front to a deeper layer.
-    Down(Sealed, Extents),
-    /// From a deeper layer to the front.
-    Up(Extents, Slot),
-    /// From one deeper layer to another.
+    /// From the host layer to another one, piece by piece.
+    Out(SmallVec<[(Sealed, Extents); 1]>),
+    /// From another layer to the host layer, piece by piece.
+    In(SmallVec<[(Slot, Extents); 1]>),
+    /// Between two other layers.
     Across(Extents, Extents),
+}
+
+/// Something to be done to a layer's memory.
+#[derive(Debug)]
+pub(crate) enum Chore {
+    Touch(LayerIndex, Range<u64>),
+    Pin(LayerIndex),
 }
 
 /// What the program waited for.
@@ -191,47 +208,59 @@ impl Shared {
         if let (Some(recorder), Some(event)) = (&mut core.recorder, recorded) {
             recorder.add(now, event, &actions);
         }
+        self.note_strategy(core, now);
         // Somebody who waits without end has to learn that there is one now.
         core.is_answered |= core.planner.poll_timeout().is_some() && core.waiting > 0;
+    }
+
+    /// The host layer's memory, if `layer` is that one.
+    pub(crate) fn host_at(&self, layer: LayerIndex) -> Option<&Host> {
+        self.host.as_ref().filter(|(index, _)| *index == layer).map(|(_, host)| host)
     }
 
     fn begin(&self, core: &mut Core, action: Action) {
         match action {
             Action::Lend { id, at } => {
                 let bytes = core.planner.bytes(id);
-                let slot = self.front.slot(at, bytes).expect("the plan lends what is free");
+                let host = self.host_at(0).expect("the front is host memory");
+                let slot = host.slot(at, bytes).expect("the plan lends what is free");
                 core.answer(id, Answer::Lent(slot));
             }
             Action::Hand(id) => {
-                let sealed = core.sealed(id).clone();
+                let sealed = core.sealed(id)[0].clone();
                 core.answer(id, Answer::Handed(sealed));
             }
             Action::Refuse { id, why } => core.answer(id, Answer::Refused(why)),
-            Action::Evict { id, layer: 0 } => drop(core.take_sealed(id)),
+            Action::Evict { id, layer } if self.host_at(layer).is_some() => drop(core.take_sealed(id)),
             Action::Evict { .. } => {}
             Action::Slide { id, to } => {
-                let sealed = core.take_sealed(id).expect("the plan slides what is there");
-                let sealed = self.front.slide(sealed, to).expect("the plan slides what nobody uses");
-                core.set_sealed(id, sealed);
+                let mut sealed = core.take_sealed(id).expect("the plan slides what is there");
+                let host = self.host_at(0).expect("the front is host memory");
+                let slid = host.slide(sealed.remove(0), to).expect("the plan slides what nobody uses");
+                core.set_sealed(id, Pieces::from_elem(slid, 1));
             }
             Action::Move { id, from, to, purpose } => self.queue(core, id, (from, to), purpose),
-            Action::Touch(range) => {
-                core.touch = Some(range);
-                core.wakes += 1;
-            }
+            Action::Touch { layer, range } => core.add_chore(Chore::Touch(layer, range)),
+            Action::Pin { layer } => core.add_chore(Chore::Pin(layer)),
         }
     }
 
     fn queue(&self, core: &mut Core, id: SnapshotId, (from, to): (Place, Place), purpose: Purpose) {
         let lane = (from.layer, to.layer);
         let bytes = core.planner.bytes(id);
-        let kind = match lane {
-            (0, _) => JobKind::Down(core.sealed(id).clone(), to.extents),
-            (_, 0) => {
-                let slot = self.front.slot(to.extents[0].start, bytes).expect("the plan moves to what is free");
-                JobKind::Up(from.extents, slot)
-            }
-            _ => JobKind::Across(from.extents, to.extents),
+        let kind = if self.host_at(from.layer).is_some() {
+            let sealed = core.sealed(id).clone();
+            let extents = cut(&to.extents, sealed.iter().map(|piece| piece.len() as u64));
+            JobKind::Out(sealed.into_iter().zip(extents).collect())
+        } else if let Some(host) = self.host_at(to.layer) {
+            let lengths = to.extents.iter().map(|piece| piece.end - piece.start);
+            let extents = cut(&from.extents, lengths.clone());
+            let places = to.extents.iter().zip(lengths);
+            let slots =
+                places.map(|(piece, bytes)| host.slot(piece.start, bytes).expect("the plan moves to what is free"));
+            JobKind::In(slots.zip(extents).collect())
+        } else {
+            JobKind::Across(from.extents, to.extents)
         };
         let job = Job { id, saved: Arc::clone(&core.snapshots[&id].saved), purpose, kind, bytes };
         let queue = core.lanes.entry(lane).or_default();
@@ -240,6 +269,17 @@ impl Shared {
             Purpose::Drain | Purpose::Prefetch => queue.jobs.push_back(job),
         }
         core.wakes += u32::from(!queue.is_served);
+    }
+
+    /// Puts a change of when memory is touched, and why, into the timeline.
+    fn note_strategy(&self, core: &mut Core, now: Timestamp) {
+        let Some((layer, _)) = self.host.as_ref().filter(|_| self.trace.is_on()) else { return };
+        let Some(memory) = core.planner.memory(*layer) else { return };
+        if core.strategy.replace(memory.strategy) != Some(memory.strategy) {
+            let note = Some(format!("{}: {}", memory.strategy, memory.reason));
+            let (track, start_ns, end_ns) = ("touch".to_owned(), now.0, now.0);
+            self.trace.add(Span { kind: SpanKind::Strategy, key: None, track, start_ns, end_ns, note });
+        }
     }
 
     /// Waits for the answer to a request for `id`. Gives it with the state, and with how long it took if it was not there.
@@ -322,6 +362,11 @@ impl Core {
         (helpers, std::mem::take(&mut self.is_answered))
     }
 
+    fn add_chore(&mut self, chore: Chore) {
+        self.chores.push_back(chore);
+        self.wakes += 1;
+    }
+
     fn answer(&mut self, id: SnapshotId, answer: Answer) {
         self.answers.push((id, answer));
         self.is_answered |= self.waiting > 0;
@@ -332,17 +377,17 @@ impl Core {
         Some(self.answers.remove(position).1)
     }
 
-    /// The bytes of a snapshot that the plan says is in the front.
-    fn sealed(&self, id: SnapshotId) -> &Sealed {
-        self.snapshots[&id].sealed.as_ref().expect("the plan knows what is in the front")
+    /// The bytes of a snapshot that the plan says is on the host layer.
+    fn sealed(&self, id: SnapshotId) -> &Pieces {
+        self.snapshots[&id].sealed.as_ref().expect("the plan knows what is on the host layer")
     }
 
-    fn take_sealed(&mut self, id: SnapshotId) -> Option<Sealed> {
+    fn take_sealed(&mut self, id: SnapshotId) -> Option<Pieces> {
         self.snapshots.get_mut(&id)?.sealed.take()
     }
 
-    /// Keeps the bytes of a snapshot that has come to the front; what was consumed meanwhile has nobody to keep it for.
-    pub(crate) fn set_sealed(&mut self, id: SnapshotId, sealed: Sealed) {
+    /// Keeps the bytes of a snapshot that has come to the host layer; what was consumed meanwhile has nobody to keep it for.
+    pub(crate) fn set_sealed(&mut self, id: SnapshotId, sealed: Pieces) {
         if let Some(snapshot) = self.snapshots.get_mut(&id) {
             snapshot.sealed = Some(sealed);
         }
@@ -351,5 +396,39 @@ impl Core {
     /// Slots in the program's hands.
     pub(crate) fn held(&self) -> usize {
         self.planner.held() as usize
+    }
+}
+
+/// Cuts a list of extents into lists of the given lengths.
+pub(crate) fn cut(extents: &Extents, lengths: impl Iterator<Item = u64>) -> Vec<Extents> {
+    let mut rest = extents.iter().cloned();
+    let mut current = 0..0;
+    let of_length = |mut missing: u64| {
+        let mut part = Extents::new();
+        while missing > 0 {
+            if current.is_empty() {
+                let Some(next) = rest.next() else { break };
+                current = next;
+            }
+            let end = current.end.min(current.start + missing);
+            part.push(current.start..end);
+            missing -= end - current.start;
+            current.start = end;
+        }
+        part
+    };
+    lengths.map(of_length).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extents_are_cut_where_the_other_side_is() {
+        let extents: Extents = [0..8, 20..24, 40..52].into_iter().collect();
+        let parts = cut(&extents, [6, 10, 8].into_iter());
+        let parts: Vec<_> = parts.iter().map(|part| part.to_vec()).collect();
+        assert_eq!(parts, [vec![0..6], vec![6..8, 20..24, 40..44], vec![44..52]]);
     }
 }

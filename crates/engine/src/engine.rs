@@ -1,18 +1,20 @@
 //! Opening and closing: the stack, the planner and the helpers.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, VecDeque},
     path::PathBuf,
     sync::{
         Arc, Condvar, Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     thread::JoinHandle,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use outcrop_layers::{Copier, Layer};
-use outcrop_plan::{Event, LAYERS_MAX, LayerSettings, Order, Planner, Settings};
+use outcrop_plan::{
+    Event, LAYERS_MAX, LayerSettings, MemorySettings, Order, Planner, Ranking, Settings, Touching,
+};
 
 use crate::{
     Error, Handle, Result, Stats, Trace,
@@ -38,7 +40,24 @@ pub struct Options {
     /// Where to write a log of all events and actions.
     pub log: Option<PathBuf>,
     /// How long a call waits for slots that only the program itself can give back; half a minute where it is not said.
-    pub patience: Option<std::time::Duration>,
+    pub patience: Option<Duration>,
+    /// When host memory is touched.
+    pub touching: Touching,
+    /// Whether host memory is not pinned once all of it has been touched.
+    pub is_unpinned: bool,
+    /// Whether layers are ranked by measured speed.
+    pub ranking: Ranking,
+    /// What is known of the speed of the layers, in their order; measured as it goes where nothing is.
+    pub rates: Vec<Rates>,
+}
+
+/// Bytes per second of writing to a layer and reading from it, as far as is known beforehand.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Rates {
+    /// Of writing.
+    pub write: Option<u64>,
+    /// Of reading.
+    pub read: Option<u64>,
 }
 
 /// A stack at work. It ends when its last handle is dropped: helpers stop, and layers remove what they made.
@@ -55,8 +74,10 @@ impl Engine {
         let front = layers.iter().position(|layer| layer.host().is_some()).ok_or_else(|| {
             Error::Stack("a tape needs host memory to save into; add a host layer, such as host(\"1 GiB\")".into())
         })?;
-        let first = layers.remove(front);
-        layers.insert(0, first);
+        let mut rates = options.rates.clone();
+        rates.resize(layers.len(), Rates::default());
+        layers[..=front].rotate_right(1);
+        rates[..=front].rotate_right(1);
         if layers.len() > LAYERS_MAX {
             return Err(Error::Stack(format!(
                 "{} layers are more than the {LAYERS_MAX} that are possible",
@@ -64,11 +85,7 @@ impl Engine {
             )));
         }
         let host = layers[0].host().expect("it was found to be host memory").clone();
-        let capacities = layers.iter().map(|layer| LayerSettings::new(layer.capacity())).collect();
-        let mut settings = Settings::new(capacities, options.order.clone());
-        if let Some(patience) = options.patience {
-            settings.patience_ns = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
-        }
+        let settings = settings(&layers, &rates, options);
         let recorder = options.log.as_deref().map(|path| Recorder::create(path, &settings)).transpose()?;
         let core = Core {
             planner: Planner::new(settings),
@@ -77,7 +94,8 @@ impl Engine {
             answers: Vec::new(),
             lanes: BTreeMap::new(),
             lane_served_last: None,
-            touch: None,
+            chores: VecDeque::new(),
+            strategy: None,
             next_id: 0,
             handles: 1,
             waiting: 0,
@@ -94,8 +112,8 @@ impl Engine {
             returns: Mutex::default(),
             work: Condvar::new(),
             answered: Condvar::new(),
-            front: host,
             layers,
+            host: Some((0, host)),
             copier: options.copy_threads.map_or_else(Copier::default, Copier::new),
             trace: Trace::new(options.is_traced),
             calls: CallCount::default(),
@@ -161,6 +179,31 @@ impl Engine {
     }
 }
 
+/// What the planner is to work with.
+fn settings(layers: &[Arc<dyn Layer>], rates: &[Rates], options: &Options) -> Settings {
+    let of_layer = |(index, layer): (usize, &Arc<dyn Layer>)| {
+        let settings = LayerSettings {
+            write_rate: rates[index].write,
+            read_rate: rates[index].read,
+            ..LayerSettings::new(layer.capacity())
+        };
+        match layer.host() {
+            Some(_) if index == 0 => settings.with_memory(MemorySettings {
+                touching: options.touching,
+                pins: !options.is_unpinned,
+                ..MemorySettings::new()
+            }),
+            _ => settings,
+        }
+    };
+    let mut settings = Settings::new(layers.iter().enumerate().map(of_layer).collect(), options.order.clone());
+    settings.ranking = options.ranking;
+    if let Some(patience) = options.patience {
+        settings.patience_ns = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+    }
+    settings
+}
+
 impl Drop for Engine {
     fn drop(&mut self) {
         let mut core = self.shared.lock();
@@ -175,6 +218,11 @@ impl Drop for Engine {
                 tracing::error!("a helper thread has panicked");
             }
         }
+        // Somebody else may have the state in hand for a moment, to give a slot back or to tell of a pinning. The layers
+        // must not outlast this call because of that.
+        while Arc::strong_count(&self.shared) > 1 {
+            std::thread::sleep(Duration::from_micros(20));
+        }
     }
 }
 
@@ -187,9 +235,17 @@ impl LayerCount {
 
     fn stats(&self, core: &Core, index: usize, now_ns: u64) -> LayerStats {
         let (used_bytes, used_bytes_max) = core.planner.used_bytes(index);
+        let ranks = core.planner.ranks();
+        let rank = |ranked: &[usize]| ranked.iter().position(|&layer| layer == index).map(|position| position + 1);
+        let found = core.planner.counters().found;
         LayerStats {
             used_bytes,
             used_bytes_max,
+            hits: found[index],
+            misses: found[index + 1..].iter().sum(),
+            write_rank: rank(&ranks.writing),
+            read_rank: rank(&ranks.reading),
+            memory: core.planner.memory(index),
             write_seconds: self.writing.seconds(now_ns),
             read_seconds: self.reading.seconds(now_ns),
             ..self.stats.clone()

@@ -10,7 +10,7 @@ use outcrop_plan::{Event, Refusal, SnapshotId};
 
 use crate::{
     Error, Layout, Result, Span, SpanKind, Stats,
-    core::{Answer, Core, Saved, Shared, Snapshot},
+    core::{Answer, Core, Pieces, Saved, Shared, Snapshot},
     engine::Engine,
 };
 
@@ -174,7 +174,8 @@ impl Handle {
         let now_ns = self.shared().now_ns();
         if self.shared().trace.is_on() {
             let track = format!("program {}", self.number);
-            let span = Span { kind: SpanKind::Compute, key: None, track, start_ns: self.idle_since_ns, end_ns: now_ns };
+            let (start_ns, end_ns) = (self.idle_since_ns, now_ns);
+            let span = Span { kind: SpanKind::Compute, key: None, track, start_ns, end_ns, note: None };
             self.shared().trace.add(span);
         }
         now_ns
@@ -193,7 +194,7 @@ impl Handle {
         if self.shared().trace.is_on() {
             let track = format!("program {}", self.number);
             let (start_ns, end_ns) = (time_ns.start, time_ns.end);
-            self.shared().trace.add(Span { kind, key: Some(key), track, start_ns, end_ns });
+            self.shared().trace.add(Span { kind, key: Some(key), track, start_ns, end_ns, note: None });
         }
     }
 }
@@ -239,7 +240,8 @@ impl Lent {
         if let Some(shared) = self.shared.upgrade() {
             shared.calls.saves.fetch_add(1, Relaxed);
             shared.calls.saved_bytes.fetch_add(self.saved.layout.bytes() as u64, Relaxed);
-            let snapshot = Snapshot { saved: Arc::clone(&self.saved), sealed: Some(sealed) };
+            let sealed = Some(Pieces::from_elem(sealed, 1));
+            let snapshot = Snapshot { saved: Arc::clone(&self.saved), sealed };
             let mut core = shared.lock();
             core.snapshots.insert(self.id, snapshot);
             shared.tell(&mut core, Event::Sealed { id: self.id, keep });

@@ -1,14 +1,20 @@
 //! The threads that move bytes while the program computes.
 
-use std::{collections::HashMap, hash::Hasher, sync::Arc};
+use std::{
+    collections::{HashMap, VecDeque},
+    hash::Hasher,
+    sync::Arc,
+};
 
 use outcrop_layers::{ALIGN, Feed, Host, Layer, Memory, Transfer};
-use outcrop_plan::{Event, Extents, Fault, Purpose};
+use outcrop_plan::{Event, Extents, Fault, LayerIndex, Purpose};
+use smallvec::SmallVec;
 use twox_hash::XxHash3_64;
 
 use crate::{
     Span, SpanKind,
-    core::{Core, Job, JobKind, Lane, Queue, Saved, Shared},
+    core::{Chore, Core, Job, JobKind, Lane, Pieces, Queue, Saved, Shared},
+    pin,
 };
 
 /// Between two deeper layers bytes go through a buffer of this size.
@@ -20,7 +26,7 @@ const TURN_MOVES: u32 = 8;
 /// What a helper does next.
 enum Work {
     Move(Lane),
-    Touch(std::ops::Range<u64>),
+    Chore(Chore),
 }
 
 /// Tells the program when a helper panics, which would otherwise wait for ever.
@@ -42,7 +48,8 @@ pub(crate) fn run(shared: &Arc<Shared>) {
     while let Some(work) = next_work(shared) {
         match work {
             Work::Move(lane) => serve(shared, lane),
-            Work::Touch(range) => touch(shared, range),
+            Work::Chore(Chore::Touch(layer, range)) => touch(shared, layer, range),
+            Work::Chore(Chore::Pin(layer)) => pin::begin(shared, layer),
         }
     }
 }
@@ -59,8 +66,8 @@ fn next_work(shared: &Shared) -> Option<Work> {
             core.lane_served_last = Some(lane);
             return Some(Work::Move(lane));
         }
-        if let Some(range) = core.touch.take() {
-            return Some(Work::Touch(range));
+        if let Some(chore) = core.chores.pop_front() {
+            return Some(Work::Chore(chore));
         }
         core.idle_helpers += 1;
         core = core.sleep(&shared.work, None);
@@ -79,82 +86,120 @@ fn waiting_lane(core: &Core) -> Option<Lane> {
 }
 
 fn serve(shared: &Arc<Shared>, lane: Lane) {
-    let mut feed = LaneFeed { shared, lane, under_way: HashMap::new(), next_tag: 0, moves: 0 };
-    match lane {
-        (0, to) => shared.layers[to].run(&mut feed),
-        (from, 0) => shared.layers[from].run(&mut feed),
-        (from, to) => feed.relay(from, to),
+    let (from, to) = lane;
+    let mut feed =
+        LaneFeed { shared, lane, under_way: HashMap::new(), pieces: VecDeque::new(), next_move: 0, moves: 0 };
+    if shared.host_at(from).is_some() {
+        shared.layers[to].run(&mut feed);
+    } else if shared.host_at(to).is_some() {
+        shared.layers[from].run(&mut feed);
+    } else {
+        feed.relay(from, to);
     }
     let mut core = shared.lock();
     core.lanes.entry(lane).or_default().is_served = false;
 }
 
-fn touch(shared: &Shared, range: std::ops::Range<u64>) {
+fn touch(shared: &Shared, layer: LayerIndex, range: std::ops::Range<u64>) {
     let start_ns = shared.now_ns();
-    if let Err(error) = shared.front.touch(range) {
-        tracing::debug!(%error, "memory is touched by who fills it instead");
+    let result = shared.layers[layer].touch(range);
+    if let Err(error) = &result {
+        tracing::warn!(%error, "no more memory is taken for this layer");
     }
     if shared.trace.is_on() {
         let (track, end_ns) = ("touch".to_owned(), shared.now_ns());
-        shared.trace.add(Span { kind: SpanKind::Touch, key: None, track, start_ns, end_ns });
+        shared.trace.add(Span { kind: SpanKind::Touch, key: None, track, start_ns, end_ns, note: None });
     }
-    shared.tell(&mut shared.lock(), Event::Touched);
+    shared.tell(&mut shared.lock(), Event::Touched { layer, is_done: result.is_ok() });
 }
 
 /// Gives a layer the moves of one lane, and the planner their outcome.
 struct LaneFeed<'a> {
     shared: &'a Arc<Shared>,
     lane: Lane,
-    /// Moves that the layer has in its hands, without their memory.
+    /// Moves that the layer has in its hands, at least in part.
     under_way: HashMap<u64, Moving>,
-    next_tag: u64,
+    /// Pieces of the latest move that it has not been given yet.
+    pieces: VecDeque<Transfer>,
+    next_move: u64,
     moves: u32,
 }
 
-/// A move without its memory.
+/// A move that the layer has in its hands.
 struct Moving {
     id: outcrop_plan::SnapshotId,
     saved: Arc<Saved>,
     purpose: Purpose,
     bytes: u64,
     start_ns: u64,
+    /// Pieces whose transfer has not ended.
+    left: usize,
+    /// Memory that has come back, by the number of the piece.
+    ended: SmallVec<[Option<Memory>; 1]>,
+    fault: Option<Fault>,
 }
+
+/// A move may have so many pieces.
+const PIECES_MAX: u64 = 1 << 24;
 
 impl Feed for LaneFeed<'_> {
     fn next(&mut self) -> Option<Transfer> {
-        let (moving, kind) = self.next_job()?;
-        let (extents, memory) = match kind {
-            JobKind::Down(sealed, extents) => {
-                moving.saved.checksum.get_or_init(|| XxHash3_64::oneshot(&sealed));
-                (extents, Memory::Write(sealed))
+        if let Some(piece) = self.pieces.pop_front() {
+            return Some(piece);
+        }
+        let (mut moving, kind) = self.next_job()?;
+        let pieces: SmallVec<[(Extents, Memory); 1]> = match kind {
+            JobKind::Out(pieces) => {
+                moving.saved.checksum.get_or_init(|| checksum(pieces.iter().map(|(sealed, _)| &**sealed)));
+                pieces.into_iter().map(|(sealed, extents)| (extents, Memory::Write(sealed))).collect()
             }
-            JobKind::Up(extents, slot) => (extents, Memory::Read(slot)),
+            JobKind::In(pieces) => pieces.into_iter().map(|(slot, extents)| (extents, Memory::Read(slot))).collect(),
             JobKind::Across(..) => unreachable!("what goes across is relayed"),
         };
-        let tag = self.next_tag;
-        self.next_tag += 1;
-        self.under_way.insert(tag, moving);
-        Some(Transfer { tag, extents, memory })
+        moving.left = pieces.len();
+        moving.ended.resize_with(pieces.len(), || None);
+        let first_tag = self.next_move * PIECES_MAX;
+        self.under_way.insert(self.next_move, moving);
+        self.next_move += 1;
+        let transfers = (first_tag..).zip(pieces);
+        self.pieces.extend(transfers.map(|(tag, (extents, memory))| Transfer { tag, extents, memory }));
+        self.pieces.pop_front()
     }
 
     fn done(&mut self, transfer: Transfer, result: outcrop_layers::Result<()>) {
-        let moving = self.under_way.remove(&transfer.tag).expect("a layer gives back what it was given");
-        let result = match (result, &transfer.memory) {
-            (Ok(()), Memory::Read(slot)) if !is_intact(&moving, XxHash3_64::oneshot(slot)) => Err(Fault::SourceDamaged),
-            (Ok(()), _) => Ok(()),
-            (Err(error), memory) => Err(self.note(&error, matches!(memory, Memory::Read(_)))),
-        };
-        match transfer.memory {
-            Memory::Read(slot) if result.is_ok() => self.end(&moving, result, Some(slot.seal())),
-            memory => {
-                drop(memory);
-                self.end(&moving, result, None);
-            }
+        let (number, piece) = (transfer.tag / PIECES_MAX, (transfer.tag % PIECES_MAX) as usize);
+        let is_read = matches!(transfer.memory, Memory::Read(_));
+        let fault = result.err().map(|error| self.note(&error, is_read));
+        let moving = self.under_way.get_mut(&number).expect("a layer gives back what it was given");
+        moving.ended[piece] = Some(transfer.memory);
+        moving.fault = moving.fault.or(fault);
+        moving.left -= 1;
+        if moving.left == 0 {
+            let moving = self.under_way.remove(&number).expect("it was there just now");
+            self.finish(moving);
         }
     }
 }
 
 impl LaneFeed<'_> {
+    /// All pieces of a move have been transferred: what has come in is compared with what went out.
+    fn finish(&self, mut moving: Moving) {
+        let mut slots = SmallVec::<[outcrop_layers::Slot; 1]>::new();
+        for memory in moving.ended.drain(..).flatten() {
+            match memory {
+                Memory::Read(slot) => slots.push(slot),
+                Memory::Write(sealed) => drop(sealed),
+            }
+        }
+        let result = match moving.fault {
+            Some(fault) => Err(fault),
+            None if slots.is_empty() => Ok(()),
+            None => moving.check(checksum(slots.iter().map(|slot| &**slot))),
+        };
+        let sealed = result.is_ok().then(|| slots.into_iter().map(outcrop_layers::Slot::seal).collect());
+        self.end(&moving, result, sealed.filter(|sealed: &Pieces| !sealed.is_empty()));
+    }
+
     /// The lane's next move, unless the engine closes or another lane has waited long enough.
     fn next_job(&mut self) -> Option<(Moving, JobKind)> {
         let mut core = self.shared.lock();
@@ -170,11 +215,12 @@ impl LaneFeed<'_> {
         core.layers[to].writing.begin(now_ns);
         core.moving.begin(now_ns);
         let Job { id, saved, purpose, kind, bytes } = job;
-        Some((Moving { id, saved, purpose, bytes, start_ns: now_ns }, kind))
+        let (left, ended, fault) = (0, SmallVec::new(), None);
+        Some((Moving { id, saved, purpose, bytes, start_ns: now_ns, left, ended, fault }, kind))
     }
 
     /// Tells everybody how a move has ended. What has come up is in `sealed`.
-    fn end(&self, moving: &Moving, result: Result<(), Fault>, sealed: Option<outcrop_layers::Sealed>) {
+    fn end(&self, moving: &Moving, result: Result<(), Fault>, sealed: Option<Pieces>) {
         let (from, to) = self.lane;
         let id = moving.id;
         let now_ns = self.shared.now_ns();
@@ -208,7 +254,7 @@ impl LaneFeed<'_> {
             };
             let track = format!("{} to {}", self.shared.layers[from].name(), self.shared.layers[to].name());
             let (key, start_ns) = (Some(moving.saved.key), moving.start_ns);
-            self.shared.trace.add(Span { kind, key, track, start_ns, end_ns: now_ns });
+            self.shared.trace.add(Span { kind, key, track, start_ns, end_ns: now_ns, note: None });
         }
     }
 
@@ -253,12 +299,21 @@ impl LaneFeed<'_> {
             checksum.write(piece);
             to.write(write_at, piece).map_err(|error| self.note(&error, false))?;
         }
-        if is_intact(moving, checksum.finish()) { Ok(()) } else { Err(Fault::SourceDamaged) }
+        moving.check(checksum.finish())
     }
 }
 
-fn is_intact(moving: &Moving, checksum: u64) -> bool {
-    moving.saved.checksum.get() == Some(&checksum)
+impl Moving {
+    /// Whether the bytes are those that were saved. When they reach host memory for the first time, they are.
+    fn check(&self, checksum: u64) -> Result<(), Fault> {
+        if *self.saved.checksum.get_or_init(|| checksum) == checksum { Ok(()) } else { Err(Fault::SourceDamaged) }
+    }
+}
+
+fn checksum<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> u64 {
+    let mut checksum = XxHash3_64::new();
+    pieces.for_each(|piece| checksum.write(piece));
+    checksum.finish()
 }
 
 /// Cuts two lists of extents of equal length into pieces that are whole in both and fit the relay buffer.

@@ -14,10 +14,11 @@ mod handle;
 mod helper;
 mod layout;
 mod log;
+mod pin;
 mod stats;
 mod trace;
 
-pub use engine::{Engine, Options};
+pub use engine::{Engine, Options, Rates};
 pub use error::{Error, Result};
 pub use handle::{Handle, Held, Lent};
 pub use layout::{Layout, Region};

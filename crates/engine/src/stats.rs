@@ -1,5 +1,6 @@
 //! What a run has cost and where its bytes went.
 
+use outcrop_plan::MemoryState;
 use serde::Serialize;
 
 /// What a tape has done until now.
@@ -56,6 +57,18 @@ pub struct LayerStats {
     pub read_seconds: f64,
     /// Moves from it for which the program had to wait.
     pub fetches: u64,
+    /// Reads that found their snapshot here and no higher.
+    pub hits: u64,
+    /// Reads that found it deeper only.
+    pub misses: u64,
+    /// Its place among the layers below the front for writing, 1 the best; by measured speed.
+    pub write_rank: Option<usize>,
+    /// Its place among the layers below the front for reading.
+    pub read_rank: Option<usize>,
+    /// What is known of it if it is memory that is touched ahead: how much is, when, and why then.
+    pub memory: Option<MemoryState>,
+    /// Why it could not be pinned.
+    pub pin_refusal: Option<String>,
     /// The last thing that went wrong with it.
     pub fault: Option<String>,
 }

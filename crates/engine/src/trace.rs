@@ -29,6 +29,10 @@ pub enum SpanKind {
     Fetch,
     /// Memory being made ready.
     Touch,
+    /// Memory being pinned, or waiting for its turn to be.
+    Pin,
+    /// From here on memory is touched at other times than before.
+    Strategy,
 }
 
 impl SpanKind {
@@ -42,6 +46,8 @@ impl SpanKind {
             Self::Prefetch => "prefetch",
             Self::Fetch => "fetch",
             Self::Touch => "touch",
+            Self::Pin => "pin",
+            Self::Strategy => "strategy",
         }
     }
 }
@@ -59,6 +65,8 @@ pub struct Span {
     pub start_ns: u64,
     /// To here.
     pub end_ns: u64,
+    /// What else there is to say.
+    pub note: Option<String>,
 }
 
 /// All spans of a run.
@@ -112,10 +120,18 @@ impl Trace {
 /// The program does one thing at a time, so its spans are plain ones; moves overlap, so theirs have a begin and an end.
 fn write_span(out: &mut dyn Write, id: usize, track: usize, span: &Span) -> io::Result<()> {
     let name = span.kind.name();
-    let args = span.key.map_or_else(|| json!({}), |key| json!({"snapshot": key}));
+    let args = match (&span.key, &span.note) {
+        (Some(key), _) => json!({"snapshot": key}),
+        (None, Some(note)) => json!({"note": note}),
+        (None, None) => json!({}),
+    };
     let microseconds = |ns: u64| ns as f64 / 1e3;
     let start = microseconds(span.start_ns);
     match span.kind {
+        SpanKind::Strategy => {
+            let moment = json!({"ph": "i", "s": "p", "name": name, "pid": 1, "tid": track, "ts": start, "args": args});
+            writeln!(out, "{moment},")
+        }
         SpanKind::Drain | SpanKind::Prefetch | SpanKind::Fetch => {
             let begin = json!({"ph": "b", "cat": span.track, "id": id, "name": name, "pid": 1, "tid": track,
                 "ts": start, "args": args});
@@ -139,14 +155,17 @@ mod tests {
     fn the_timeline_is_json_with_every_span() {
         let trace = Trace::new(true);
         for (kind, start_ns) in [(SpanKind::Save, 1_000), (SpanKind::Drain, 2_000)] {
-            trace.add(Span { kind, key: Some(7), track: "t".into(), start_ns, end_ns: start_ns + 500 });
+            trace.add(Span { kind, key: Some(7), track: "t".into(), start_ns, end_ns: start_ns + 500, note: None });
         }
+        let note = Some("sequential: as set".to_owned());
+        trace.add(Span { kind: SpanKind::Strategy, key: None, track: "t".into(), start_ns: 0, end_ns: 0, note });
         let mut text = Vec::new();
         trace.write_json(&mut text).unwrap();
         let value: serde_json::Value = serde_json::from_slice(&text).unwrap();
         let events = value["traceEvents"].as_array().unwrap();
         let phases: Vec<_> = events.iter().map(|event| event["ph"].as_str().unwrap()).collect();
-        assert_eq!(phases, ["M", "X", "b", "e", "M"]);
+        assert_eq!(phases, ["M", "X", "b", "e", "i", "M"]);
+        assert_eq!(events[4]["args"]["note"], "sequential: as set");
         assert_eq!(events[1]["dur"], 0.5);
     }
 }

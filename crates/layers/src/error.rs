@@ -53,6 +53,20 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
+    /// This user may not pin that much memory.
+    #[error(
+        "cannot pin {bytes} bytes of host memory: {source}; at most {limit_bytes} bytes may be locked: raise the limit \
+         (`ulimit -l {}`, memlock in /etc/security/limits.conf, or LimitMEMLOCK= of the service) or grant CAP_IPC_LOCK",
+        bytes.div_ceil(1024)
+    )]
+    PinLimit {
+        /// The bytes that would be locked.
+        bytes: u64,
+        /// The bytes that may be.
+        limit_bytes: u64,
+        /// What the system said.
+        source: io::Error,
+    },
     /// A directory cannot be used.
     #[error("cannot use directory {}: {attempt}: {source}; {remedy}", path.display())]
     Directory {

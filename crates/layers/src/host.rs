@@ -15,7 +15,11 @@ use std::{
     },
 };
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::{
+    io::Errno,
+    mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap_anonymous, munmap},
+    process::{Resource, getrlimit},
+};
 
 use crate::{Error, Layer, Result, layer};
 
@@ -82,6 +86,21 @@ impl Host {
         unsafe { madvise(self.mapping.address(range.start).cast(), bytes, Advice::LinuxPopulateWrite) }
             .map_err(|errno| Error::transfer(self.name(), "touch memory", errno.into()))
     }
+
+    /// Has the system keep all of it in memory, in one piece, until the last slot is gone. What is not touched yet is
+    /// touched by it.
+    pub fn pin(&self) -> Result<()> {
+        let bytes = self.capacity();
+        // SAFETY: the range is the whole mapping, and locking pages changes no byte of it.
+        let outcome = unsafe { mlock(self.mapping.address(0).cast(), bytes as usize) };
+        outcome.map_err(|errno| match (errno, getrlimit(Resource::Memlock).current) {
+            // The same numbers can mean other things, but with no limit they do.
+            (Errno::NOMEM | Errno::PERM | Errno::AGAIN, Some(limit_bytes)) => {
+                Error::PinLimit { bytes, limit_bytes, source: errno.into() }
+            }
+            _ => Error::transfer(self.name(), "pin memory", errno.into()),
+        })
+    }
 }
 
 impl Layer for Host {
@@ -106,6 +125,14 @@ impl Layer for Host {
         // SAFETY: as in `write`.
         unsafe { ptr::copy_nonoverlapping(place, bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
+    }
+
+    fn touch(&self, range: Range<u64>) -> Result<()> {
+        Self::touch(self, range)
+    }
+
+    fn pin(&self) -> Result<()> {
+        Self::pin(self)
     }
 
     fn host(&self) -> Option<&Host> {
@@ -212,7 +239,7 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     fn new(bytes: u64) -> Result<Self> {
-        let no_memory = |errno: rustix::io::Errno| Error::NoMemory { bytes, source: errno.into() };
+        let no_memory = |errno: Errno| Error::NoMemory { bytes, source: errno.into() };
         // The system would promise more than it has, and end the program when it comes to keeping the promise.
         let system = rustix::system::sysinfo();
         let there_are = system.totalram.saturating_mul(u64::from(system.mem_unit));
@@ -220,15 +247,15 @@ impl Mapping {
             let source = io::Error::new(io::ErrorKind::OutOfMemory, format!("this machine has {there_are} bytes"));
             return Err(Error::NoMemory { bytes, source });
         }
-        let length = usize::try_from(bytes).map_err(|_| no_memory(rustix::io::Errno::NOMEM))?;
-        let reserved_bytes = length.checked_add(HUGE_PAGE).ok_or_else(|| no_memory(rustix::io::Errno::NOMEM))?;
+        let length = usize::try_from(bytes).map_err(|_| no_memory(Errno::NOMEM))?;
+        let reserved_bytes = length.checked_add(HUGE_PAGE).ok_or_else(|| no_memory(Errno::NOMEM))?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new anonymous mapping at an address of the system's choice touches no memory of anyone else.
         let address = unsafe {
             mmap_anonymous(ptr::null_mut(), reserved_bytes, protection, MapFlags::PRIVATE | MapFlags::NORESERVE)
         }
         .map_err(no_memory)?;
-        let reserved = NonNull::new(address.cast::<u8>()).ok_or_else(|| no_memory(rustix::io::Errno::NOMEM))?;
+        let reserved = NonNull::new(address.cast::<u8>()).ok_or_else(|| no_memory(Errno::NOMEM))?;
         let shift = reserved.as_ptr().align_offset(HUGE_PAGE);
         // SAFETY: `shift` is less than a huge page, and one more huge page was reserved than is used.
         let start = unsafe { reserved.add(shift) };

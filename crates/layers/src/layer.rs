@@ -41,6 +41,16 @@ pub trait Layer: Send + Sync {
         run_in_turn(self, feed);
     }
 
+    /// Has the system provide the memory of `range` now, where a layer is memory.
+    fn touch(&self, _range: Range<u64>) -> Result<()> {
+        Ok(())
+    }
+
+    /// Keeps all its memory where it is, so that devices can reach it by themselves, where a layer is memory.
+    fn pin(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// The memory behind this layer, where the program can address it.
     fn host(&self) -> Option<&Host> {
         None

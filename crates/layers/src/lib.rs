@@ -12,7 +12,9 @@ mod error;
 mod faulty;
 mod host;
 mod layer;
+mod node;
 mod throttled;
+mod turn;
 
 pub use copy::Copier;
 pub use dir::{Dir, DirOptions, Method};
@@ -21,3 +23,4 @@ pub use faulty::{Fault, Faulty};
 pub use host::{Host, Sealed, Slot};
 pub use layer::{ALIGN, Extents, Feed, Layer, Memory, Transfer, aligned};
 pub use throttled::Throttled;
+pub use turn::Turn;

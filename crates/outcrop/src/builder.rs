@@ -9,7 +9,7 @@ use std::{
 use outcrop_engine::{Engine, Options};
 use outcrop_layers::{Dir, DirOptions, Host, Layer};
 
-use crate::{Error, Order, Result, Tape};
+use crate::{Error, Order, Ranking, Result, Tape, Touching};
 
 /// A number of bytes, or a text such as `"2 GiB"`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -130,6 +130,25 @@ impl TapeBuilder {
     /// Sets how long a call waits for slots that only this program can give back, before it fails.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.options.patience = Some(patience);
+        self
+    }
+
+    /// Sets when host memory is touched ahead of its use; as measurements advise where it is not said.
+    pub fn touching(mut self, touching: Touching) -> Self {
+        self.options.touching = touching;
+        self
+    }
+
+    /// Sets whether host memory is pinned once all of it has been touched, in turn with other programs of this machine; yes
+    /// where it is not said. A system that does not allow it is a warning.
+    pub fn pin(mut self, is_pinned: bool) -> Self {
+        self.options.is_unpinned = !is_pinned;
+        self
+    }
+
+    /// Sets how to choose between layers that would all do: by measured speed, or by their order.
+    pub fn ranking(mut self, ranking: Ranking) -> Self {
+        self.options.ranking = ranking;
         self
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::{
     Action, Extents, LayerIndex, Place, Purpose, Refusal, SnapshotId, Timestamp,
     order::Turn,
-    planner::{LAYERS_MAX, Lane, Layer, Planner},
+    planner::{LAYERS_MAX, Layer, Planner},
     snapshot::Phase,
 };
 
@@ -25,11 +25,22 @@ enum Pressure {
     Full,
 }
 
+/// What memory that was used before has to offer to a save.
+enum Reuse {
+    /// New memory is as good.
+    No,
+    /// A place.
+    Place(Extents),
+    /// A place, before new memory could be filled.
+    Wait,
+}
+
 impl Planner {
     /// Brings the actions up to date with the state. Called after every event.
     pub(crate) fn decide(&mut self) {
+        let mut is_patient = true;
         loop {
-            let is_starved = self.serve_wants() | self.serve_rooms();
+            let is_starved = self.serve_wants() | self.serve_rooms(is_patient);
             let mut pressure = [Pressure::None; LAYERS_MAX];
             if is_starved {
                 pressure[0] = Pressure::Full;
@@ -37,16 +48,20 @@ impl Planner {
                 self.prefetch(&mut pressure);
             }
             self.drain(&mut pressure);
+            self.touch();
             if !is_starved || !self.is_quiet() {
                 self.patience_until = None;
                 break;
+            }
+            // Waiting for something better has come to an end.
+            if std::mem::take(&mut is_patient) {
+                continue;
             }
             // Somebody waits and nothing is under way: either this makes a difference, or nothing will.
             if !self.compact() && !self.refuse() {
                 break;
             }
         }
-        self.touch();
     }
 
     /// Hands over what is in the front and fetches what is not. Says whether one finds no room to come to.
@@ -95,35 +110,65 @@ impl Planner {
 
     fn fetch(&mut self, id: SnapshotId) -> bool {
         let snapshot = &self.snapshots[&id];
-        let Some(from) = snapshot.source().map(|copy| copy.layer) else { return true };
+        let Some(from) = self.source(snapshot, 0).map(|copy| copy.layer) else { return true };
         let Some(extents) = self.room(0, snapshot.bytes, |_, _| true) else { return false };
         self.begin_move(id, from, Place { layer: 0, extents }, Purpose::Fetch);
         true
     }
 
-    /// Lends slots to saves, in the order in which they came. Says whether one has to wait.
-    fn serve_rooms(&mut self) -> bool {
+    /// Lends slots to saves, in the order in which they came. Says whether one has to wait, which it also does if it is
+    /// `patient` and will be better off.
+    fn serve_rooms(&mut self, is_patient: bool) -> bool {
         while let Some(&id) = self.rooms.front() {
             let bytes = self.snapshots[&id].bytes;
             if !self.may_stay(bytes, 0) {
                 return true;
             }
             let admits = |planner: &Self, victim| planner.may_stay(bytes, planner.snapshots[&victim].bytes);
-            let Some(extents) = self.room(0, bytes, admits) else { return true };
+            let extents = match self.used_before(bytes, is_patient, admits) {
+                Reuse::Place(extents) => Some(extents),
+                Reuse::Wait => None,
+                Reuse::No => self.room(0, bytes, admits),
+            };
+            let Some(extents) = extents else { return true };
             self.rooms.pop_front();
             self.held += 1;
-            self.copies += u32::from(self.snapshots[&id].is_copy);
             let at = extents[0].start;
-            self.add_copy(id, 0, extents, false);
+            let begun = self.begin_fill(id, &extents);
+            self.add_copy(id, 0, extents, false, begun);
             self.actions.push_back(Action::Lend { id, at });
         }
         false
     }
 
+    /// Where new memory would be slower than memory that was used before: a place in that, by eviction, or the advice to
+    /// wait until the layers below have taken something over.
+    fn used_before(&mut self, bytes: u64, is_patient: bool, admits: impl Fn(&Self, SnapshotId) -> bool) -> Reuse {
+        let Some(place) = self.layers[0].space.place(bytes) else { return Reuse::No };
+        let untouched = self.layers[0].memory.as_ref().map_or(0, |memory| memory.untouched_bytes(&place));
+        if untouched == 0 || !self.is_growth_slow() {
+            return Reuse::No;
+        }
+        let (Some(new_ns), Some(old_ns), Some(sink_ns)) =
+            (self.fill_ns(bytes, untouched), self.fill_ns(bytes, 0), self.sink_ns(bytes))
+        else {
+            return Reuse::No;
+        };
+        let is_better = (old_ns + sink_ns) * 2.0 < new_ns;
+        if !is_better {
+            return Reuse::No;
+        }
+        if let Some(victims) = self.victims_in_a_row(bytes, admits) {
+            victims.into_iter().for_each(|victim| self.evict(victim, 0));
+            return self.layers[0].space.take_whole(bytes).map_or(Reuse::No, |range| Reuse::Place(Extents::from_elem(range, 1)));
+        }
+        if is_patient { Reuse::Wait } else { Reuse::No }
+    }
+
     /// Whether `bytes` more may lie in the front with no copy elsewhere, so that what lies below can still be brought up,
     /// with one of size `evicted` among it: into room that is kept for it, or into room that draining makes.
     fn may_stay(&self, bytes: u64, evicted: u64) -> bool {
-        let capacity = self.layers[0].space.capacity();
+        let capacity = self.layers[0].space.limit();
         let largest_below = self.below.last_key_value().map_or(0, |(&bytes, _)| bytes).max(evicted);
         if self.stuck_bytes + bytes + largest_below <= capacity {
             return true;
@@ -145,7 +190,7 @@ impl Planner {
     /// Whether a move between deeper layers leaves room for what may have to leave the front.
     fn leaves_a_way_out(&self, from: LayerIndex, to: LayerIndex, bytes: u64) -> bool {
         let largest_below = self.below.last_key_value().map_or(0, |(&bytes, _)| bytes);
-        let has_kept_room = self.stuck_bytes + largest_below <= self.layers[0].space.capacity();
+        let has_kept_room = self.stuck_bytes + largest_below <= self.layers[0].space.limit();
         from == 0 || has_kept_room || self.can_absorb(self.stuck_bytes, Some((to, bytes)))
     }
 
@@ -164,6 +209,10 @@ impl Planner {
             0 => self.layers[0].space.fits(bytes),
             _ => self.layers[layer].space.free() >= bytes,
         };
+        // What grows by itself is filled before anything leaves it.
+        if !is_there && self.layers[layer].is_growing() {
+            return None;
+        }
         if !is_there {
             let victims = match layer {
                 0 => self.victims_in_a_row(bytes, may_evict),
@@ -243,7 +292,7 @@ impl Planner {
         for (to, pressure) in pressure[..self.layers.len() - 1].iter_mut().enumerate() {
             while *pressure == Pressure::None {
                 let Some((due, id, from)) = self.soonest_below(to) else { break };
-                if !self.has_lane(from, to, self.snapshots[&id].bytes) {
+                if !self.is_worth_staging(from, to) || !self.has_lane(from, to, self.snapshots[&id].bytes) {
                     break;
                 }
                 let bytes = self.snapshots[&id].bytes;
@@ -265,9 +314,9 @@ impl Planner {
             .map(|(turn, id)| (self.turns.due(turn), turn, id))
             .min()?;
         let snapshot = &self.snapshots[&id];
-        let source = snapshot.source()?;
+        let source = self.source(snapshot, to)?;
         // What is on its way to a layer in between is taken from there when it has arrived.
-        let is_arriving = snapshot.copies.iter().any(|copy| copy.layer < source.layer);
+        let is_arriving = snapshot.copies.iter().any(|copy| copy.is_arriving && copy.layer < source.layer);
         (self.turns.is_announced(turn) && !is_arriving).then_some((due, id, source.layer))
     }
 
@@ -275,8 +324,7 @@ impl Planner {
     fn drain(&mut self, pressure: &mut [Pressure; LAYERS_MAX]) {
         for from in 0..self.layers.len() - 1 {
             while let Some((turn, id)) = self.farthest_dirty(from) {
-                let layer = &self.layers[from];
-                let is_many = self.turns.is_filling() && layer.dirty_bytes > layer.drain_above_bytes;
+                let is_many = self.turns.is_filling() && self.layers[from].dirty_bytes > self.drain_above_bytes(from);
                 let is_wanted = match pressure[from] {
                     Pressure::None => is_many,
                     Pressure::From(due) => is_many || self.turns.due(turn) > due,
@@ -289,14 +337,26 @@ impl Planner {
         }
     }
 
+    /// How many bytes may be on this layer and nowhere deeper before they begin to sink. Fewer if new memory is slow: then
+    /// what is in use must be ready to be used again.
+    fn drain_above_bytes(&self, layer: LayerIndex) -> u64 {
+        let place = &self.layers[layer];
+        match &place.memory {
+            Some(memory) if layer == 0 && self.is_growth_slow() => {
+                place.drain_above_bytes.min(memory.state().touched_bytes / 2)
+            }
+            _ => place.drain_above_bytes,
+        }
+    }
+
     fn farthest_dirty(&self, layer: LayerIndex) -> Option<(Turn, SnapshotId)> {
         self.turns.farthest_first(&self.layers[layer].dirty).next()
     }
 
-    /// Moves a snapshot down to the first layer with room. Says whether there is one.
+    /// Moves a snapshot down to the best layer with room. Says whether there is one.
     fn sink(&mut self, id: SnapshotId, from: LayerIndex, pressure: &mut [Pressure; LAYERS_MAX]) -> bool {
         let bytes = self.snapshots[&id].bytes;
-        for (to, pressure) in pressure.iter_mut().enumerate().take(self.layers.len()).skip(from + 1) {
+        for to in self.targets(from, bytes, pressure[from] == Pressure::Full) {
             if !self.has_lane(from, to, bytes) {
                 return false;
             }
@@ -305,16 +365,19 @@ impl Planner {
             }
             if let Some(extents) = self.room(to, bytes, |_, _| true) {
                 self.begin_move(id, from, Place { layer: to, extents }, Purpose::Drain);
+                self.chose(from, to);
                 return true;
             }
-            *pressure = Pressure::Full;
+            if !self.layers[to].is_growing() {
+                pressure[to] = Pressure::Full;
+            }
         }
         false
     }
 
     /// Whether one more move of `bytes` may be under way from one layer to another.
     fn has_lane(&self, from: LayerIndex, to: LayerIndex, bytes: u64) -> bool {
-        let Lane { moves, bytes: under_way } = self.lanes.get(&(from, to)).copied().unwrap_or_default();
+        let (moves, under_way) = self.lanes.get(&(from, to)).map_or((0, 0), |lane| (lane.moves, lane.bytes));
         let is_small = moves < LANE_MOVES_MAX && under_way + bytes <= self.settings.lane_bytes_max;
         moves < LANE_MOVES_MIN || is_small
     }
@@ -385,22 +448,5 @@ impl Planner {
             self.refuse_want(id, consume, why);
         }
         true
-    }
-
-    /// Touches memory ahead of where it was used, so that a save finds it ready; but not while the program waits for a
-    /// copy, which would only become slower.
-    fn touch(&mut self) {
-        let space = &self.layers[0].space;
-        let target = (space.frontier() + self.settings.touch_ahead_bytes).min(space.capacity());
-        // What has been lent out is touched by who fills it.
-        self.touched_bytes = self.touched_bytes.max(space.frontier());
-        let is_bad_moment = self.is_touching || self.copies > 0;
-        if self.settings.touch_ahead_bytes == 0 || is_bad_moment || self.touched_bytes >= target {
-            return;
-        }
-        let end = target.min(self.touched_bytes + self.settings.touch_piece_bytes);
-        self.is_touching = true;
-        self.actions.push_back(Action::Touch(self.touched_bytes..end));
-        self.touched_bytes = end;
     }
 }

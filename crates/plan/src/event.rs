@@ -73,8 +73,20 @@ pub enum Event {
         /// What went wrong.
         fault: Fault,
     },
-    /// The memory that was to be touched has been.
-    Touched,
+    /// The memory that was to be touched has been, or else there is no more.
+    Touched {
+        /// Where.
+        layer: LayerIndex,
+        /// Whether it is there now.
+        is_done: bool,
+    },
+    /// The memory that was to be pinned has been, or else it cannot be.
+    Pinned {
+        /// Where.
+        layer: LayerIndex,
+        /// Whether it is pinned now.
+        is_done: bool,
+    },
     /// So many handles of the program can ask for something; each waits for one thing at a time.
     Handles(u32),
     /// Time has passed.
@@ -138,8 +150,18 @@ pub enum Action {
         /// The reason.
         why: Refusal,
     },
-    /// Have the system provide this piece of the front's memory; answered by `Touched`.
-    Touch(Range<u64>),
+    /// Have the system provide this piece of a layer's memory; answered by `Touched`.
+    Touch {
+        /// Where.
+        layer: LayerIndex,
+        /// Which bytes.
+        range: Range<u64>,
+    },
+    /// Pin all of a layer's memory, when it is this process's turn; answered by `Pinned`.
+    Pin {
+        /// Where.
+        layer: LayerIndex,
+    },
 }
 
 /// A snapshot's place on a layer.

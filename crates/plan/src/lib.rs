@@ -15,11 +15,18 @@
 
 mod decide;
 mod event;
+mod memory;
+mod model;
 mod order;
 mod planner;
+mod rank;
+mod rates;
 mod snapshot;
 mod space;
 
 pub use event::{Action, Event, Extents, Fault, LayerIndex, Place, Purpose, Refusal, SnapshotId, Timestamp};
+pub use memory::{MemorySettings, MemoryState, Pinning, Touching};
+pub use model::{Reason, Strategy};
 pub use order::Order;
-pub use planner::{Counters, LAYERS_MAX, LayerSettings, Planner, Settings};
+pub use planner::{Counters, LAYERS_MAX, LayerSettings, Planner, Ranking, Settings};
+pub use rank::Ranks;

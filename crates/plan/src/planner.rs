@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, VecDeque};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Action, Event, Extents, Fault, LayerIndex, Order, Place, Purpose, Refusal, SnapshotId, Timestamp,
+    Action, Event, Extents, Fault, LayerIndex, MemorySettings, MemoryState, Order, Place, Purpose, Refusal, SnapshotId, Timestamp,
+    memory::{Begun, Memory},
     order::{TurnSet, Turns},
+    rank::Lane,
     snapshot::{Copy, Phase, Snapshot, Standing},
     space::Space,
 };
@@ -28,10 +30,18 @@ pub struct Settings {
     pub lane_bytes_max: u64,
     /// How long a request waits for what the program itself holds, when no other part of the program could help.
     pub patience_ns: u64,
-    /// Memory is touched so far ahead of what has been used; 0 for not at all.
-    pub touch_ahead_bytes: u64,
-    /// Memory is touched in pieces of this size.
-    pub touch_piece_bytes: u64,
+    /// Whether layers are ranked by measured speed, or only by their order.
+    pub ranking: Ranking,
+}
+
+/// How the planner chooses between layers that would all do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Ranking {
+    /// By what writing to them and reading from them has taken lately.
+    #[default]
+    Measured,
+    /// The upper one first.
+    Fixed,
 }
 
 impl Settings {
@@ -42,8 +52,7 @@ impl Settings {
             order,
             lane_bytes_max: 64 << 20,
             patience_ns: 30_000_000_000,
-            touch_ahead_bytes: 128 << 20,
-            touch_piece_bytes: 2 << 20,
+            ranking: Ranking::default(),
         }
     }
 }
@@ -55,13 +64,25 @@ pub struct LayerSettings {
     pub capacity_bytes: u64,
     /// When more than this is on no deeper layer, snapshots begin to sink.
     pub drain_above_bytes: u64,
+    /// Bytes per second of writing to it, where that is known before the first move.
+    pub write_rate: Option<u64>,
+    /// Bytes per second of reading from it, where that is known before the first move.
+    pub read_rate: Option<u64>,
+    /// What it needs to know of itself if it is memory.
+    pub memory: Option<MemorySettings>,
 }
 
 impl LayerSettings {
     /// A layer that keeps half of its bytes ready to be evicted: room for bursts, and not a write more than is likely to
     /// be needed.
     pub fn new(capacity_bytes: u64) -> Self {
-        Self { capacity_bytes, drain_above_bytes: capacity_bytes / 2 }
+        let drain_above_bytes = capacity_bytes / 2;
+        Self { capacity_bytes, drain_above_bytes, write_rate: None, read_rate: None, memory: None }
+    }
+
+    /// The same layer, as memory.
+    pub fn with_memory(self, memory: MemorySettings) -> Self {
+        Self { memory: Some(memory), ..self }
     }
 }
 
@@ -74,6 +95,8 @@ pub struct Counters {
     pub late: u64,
     /// Elsewhere when asked for, or not the one that the order announced.
     pub misses: u64,
+    /// By the layer that was the topmost to have it.
+    pub found: [u64; LAYERS_MAX],
 }
 
 /// Decides what moves where and when; see the crate's documentation.
@@ -99,12 +122,10 @@ pub struct Planner {
     pub(crate) lanes: BTreeMap<(LayerIndex, LayerIndex), Lane>,
     /// Slots in the program's hands.
     pub(crate) held: u32,
-    /// Slots among them that the program copies into, and waits for.
-    pub(crate) copies: u32,
     pub(crate) handles: u32,
     pub(crate) patience_until: Option<Timestamp>,
-    pub(crate) is_touching: bool,
-    pub(crate) touched_bytes: u64,
+    /// The largest snapshot until now.
+    pub(crate) bytes_max: u64,
     pub(crate) actions: VecDeque<Action>,
     counters: Counters,
 }
@@ -113,6 +134,7 @@ pub struct Planner {
 #[derive(Debug, Clone)]
 pub(crate) struct Layer {
     pub(crate) space: Space,
+    pub(crate) memory: Option<Memory>,
     pub(crate) drain_above_bytes: u64,
     /// Whether it can be written.
     pub(crate) is_writable: bool,
@@ -122,13 +144,6 @@ pub(crate) struct Layer {
     pub(crate) clean: TurnSet,
     pub(crate) clean_bytes: u64,
     pub(crate) top: TurnSet,
-}
-
-/// What is under way from one layer to another.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Lane {
-    pub(crate) moves: u64,
-    pub(crate) bytes: u64,
 }
 
 impl Planner {
@@ -153,11 +168,9 @@ impl Planner {
             wants: VecDeque::new(),
             lanes: BTreeMap::new(),
             held: 0,
-            copies: 0,
             handles: 1,
             patience_until: None,
-            is_touching: false,
-            touched_bytes: 0,
+            bytes_max: 0,
             actions: VecDeque::new(),
             counters: Counters::default(),
             settings,
@@ -172,7 +185,7 @@ impl Planner {
             Event::Sealed { id, keep } => self.sealed(id, keep),
             Event::Abandoned(id) => {
                 self.held -= 1;
-                self.copies -= u32::from(self.snapshots[&id].is_copy);
+                self.end_fill(id, false);
                 self.change(id, |snapshot| snapshot.phase = Phase::Consumed);
                 self.forget_key(id);
                 self.reap(id);
@@ -186,7 +199,8 @@ impl Planner {
             Event::Discarded(id) => self.discarded(id),
             Event::Moved { id, from, to } => self.moved(id, from, to),
             Event::Failed { id, from, to, fault } => self.failed(id, from, to, fault),
-            Event::Touched => self.is_touching = false,
+            Event::Touched { layer, is_done } => self.touched(layer, is_done),
+            Event::Pinned { layer, is_done } => self.pinned(layer, is_done),
             Event::Handles(count) => self.handles = count,
             Event::Tick => {}
         }
@@ -243,11 +257,17 @@ impl Planner {
         (self.layers[layer].space.used(), self.layers[layer].used_bytes_max)
     }
 
+    /// What is known of a layer, if it is memory.
+    pub fn memory(&self, layer: LayerIndex) -> Option<MemoryState> {
+        self.layers[layer].memory.as_ref().map(Memory::state)
+    }
+
     fn room_wanted(&mut self, id: SnapshotId, key: u64, bytes: u64, is_copy: bool) {
-        if bytes > self.layers[0].space.capacity() {
+        if bytes > self.layers[0].space.limit() {
             self.actions.push_back(Action::Refuse { id, why: Refusal::TooLarge });
             return;
         }
+        self.bytes_max = self.bytes_max.max(bytes);
         self.snapshots.insert(id, Snapshot::new(key, bytes, is_copy));
         self.keys.insert(key, id);
         self.rooms.push_back(id);
@@ -255,13 +275,29 @@ impl Planner {
 
     fn sealed(&mut self, id: SnapshotId, keep: bool) {
         self.held -= u32::from(!keep);
-        self.copies -= u32::from(self.snapshots[&id].is_copy);
+        self.end_fill(id, true);
         let turn = self.turns.of_new(self.snapshots[&id].key);
         self.change(id, |snapshot| {
             snapshot.phase = Phase::Live;
             snapshot.turn = turn;
             snapshot.holders = u32::from(keep);
         });
+    }
+
+    /// The program begins to fill a slot. While it only copies, that tells how fast the front can be written.
+    pub(crate) fn begin_fill(&mut self, id: SnapshotId, extents: &Extents) -> Begun {
+        let is_copy = self.snapshots[&id].is_copy;
+        let memory = self.layers[0].memory.as_mut().filter(|_| is_copy);
+        memory.map_or_else(Begun::default, |memory| memory.begin_write(self.now, extents))
+    }
+
+    fn end_fill(&mut self, id: SnapshotId, is_filled: bool) {
+        let snapshot = &self.snapshots[&id];
+        let Some(memory) = self.layers[0].memory.as_mut().filter(|_| snapshot.is_copy) else { return };
+        match snapshot.copy(0) {
+            Some(copy) if is_filled => memory.end_write(self.now, snapshot.bytes, copy.begun, copy.since),
+            _ => memory.abandon_write(self.now),
+        }
     }
 
     fn wanted(&mut self, id: SnapshotId, consume: bool) {
@@ -273,6 +309,10 @@ impl Planner {
             Some(copy) if copy.is_arriving => self.counters.late += 1,
             Some(_) => self.counters.hits += 1,
             None => self.counters.misses += 1,
+        }
+        let complete = self.snapshots[&id].copies.iter().filter(|copy| !copy.is_arriving);
+        if let Some(layer) = complete.map(|copy| copy.layer).min() {
+            self.counters.found[layer] += 1;
         }
         for (key, turn) in changed {
             if let Some(&id) = self.keys.get(&key) {
@@ -302,7 +342,7 @@ impl Planner {
     }
 
     fn moved(&mut self, id: SnapshotId, from: LayerIndex, to: LayerIndex) {
-        self.end_move(id, from, to);
+        self.end_move(id, from, to, true);
         self.change(id, |snapshot| {
             snapshot.read_faults = 0;
             if let Some(copy) = snapshot.copy_mut(to) {
@@ -313,7 +353,7 @@ impl Planner {
     }
 
     fn failed(&mut self, id: SnapshotId, from: LayerIndex, to: LayerIndex, fault: Fault) {
-        self.end_move(id, from, to);
+        self.end_move(id, from, to, false);
         match fault {
             Fault::TargetFull => {
                 if let Some(lost) = self.remove_copy(id, to) {
@@ -348,11 +388,17 @@ impl Planner {
         });
     }
 
-    fn end_move(&mut self, id: SnapshotId, from: LayerIndex, to: LayerIndex) {
-        let bytes = self.snapshots[&id].bytes;
+    fn end_move(&mut self, id: SnapshotId, from: LayerIndex, to: LayerIndex, is_done: bool) {
+        let snapshot = &self.snapshots[&id];
+        let (bytes, target) = (snapshot.bytes, snapshot.copy(to).expect("a move has a target"));
         let lane = self.lanes.get_mut(&(from, to)).expect("a move ends on the lane where it began");
-        lane.moves -= 1;
-        lane.bytes -= bytes;
+        let since = lane.end(self.now, target.since, bytes, is_done);
+        if let Some(memory) = &mut self.layers[to].memory {
+            match is_done {
+                true => memory.end_write(self.now, bytes, target.begun, since),
+                false => memory.abandon_write(self.now),
+            }
+        }
         self.change(id, |snapshot| {
             if let Some(copy) = snapshot.copy_mut(from) {
                 copy.readers -= 1;
@@ -365,19 +411,23 @@ impl Planner {
         let snapshot = &self.snapshots[&id];
         let bytes = snapshot.bytes;
         let extents = snapshot.copy(from).expect("a move has a source").extents.clone();
-        let lane = self.lanes.entry((from, to.layer)).or_default();
-        lane.moves += 1;
-        lane.bytes += bytes;
+        let now = self.now;
+        self.lane(from, to.layer).begin(now, bytes);
         self.change(id, |snapshot| {
             snapshot.copy_mut(from).expect("a move has a source").readers += 1;
         });
-        self.add_copy(id, to.layer, to.extents.clone(), true);
+        let begun = match &mut self.layers[to.layer].memory {
+            Some(memory) => memory.begin_write(self.now, &to.extents),
+            None => Begun::default(),
+        };
+        self.add_copy(id, to.layer, to.extents.clone(), true, begun);
         self.actions.push_back(Action::Move { id, from: Place { layer: from, extents }, to, purpose });
     }
 
-    /// Whether nothing at all is under way between layers.
+    /// Whether nothing at all is under way that could make room or bring something up.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.lanes.values().all(|lane| lane.moves == 0)
+        let is_growing = |layer: &Layer| layer.memory.as_ref().is_some_and(Memory::is_touching) && layer.is_growing();
+        self.lanes.values().all(Lane::is_idle) && !self.layers.iter().any(is_growing)
     }
 
     /// Ends the life of a snapshot; its bytes go when nobody uses them.
@@ -407,13 +457,21 @@ impl Planner {
         }
     }
 
-    pub(crate) fn add_copy(&mut self, id: SnapshotId, layer: LayerIndex, extents: Extents, is_arriving: bool) {
+    pub(crate) fn add_copy(
+        &mut self,
+        id: SnapshotId,
+        layer: LayerIndex,
+        extents: Extents,
+        is_arriving: bool,
+        begun: Begun,
+    ) {
         if layer == 0 {
             self.front.insert(extents[0].start, id);
         }
         let place = &mut self.layers[layer];
         place.used_bytes_max = place.used_bytes_max.max(place.space.used());
-        self.change(id, |snapshot| snapshot.copies.push(Copy { layer, extents, is_arriving, readers: 0 }));
+        let copy = Copy { layer, extents, is_arriving, readers: 0, since: self.now, begun };
+        self.change(id, |snapshot| snapshot.copies.push(copy));
     }
 
     /// Forgets a copy and gives its place back.
@@ -511,7 +569,11 @@ impl Planner {
 impl Layer {
     fn new(settings: &LayerSettings) -> Self {
         Self {
-            space: Space::new(settings.capacity_bytes),
+            space: match settings.memory {
+                Some(memory) if memory.needs_touch => Space::growing(settings.capacity_bytes),
+                _ => Space::new(settings.capacity_bytes),
+            },
+            memory: settings.memory.map(Memory::new),
             drain_above_bytes: settings.drain_above_bytes,
             is_writable: true,
             used_bytes_max: 0,
@@ -521,5 +583,10 @@ impl Layer {
             clean_bytes: 0,
             top: TurnSet::new(),
         }
+    }
+
+    /// Whether it will have more room by itself.
+    pub(crate) fn is_growing(&self) -> bool {
+        self.memory.as_ref().is_some_and(|memory| memory.is_growing(self.space.limit()))
     }
 }

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::{Extents, LayerIndex, Refusal, order::Turn};
+use crate::{Extents, LayerIndex, Refusal, Timestamp, memory::Begun, order::Turn};
 
 /// One saved state and its copies.
 #[derive(Debug, Clone)]
@@ -46,6 +46,10 @@ pub(crate) struct Copy {
     pub(crate) is_arriving: bool,
     /// Moves that read this copy.
     pub(crate) readers: u32,
+    /// When it began to be written.
+    pub(crate) since: Timestamp,
+    /// How, if the layer is memory.
+    pub(crate) begun: Begun,
 }
 
 /// What follows from a snapshot's state: the sets that it belongs to. One bit per layer in the masks.
@@ -88,11 +92,6 @@ impl Snapshot {
 
     pub(crate) fn copy_mut(&mut self, layer: LayerIndex) -> Option<&mut Copy> {
         self.copies.iter_mut().find(|copy| copy.layer == layer)
-    }
-
-    /// The topmost complete copy.
-    pub(crate) fn source(&self) -> Option<&Copy> {
-        self.copies.iter().filter(|copy| !copy.is_arriving).min_by_key(|copy| copy.layer)
     }
 
     pub(crate) fn standing(&self) -> Standing {

@@ -10,6 +10,8 @@ use crate::Extents;
 /// The free bytes of one layer, kept as holes that grow together again.
 #[derive(Debug, Clone)]
 pub(crate) struct Space {
+    /// The bytes that it may have one day; no fewer than it has.
+    limit: u64,
     capacity: u64,
     used: u64,
     /// Start to end.
@@ -21,16 +23,20 @@ pub(crate) struct Space {
 }
 
 impl Space {
+    /// All of it free.
     pub(crate) fn new(capacity: u64) -> Self {
-        let mut space = Self { capacity, used: 0, holes: BTreeMap::new(), by_length: BTreeSet::new(), frontier: 0 };
-        if capacity > 0 {
-            space.add_hole(0..capacity);
-        }
+        let mut space = Self::growing(capacity);
+        space.grow(capacity);
         space
     }
 
-    pub(crate) fn capacity(&self) -> u64 {
-        self.capacity
+    /// None of it there yet.
+    pub(crate) fn growing(limit: u64) -> Self {
+        Self { limit, capacity: 0, used: 0, holes: BTreeMap::new(), by_length: BTreeSet::new(), frontier: 0 }
+    }
+
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit
     }
 
     pub(crate) fn used(&self) -> u64 {
@@ -56,6 +62,12 @@ impl Space {
         let start = before.map_or(range.start, |(&start, _)| start);
         let end = self.holes.get(&range.end).copied().unwrap_or(range.end);
         start..end
+    }
+
+    /// Where a place of one piece would be.
+    pub(crate) fn place(&self, bytes: u64) -> Option<Extents> {
+        let &(_, start) = self.by_length.range((bytes, 0)..).next()?;
+        Some(Extents::from_elem(start..start + bytes, 1))
     }
 
     /// A place of one piece.
@@ -107,12 +119,37 @@ impl Space {
         target
     }
 
+    /// All bytes up to `end` are there now.
+    pub(crate) fn grow(&mut self, end: u64) {
+        let start = self.capacity;
+        self.capacity = end.clamp(start, self.limit);
+        if self.capacity > start {
+            self.used += self.capacity - start;
+            self.give(start..self.capacity);
+        }
+    }
+
+    /// There is nothing from `end` on, beyond what has been placed there, and there never will be.
+    pub(crate) fn cut(&mut self, end: u64) {
+        let end = end.max(self.frontier).min(self.capacity);
+        let last = self.holes.last_key_value().map(|(&start, &end)| (start, end));
+        if let Some((start, old_end)) = last.filter(|&(_, old_end)| old_end > end) {
+            self.remove_hole(start, old_end);
+            if start < end {
+                self.add_hole(start..end);
+            }
+        }
+        self.capacity = end;
+        self.limit = end;
+    }
+
     /// The medium has no more than what is in use now, without `lost`: what is free vanishes.
     pub(crate) fn shrink_to_used(&mut self, lost: &[Range<u64>]) {
         self.used -= lost.iter().map(|piece| piece.end - piece.start).sum::<u64>();
         self.holes.clear();
         self.by_length.clear();
         self.capacity = self.used;
+        self.limit = self.used;
     }
 
     /// Marks `range`, which lies in one hole, as used.
@@ -180,9 +217,27 @@ mod tests {
         let kept = space.take_whole(30).unwrap();
         let lost = space.take_pieces(10).unwrap();
         space.shrink_to_used(&lost);
-        assert_eq!((space.capacity(), space.free()), (30, 0));
+        assert_eq!((space.capacity, space.free()), (30, 0));
         space.give(kept);
         assert_eq!(space.take_whole(30), Some(0..30));
+    }
+
+    #[test]
+    fn a_space_grows_until_there_is_no_more() {
+        let mut space = Space::growing(100);
+        assert!(!space.fits(1));
+        space.grow(40);
+        assert_eq!(space.take_whole(30), Some(0..30));
+        space.grow(60);
+        assert_eq!((space.free(), space.capacity, space.limit()), (30, 60, 100));
+        space.cut(60);
+        space.grow(100);
+        assert_eq!((space.free(), space.capacity, space.limit()), (30, 60, 60));
+        let mut whole = Space::new(100);
+        let place = whole.take_whole(30).unwrap();
+        whole.give(place);
+        whole.cut(10);
+        assert_eq!((whole.capacity, whole.free()), (30, 30), "what was placed once stays");
     }
 
     #[test]

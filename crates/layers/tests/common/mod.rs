@@ -3,6 +3,8 @@
 // Each test program compiles this file for itself and uses only a part of it.
 #![allow(dead_code)]
 
+pub(crate) mod companion;
+
 use std::{
     path::{Path, PathBuf},
     process::Command,

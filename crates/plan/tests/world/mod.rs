@@ -6,7 +6,7 @@ use std::{
 };
 
 use outcrop_plan::{
-    Action, Event, Extents, Fault, LayerIndex, LayerSettings, Order, Place, Planner, Purpose, Refusal, Settings,
+    Action, Event, Extents, Fault, LayerIndex, LayerSettings, MemorySettings, Order, Place, Planner, Purpose, Refusal, Settings,
     SnapshotId, Timestamp,
 };
 
@@ -55,11 +55,12 @@ pub struct World {
 
 impl World {
     pub fn new(capacities: &[u64], order: Order) -> Self {
-        let layers = capacities.iter().map(|&bytes| LayerSettings::new(bytes)).collect();
+        let memory = MemorySettings { piece_bytes: 2, ahead_bytes: 4, pins: true, ..MemorySettings::new() };
+        let mut layers: Vec<_> = capacities.iter().map(|&bytes| LayerSettings::new(bytes)).collect();
+        let needs_touch = capacities[0].is_multiple_of(3);
+        layers[0] = layers[0].with_memory(MemorySettings { needs_touch, ..memory });
         let mut settings = Settings::new(layers, order);
         settings.lane_bytes_max = 8;
-        settings.touch_ahead_bytes = 4;
-        settings.touch_piece_bytes = 2;
         Self {
             planner: Planner::new(settings),
             capacities: capacities.to_vec(),
@@ -247,9 +248,12 @@ impl World {
             Action::Refuse { id, why } => {
                 self.answers.insert(id, Answer::Refused(why));
             }
-            Action::Touch(range) => {
-                assert!(range.end <= self.capacities[0]);
-                self.planner.handle(Timestamp(self.now), Event::Touched);
+            Action::Touch { layer, range } => {
+                assert!(range.end <= self.capacities[layer]);
+                self.planner.handle(Timestamp(self.now), Event::Touched { layer, is_done: true });
+            }
+            Action::Pin { layer } => {
+                self.planner.handle(Timestamp(self.now), Event::Pinned { layer, is_done: true });
             }
         }
     }

@@ -1,0 +1,38 @@
+//! Pinning of a layer's memory, in turn with all other processes of this machine.
+
+use std::{sync::Arc, thread};
+
+use outcrop_layers::Turn;
+use outcrop_plan::{Event, LayerIndex};
+
+use crate::{Span, SpanKind, core::Shared};
+
+/// Pins a layer's memory when it is this process's turn. That may take as long as it likes, on a thread of its own: transfers
+/// go on meanwhile. A tape that is closed first is not kept alive by it.
+pub(crate) fn begin(shared: &Arc<Shared>, layer: LayerIndex) {
+    let weak = Arc::downgrade(shared);
+    let start_ns = shared.now_ns();
+    let wait = move || {
+        let turn = Turn::wait("pin");
+        if let Err(error) = &turn {
+            tracing::warn!(%error, "memory is pinned without waiting for other programs");
+        }
+        let Some(shared) = weak.upgrade() else { return };
+        let result = shared.layers[layer].pin();
+        drop(turn);
+        if let Err(error) = &result {
+            tracing::warn!(%error, "memory stays unpinned");
+            shared.lock().layers[layer].stats.pin_refusal = Some(error.to_string());
+        }
+        if shared.trace.is_on() {
+            let (track, end_ns) = ("pin".to_owned(), shared.now_ns());
+            let note = result.as_ref().err().map(ToString::to_string);
+            shared.trace.add(Span { kind: SpanKind::Pin, key: None, track, start_ns, end_ns, note });
+        }
+        shared.tell(&mut shared.lock(), Event::Pinned { layer, is_done: result.is_ok() });
+    };
+    if let Err(error) = thread::Builder::new().name("outcrop-pin".to_owned()).spawn(wait) {
+        tracing::warn!(%error, "memory stays unpinned: no thread to wait on");
+        shared.tell(&mut shared.lock(), Event::Pinned { layer, is_done: false });
+    }
+}

@@ -1,0 +1,296 @@
+//! The turn that goes round all processes of a node: order, exclusion, death, other users and whatever lies about.
+
+mod common;
+
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt, PermissionsExt, symlink},
+    path::Path,
+    thread,
+    time::Duration,
+};
+
+use common::{
+    child, child_directory,
+    companion::{Companion, answer, listen},
+    expect_success, names,
+};
+use outcrop_layers::{Error, Turn};
+use rustix::{
+    fs::{FileType, FlockOperation, Mode, flock, mknodat},
+    io::Errno,
+};
+use tempfile::{TempDir, tempdir};
+
+/// A directory that every user may write to.
+fn node() -> TempDir {
+    let node = tempdir().unwrap();
+    fs::set_permissions(node.path(), PermissionsExt::from_mode(0o1777)).unwrap();
+    node
+}
+
+fn ticket(number: u64) -> String {
+    format!("outcrop-turn-test-{number:016x}")
+}
+
+fn tickets(node: &Path) -> usize {
+    names(node).iter().filter(|name| name.starts_with("outcrop-turn-test-")).count()
+}
+
+/// Waits until so many tickets are drawn: a process that waits for its turn cannot say so.
+fn wait_for_tickets(node: &Path, count: usize) {
+    while tickets(node) != count {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// In a child: waits for the turn, says so, and keeps it until it is told to go on.
+#[test]
+fn child_takes_a_turn() {
+    let Some(node) = child_directory() else { return };
+    if let Ok(user) = std::env::var("TURN_USER") {
+        become_user(user.parse().unwrap());
+    }
+    if std::env::var_os("TURN_PRIVATE").is_some() {
+        // SAFETY: the call takes a number.
+        unsafe { libc::umask(0o077) };
+    }
+    let turn = Turn::wait_in(&node, "test").unwrap();
+    answer("my turn");
+    listen();
+    drop(turn);
+    answer("done");
+}
+
+fn become_user(user: u32) {
+    // SAFETY: the calls only take numbers.
+    let is_done = unsafe { libc::setgid(user) == 0 && libc::setuid(user) == 0 };
+    assert!(is_done, "only root can become another user");
+}
+
+/// A process of another user, whose files nobody else may open unless it takes care.
+fn other_user(node: &Path, user: u32) -> Companion {
+    let mut command = child("child_takes_a_turn", node);
+    command.env("TURN_USER", user.to_string()).env("TURN_PRIVATE", "yes");
+    Companion::run(command)
+}
+
+fn may_become_another_user() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        println!("SKIPPED: only root can become another user");
+    }
+    is_root
+}
+
+#[test]
+fn processes_are_served_in_the_order_of_their_coming() {
+    let node = node();
+    let first = Turn::wait_in(node.path(), "test").unwrap();
+    let mut queue = Vec::new();
+    for number in 0..6 {
+        queue.push(Companion::start("child_takes_a_turn", node.path()));
+        wait_for_tickets(node.path(), number + 2);
+    }
+    drop(first);
+    for (number, mut companion) in queue.into_iter().enumerate() {
+        companion.expect("my turn");
+        assert_eq!(tickets(node.path()), 6 - number, "those behind it still wait");
+        assert_eq!(companion.ask("go on"), "done");
+        companion.end();
+    }
+    assert!(names(node.path()).is_empty(), "nothing is left when nobody wants the turn");
+}
+
+/// In a child: takes many turns, in each of which it must be alone.
+#[test]
+fn child_takes_many_turns() {
+    let Some(node) = child_directory() else { return };
+    take_many_turns(&node);
+}
+
+fn take_many_turns(node: &Path) {
+    let inside = node.join("inside");
+    for _ in 0..50 {
+        let turn = Turn::wait_in(node, "test").unwrap();
+        fs::File::create_new(&inside).expect("nobody else is inside");
+        thread::yield_now();
+        fs::remove_file(&inside).unwrap();
+        drop(turn);
+    }
+}
+
+#[test]
+fn only_one_process_or_thread_has_the_turn() {
+    let node = node();
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| expect_success(child("child_takes_many_turns", node.path())));
+            scope.spawn(|| take_many_turns(node.path()));
+        }
+    });
+    assert!(names(node.path()).is_empty());
+}
+
+#[test]
+fn different_names_are_different_turns() {
+    let node = node();
+    let one = Turn::wait_in(node.path(), "test").unwrap();
+    let other = Turn::wait_in(node.path(), "test2").unwrap();
+    assert_eq!(names(node.path()).len(), 2);
+    drop((one, other));
+}
+
+#[test]
+fn a_holder_that_is_killed_passes_the_turn_on() {
+    let node = node();
+    let mut holder = Companion::start("child_takes_a_turn", node.path());
+    holder.expect("my turn");
+    let mut waiter = Companion::start("child_takes_a_turn", node.path());
+    wait_for_tickets(node.path(), 2);
+    holder.kill();
+    waiter.expect("my turn");
+    assert_eq!(waiter.ask("go on"), "done");
+    waiter.end();
+    assert!(names(node.path()).is_empty(), "the ticket of the dead is removed");
+}
+
+#[test]
+fn a_waiter_that_is_killed_holds_nobody_up() {
+    let node = node();
+    let first = Turn::wait_in(node.path(), "test").unwrap();
+    let killed = Companion::start("child_takes_a_turn", node.path());
+    wait_for_tickets(node.path(), 2);
+    let mut behind = Companion::start("child_takes_a_turn", node.path());
+    wait_for_tickets(node.path(), 3);
+    killed.kill();
+    assert_eq!(tickets(node.path()), 3, "a killed process removes nothing");
+    drop(first);
+    behind.expect("my turn");
+    assert_eq!(behind.ask("go on"), "done");
+    behind.end();
+    assert!(names(node.path()).is_empty());
+}
+
+#[test]
+fn whatever_lies_about_is_removed_or_passed_by() {
+    let node = node();
+    let at = |number| node.path().join(ticket(number));
+    fs::write(at(3), "left by a dead process").unwrap();
+    fs::write(at(7), "").unwrap();
+    fs::create_dir(at(8)).unwrap();
+    symlink("nowhere", at(9)).unwrap();
+    mknodat(rustix::fs::CWD, at(10), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    for name in ["outcrop-turn-test-", "outcrop-turn-test-12", "outcrop-turn-test-000000000000000G", "else"] {
+        fs::write(node.path().join(name), "").unwrap();
+    }
+    let turn = Turn::wait_in(node.path(), "test").unwrap();
+    assert!(at(11).is_file(), "behind all that look like tickets");
+    assert!(!at(3).exists() && !at(7).exists(), "what a dead process left is gone");
+    drop(turn);
+    assert_eq!(names(node.path()).len(), 7, "what is no ticket stays: {:?}", names(node.path()));
+
+    fs::write(at(u64::MAX), "").unwrap();
+    let error = Turn::wait_in(node.path(), "test").unwrap_err();
+    assert!(error.to_string().contains("a higher number"), "{error}");
+}
+
+#[test]
+fn users_take_turns_with_each_other() {
+    if !may_become_another_user() {
+        return;
+    }
+    let node = node();
+    let (one, other) = (1_000_001, 1_000_002);
+    let mut first = other_user(node.path(), one);
+    first.expect("my turn");
+    let owner = fs::metadata(node.path().join(ticket(0))).unwrap();
+    assert_eq!((owner.uid(), owner.mode() & 0o777), (one, 0o444), "readable in spite of the umask");
+    let mut second = other_user(node.path(), other);
+    wait_for_tickets(node.path(), 2);
+    first.kill();
+    second.expect("my turn");
+    assert!(node.path().join(ticket(0)).exists(), "this user may not remove that of the dead one");
+    let mut third = Companion::start("child_takes_a_turn", node.path());
+    wait_for_tickets(node.path(), 3);
+    wait_for_tickets(node.path(), 2); // Root may.
+    assert!(!node.path().join(ticket(0)).exists());
+    assert_eq!(second.ask("go on"), "done");
+    second.end();
+    third.expect("my turn");
+    assert_eq!(third.ask("go on"), "done");
+    third.end();
+    assert!(names(node.path()).is_empty());
+}
+
+/// In a child: a user who may not write to the directory.
+#[test]
+fn child_may_not_write() {
+    let Some(node) = child_directory() else { return };
+    become_user(1_000_003);
+    let Err(Error::Directory { path, source, remedy, .. }) = Turn::wait_in(&node, "test") else {
+        panic!("a ticket where nobody may make files")
+    };
+    assert_eq!((&*path, source.kind()), (&*node, std::io::ErrorKind::PermissionDenied));
+    assert!(remedy.contains("OUTCROP_NODE_DIR"), "{remedy}");
+}
+
+#[test]
+fn a_directory_that_cannot_be_used_is_an_error_with_a_remedy() {
+    let node = node();
+    for (path, name) in [(node.path().join("missing"), "test"), (node.path().into(), "../x"), (node.path().into(), "")]
+    {
+        let error = Turn::wait_in(&path, name).unwrap_err();
+        assert!(matches!(error, Error::Directory { .. }), "{error}");
+    }
+    if may_become_another_user() {
+        fs::set_permissions(node.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        expect_success(child("child_may_not_write", node.path()));
+    }
+}
+
+/// In a child: the directory comes from the environment.
+#[test]
+fn child_looks_at_the_environment() {
+    let Some(node) = child_directory() else { return };
+    let turn = Turn::wait("test").unwrap();
+    assert_eq!(names(&node), [ticket(0)]);
+    assert!(format!("{turn:?}").contains(&ticket(0)));
+}
+
+#[test]
+fn the_directory_can_be_named() {
+    let node = node();
+    let mut command = child("child_looks_at_the_environment", node.path());
+    command.env("OUTCROP_NODE_DIR", node.path());
+    expect_success(command);
+    assert!(names(node.path()).is_empty());
+}
+
+/// In a child: forks, and the child of the child drops its copy of the turn.
+#[test]
+fn child_forks_in_its_turn() {
+    let Some(node) = child_directory() else { return };
+    let turn = Turn::wait_in(&node, "test").unwrap();
+    // SAFETY: the new process only drops the turn, which neither allocates nor takes a lock of this process, and ends.
+    let forked = unsafe { libc::fork() };
+    if forked == 0 {
+        drop(turn);
+        // SAFETY: ends the process at once.
+        unsafe { libc::_exit(0) };
+    }
+    // SAFETY: waits for the process that was just made.
+    assert_eq!(unsafe { libc::waitpid(forked, std::ptr::null_mut(), 0) }, forked);
+    let path = node.join(ticket(0));
+    let file = fs::File::open(&path).expect("the copy did not remove the ticket");
+    assert_eq!(flock(&file, FlockOperation::NonBlockingLockShared), Err(Errno::WOULDBLOCK), "nor give it up");
+    drop(turn);
+    assert_eq!(flock(&file, FlockOperation::NonBlockingLockShared), Ok(()));
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_forked_copy_does_not_end_the_turn() {
+    let node = node();
+    expect_success(child("child_forks_in_its_turn", node.path()));
+}

@@ -1,0 +1,275 @@
+//! Layers that are memory: which part of them is ready, when more is made ready, and when all of it is pinned.
+//!
+//! Memory is ready from its start up to some byte: what lies beyond has never been used. Host memory can be written before
+//! it is ready, slowly; device memory cannot.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Action, Extents, LayerIndex, Timestamp,
+    model::{Model, Reason, Strategy, Write},
+    planner::Planner,
+    rates::Busy,
+};
+
+/// What a layer needs to know of itself if it is memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemorySettings {
+    /// It is touched in pieces of this size.
+    pub piece_bytes: u64,
+    /// It is touched so far ahead of what has been used, and at least as far as has been used.
+    pub ahead_bytes: u64,
+    /// When it is touched.
+    pub touching: Touching,
+    /// It cannot be written before it has been touched.
+    pub needs_touch: bool,
+    /// It is to be pinned, in one piece, once all of it has been touched.
+    pub pins: bool,
+}
+
+impl MemorySettings {
+    /// Ordinary memory: usable at once, touched ahead as measurements advise, not pinned.
+    pub fn new() -> Self {
+        Self {
+            piece_bytes: 2 << 20,
+            ahead_bytes: 128 << 20,
+            touching: Touching::Chosen,
+            needs_touch: false,
+            pins: false,
+        }
+    }
+}
+
+impl Default for MemorySettings {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// When memory is touched ahead of its use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Touching {
+    /// Never: who writes to it touches it.
+    Never,
+    /// Always.
+    Concurrent,
+    /// While nothing is being written to it.
+    Sequential,
+    /// As measurements advise.
+    #[default]
+    Chosen,
+}
+
+/// How far the pinning of a layer has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Pinning {
+    /// Not begun: not wanted, or not everything has been touched.
+    #[default]
+    Not,
+    /// Under way, or waiting for its turn.
+    UnderWay,
+    /// Done.
+    Done,
+    /// The system has refused it.
+    Refused,
+}
+
+/// What is known of a layer that is memory.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct MemoryState {
+    /// So much of it, from its start, has been touched or handed out.
+    pub touched_bytes: u64,
+    /// Whether it is pinned.
+    pub pinning: Pinning,
+    /// When it is touched.
+    pub strategy: Strategy,
+    /// Why then.
+    pub reason: Reason,
+    /// Bytes per second of writing to touched memory, once measured.
+    pub touched_rate: Option<f64>,
+    /// Bytes per second of writing to untouched memory, once measured.
+    pub untouched_rate: Option<f64>,
+    /// Bytes per second of touching, once measured.
+    pub touch_rate: Option<f64>,
+}
+
+/// The state of a layer that is memory.
+#[derive(Debug, Clone)]
+pub(crate) struct Memory {
+    settings: MemorySettings,
+    /// From the start; also what has been handed out, as who writes to it touches it.
+    touched_bytes: u64,
+    touch: Option<Touch>,
+    /// The system has no more.
+    is_exhausted: bool,
+    pinning: Pinning,
+    touching: Busy,
+    writing: Busy,
+    pub(crate) model: Model,
+}
+
+/// Touching under way.
+#[derive(Debug, Clone)]
+struct Touch {
+    range: Range<u64>,
+    since: Timestamp,
+    writing_ns: u64,
+}
+
+/// The beginning of a write, to know at its end how it went.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Begun {
+    since: Timestamp,
+    untouched_bytes: u64,
+    touching_ns: u64,
+}
+
+impl Memory {
+    pub(crate) fn new(settings: MemorySettings) -> Self {
+        let model = match settings.touching {
+            Touching::Chosen => Model::new(Strategy::Sequential, Reason::Unmeasured),
+            Touching::Concurrent => Model::new(Strategy::Concurrent, Reason::Told),
+            Touching::Sequential | Touching::Never => Model::new(Strategy::Sequential, Reason::Told),
+        };
+        Self {
+            settings,
+            touched_bytes: 0,
+            touch: None,
+            is_exhausted: false,
+            pinning: Pinning::Not,
+            touching: Busy::default(),
+            writing: Busy::default(),
+            model,
+        }
+    }
+
+    pub(crate) fn settings(&self) -> &MemorySettings {
+        &self.settings
+    }
+
+    pub(crate) fn is_touching(&self) -> bool {
+        self.touch.is_some()
+    }
+
+    /// Whether it will become larger than it is, by itself.
+    pub(crate) fn is_growing(&self, limit_bytes: u64) -> bool {
+        self.settings.needs_touch && !self.is_exhausted && self.touched_bytes < limit_bytes
+    }
+
+    pub(crate) fn state(&self) -> MemoryState {
+        let per_second = |rate: Option<f64>| rate.map(|rate| rate * 1e9);
+        MemoryState {
+            touched_bytes: self.touched_bytes,
+            pinning: self.pinning,
+            strategy: self.model.strategy(),
+            reason: self.model.reason(),
+            touched_rate: per_second(self.model.touched_rate()),
+            untouched_rate: per_second(self.model.untouched_rate()),
+            touch_rate: per_second(self.model.touch_rate()),
+        }
+    }
+
+    /// Bytes of these that have never been touched.
+    pub(crate) fn untouched_bytes(&self, extents: &Extents) -> u64 {
+        extents.iter().map(|piece| piece.end.saturating_sub(piece.start.max(self.touched_bytes))).sum()
+    }
+
+    /// Somebody begins to write here.
+    pub(crate) fn begin_write(&mut self, now: Timestamp, extents: &Extents) -> Begun {
+        if self.writing.is_idle() && self.writing.total_ns(now) > 0 {
+            self.model.paused(now.0.saturating_sub(self.writing.changed().0));
+        }
+        let begun = Begun {
+            since: now,
+            untouched_bytes: self.untouched_bytes(extents),
+            touching_ns: self.touching.total_ns(now),
+        };
+        self.writing.begin(now);
+        begun
+    }
+
+    /// A write of `bytes` has ended; it may have had to wait for an earlier one until `since`.
+    pub(crate) fn end_write(&mut self, now: Timestamp, bytes: u64, begun: Begun, since: Timestamp) {
+        let touching_ns = self.touching.total_ns(now) - begun.touching_ns;
+        let ns = now.0.saturating_sub(begun.since.max(since).0);
+        let untouched_bytes = begun.untouched_bytes.min(bytes);
+        self.abandon_write(now);
+        if ns > 0 {
+            self.model.wrote(Write { bytes, untouched_bytes, ns, touching_ns: touching_ns.min(ns) });
+        }
+        if self.settings.touching == Touching::Chosen && self.touched_bytes > 0 {
+            self.model.choose();
+        }
+    }
+
+    /// A write has ended without having written everything.
+    pub(crate) fn abandon_write(&mut self, now: Timestamp) {
+        self.writing.end(now);
+    }
+}
+
+impl Planner {
+    /// Memory of a layer has been touched, or there is no more of it.
+    pub(crate) fn touched(&mut self, layer: LayerIndex, is_done: bool) {
+        let now = self.now;
+        let place = &mut self.layers[layer];
+        let Some(memory) = &mut place.memory else { return };
+        let Some(touch) = memory.touch.take() else { return };
+        memory.touching.end(now);
+        if is_done {
+            memory.touched_bytes = memory.touched_bytes.max(touch.range.end);
+            let writing_ns = memory.writing.total_ns(now) - touch.writing_ns;
+            let ns = now.0.saturating_sub(touch.since.0);
+            if ns > 0 {
+                memory.model.touched(touch.range.end - touch.range.start, ns, writing_ns.min(ns));
+            }
+            if memory.settings.needs_touch {
+                place.space.grow(touch.range.end);
+            }
+        } else {
+            memory.is_exhausted = true;
+            place.space.cut(memory.touched_bytes);
+        }
+    }
+
+    /// A layer has been pinned, or could not be.
+    pub(crate) fn pinned(&mut self, layer: LayerIndex, is_done: bool) {
+        if let Some(memory) = &mut self.layers[layer].memory {
+            memory.pinning = if is_done { Pinning::Done } else { Pinning::Refused };
+        }
+    }
+
+    /// Touches memory ahead of where it was used, so that whoever writes next finds it ready, and pins what is all touched.
+    pub(crate) fn touch(&mut self) {
+        let now = self.now;
+        for (layer, place) in self.layers.iter_mut().enumerate() {
+            let Some(memory) = &mut place.memory else { continue };
+            let (limit, frontier) = (place.space.limit(), place.space.frontier());
+            // What has been handed out is touched by who fills it.
+            memory.touched_bytes = memory.touched_bytes.max(frontier);
+            let is_all = memory.touched_bytes >= limit && !memory.is_touching();
+            if is_all && memory.settings.pins && memory.pinning == Pinning::Not && limit > 0 {
+                memory.pinning = Pinning::UnderWay;
+                self.actions.push_back(Action::Pin { layer });
+            }
+            // Never more than twice what was used, beyond the first stretch: a large limit is no reason to take it all.
+            let ahead = memory.settings.ahead_bytes.max(frontier).max(self.bytes_max);
+            let target = frontier.saturating_add(ahead).min(limit);
+            let is_bad_moment = !memory.settings.needs_touch
+                && memory.model.strategy() == Strategy::Sequential
+                && !memory.writing.is_idle();
+            let is_left = memory.settings.touching == Touching::Never && !memory.settings.needs_touch;
+            let is_idle = memory.is_touching() || memory.is_exhausted || is_left;
+            if is_idle || is_bad_moment || memory.touched_bytes >= target {
+                continue;
+            }
+            let end = target.min(memory.touched_bytes + memory.settings.piece_bytes.max(1));
+            let range = memory.touched_bytes..end;
+            memory.touching.begin(now);
+            memory.touch = Some(Touch { range: range.clone(), since: now, writing_ns: memory.writing.total_ns(now) });
+            self.actions.push_back(Action::Touch { layer, range });
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! Whether to touch memory while it is being written to: the performance model behind the choice.
+//!
+//! Touching takes memory bandwidth from whoever writes, and makes the writes that follow faster. *Sequential* touching
+//! pauses while a write is under way, *concurrent* touching does not. Which one is better depends on the time between two
+//! writes and on how much the two disturb each other; all of it is measured as it goes.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::rates::{Average, Meter};
+
+/// When both ways have been measured, the other one is tried again after so many writes.
+const WRITES_PER_TRIAL: u32 = 64;
+
+/// A trial of the concurrent way takes so many writes: the first one still meets the memory that was touched before.
+const TRIAL_WRITES: u32 = 2;
+
+/// When memory is touched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Strategy {
+    /// Also while it is being written to.
+    Concurrent,
+    /// Only while nothing is being written to it.
+    Sequential,
+}
+
+/// Why a strategy is in use.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub enum Reason {
+    /// The settings say so.
+    Told,
+    /// Too little has been measured to choose: this one disturbs nobody.
+    Unmeasured,
+    /// Between two writes there is time to touch all that the next one needs.
+    TimeEnough {
+        /// Bytes that can be touched between two writes.
+        touchable_bytes: u64,
+        /// Bytes of a write.
+        write_bytes: u64,
+    },
+    /// To see how long writes take this way.
+    Trial,
+    /// A write is expected to take less time this way.
+    Faster {
+        /// Nanoseconds per write, touching concurrently.
+        concurrent_ns: u64,
+        /// Nanoseconds per write, touching sequentially.
+        sequential_ns: u64,
+    },
+}
+
+impl fmt::Display for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Concurrent => "concurrent",
+            Self::Sequential => "sequential",
+        })
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Told => write!(f, "as set"),
+            Self::Unmeasured => write!(f, "not enough has been measured yet"),
+            Self::TimeEnough { touchable_bytes, write_bytes } => {
+                let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+                let (touchable, write) = (mib(*touchable_bytes), mib(*write_bytes));
+                write!(f, "there is time to touch {touchable:.1} MiB between two writes of {write:.1} MiB")
+            }
+            Self::Trial => write!(f, "a trial, to see how long writes take this way"),
+            Self::Faster { concurrent_ns, sequential_ns } => {
+                let ms = |ns: u64| ns as f64 / 1e6;
+                let (concurrent, sequential) = (ms(*concurrent_ns), ms(*sequential_ns));
+                write!(f, "a write should take {concurrent:.2} ms with concurrent and {sequential:.2} ms with sequential touching")
+            }
+        }
+    }
+}
+
+/// Rates of the same thing by itself, and while the other one is under way.
+#[derive(Debug, Clone, Copy, Default)]
+struct Pair {
+    alone: Meter,
+    contended: Meter,
+}
+
+/// A write, for the model.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Write {
+    pub(crate) bytes: u64,
+    /// Of these, bytes in memory that nobody had touched.
+    pub(crate) untouched_bytes: u64,
+    pub(crate) ns: u64,
+    /// Part of the time in which memory was touched as well.
+    pub(crate) touching_ns: u64,
+}
+
+/// What has been measured, and what follows from it.
+#[derive(Debug, Clone)]
+pub(crate) struct Model {
+    strategy: Strategy,
+    reason: Reason,
+    touched: Pair,
+    untouched: Pair,
+    touch: Pair,
+    gap_ns: Average,
+    write_bytes: Average,
+    writes_since_trial: u32,
+    trial_writes: u32,
+}
+
+impl Model {
+    pub(crate) fn new(strategy: Strategy, reason: Reason) -> Self {
+        Self {
+            strategy,
+            reason,
+            touched: Pair::default(),
+            untouched: Pair::default(),
+            touch: Pair::default(),
+            gap_ns: Average::default(),
+            write_bytes: Average::default(),
+            writes_since_trial: 0,
+            trial_writes: 0,
+        }
+    }
+
+    pub(crate) fn strategy(&self) -> Strategy {
+        self.strategy
+    }
+
+    pub(crate) fn reason(&self) -> Reason {
+        self.reason
+    }
+
+    /// Bytes per nanosecond of writing to touched memory, as far as is known.
+    pub(crate) fn touched_rate(&self) -> Option<f64> {
+        self.touched.alone.rate().or(self.touched.contended.rate())
+    }
+
+    /// Bytes per nanosecond of writing to untouched memory, as far as is known.
+    pub(crate) fn untouched_rate(&self) -> Option<f64> {
+        self.untouched.alone.rate().or(self.untouched.contended.rate())
+    }
+
+    /// Bytes per nanosecond of touching, as far as is known.
+    pub(crate) fn touch_rate(&self) -> Option<f64> {
+        self.touch.alone.rate().or(self.touch.contended.rate())
+    }
+
+    /// Nothing was written for so long.
+    pub(crate) fn paused(&mut self, ns: u64) {
+        self.gap_ns.add(ns as f64);
+    }
+
+    pub(crate) fn touched(&mut self, bytes: u64, ns: u64, writing_ns: u64) {
+        if let Some(meter) = self.touch.meter(ns, writing_ns) {
+            meter.add(bytes, ns);
+        }
+    }
+
+    pub(crate) fn wrote(&mut self, write: Write) {
+        self.write_bytes.add(write.bytes as f64);
+        self.writes_since_trial += 1;
+        let touched_bytes = write.bytes - write.untouched_bytes;
+        if write.untouched_bytes == 0 {
+            if let Some(meter) = self.touched.meter(write.ns, write.touching_ns) {
+                meter.add(write.bytes, write.ns);
+            }
+        } else if write.untouched_bytes * 4 >= write.bytes {
+            // What the touched part must have taken does not count, as far as that is known.
+            let ns_touched = self.touched_rate().map_or(0.0, |rate| touched_bytes as f64 / rate);
+            let ns = (write.ns as f64 - ns_touched).max(write.ns as f64 / 4.0);
+            if let Some(meter) = self.untouched.meter(write.ns, write.touching_ns) {
+                meter.add(write.untouched_bytes, ns as u64);
+            }
+        }
+    }
+
+    /// Looks at the measurements again, after a write.
+    pub(crate) fn choose(&mut self) {
+        if self.trial_writes > 0 {
+            self.trial_writes -= 1;
+            return;
+        }
+        let (Some(bytes), Some(gap_ns), Some(touch)) =
+            (self.write_bytes.get(), self.gap_ns.get(), self.touch_rate())
+        else {
+            return self.set(Strategy::Sequential, Reason::Unmeasured);
+        };
+        let touchable = touch * gap_ns;
+        if touchable >= bytes {
+            let (touchable_bytes, write_bytes) = (touchable as u64, bytes as u64);
+            return self.set(Strategy::Sequential, Reason::TimeEnough { touchable_bytes, write_bytes });
+        }
+        let Some(sequential) = self.sequential_ns(bytes, touchable) else {
+            return self.set(Strategy::Sequential, Reason::Unmeasured);
+        };
+        let concurrent = self.concurrent_ns(bytes, touchable);
+        let is_stale = self.writes_since_trial >= WRITES_PER_TRIAL;
+        match concurrent {
+            Some(concurrent) if !is_stale => {
+                let reason = Reason::Faster { concurrent_ns: concurrent as u64, sequential_ns: sequential as u64 };
+                let is_faster = concurrent < sequential;
+                self.set(if is_faster { Strategy::Concurrent } else { Strategy::Sequential }, reason);
+            }
+            _ => {
+                self.writes_since_trial = 0;
+                self.trial_writes = TRIAL_WRITES;
+                let other = match (self.strategy, concurrent) {
+                    (Strategy::Concurrent, Some(_)) => Strategy::Sequential,
+                    _ => Strategy::Concurrent,
+                };
+                self.set(other, Reason::Trial);
+            }
+        }
+    }
+
+    fn set(&mut self, strategy: Strategy, reason: Reason) {
+        self.strategy = strategy;
+        self.reason = reason;
+    }
+
+    /// How long a write of `bytes` takes if `touchable` of them are touched before it begins.
+    fn sequential_ns(&self, bytes: f64, touchable: f64) -> Option<f64> {
+        let untouched = self.untouched.alone.rate()?;
+        let touched = self.touched.alone.rate().unwrap_or(untouched);
+        let ready = touchable.min(bytes);
+        Some(ready / touched + (bytes - ready) / untouched)
+    }
+
+    /// How long it takes if touching goes on during the write: then more is ready, but both are slower.
+    fn concurrent_ns(&self, bytes: f64, touchable: f64) -> Option<f64> {
+        let untouched = self.untouched.contended.rate().or(self.touched.contended.rate())?;
+        let touched = self.touched.contended.rate().unwrap_or(untouched);
+        let touch = self.touch.contended.rate().or(self.touch.alone.rate())?;
+        // The longer the write, the more is touched meanwhile, and the shorter the next: a few rounds settle it.
+        let mut ns = bytes / untouched;
+        for _ in 0..8 {
+            let ready = (touchable + touch * ns).min(bytes);
+            ns = (ns + ready / touched + (bytes - ready) / untouched) / 2.0;
+        }
+        Some(ns)
+    }
+}
+
+impl Pair {
+    /// The meter for something that took `ns`, during `other_ns` of which the other thing went on; none if it was neither
+    /// the one case nor the other.
+    fn meter(&mut self, ns: u64, other_ns: u64) -> Option<&mut Meter> {
+        match () {
+            () if other_ns * 4 <= ns => Some(&mut self.alone),
+            () if other_ns * 2 >= ns => Some(&mut self.contended),
+            () => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// Writes of 32 MiB with `gap_ms` between them; touching takes bandwidth from writes by `disturbance`.
+    fn settled(gap_ms: f64, disturbance: f64) -> Model {
+        let mut model = Model::new(Strategy::Sequential, Reason::Unmeasured);
+        let bytes = 32 * MIB;
+        let (touched, untouched, touch) = (6.0, 3.0, 3.0);
+        let mut ready: f64 = 0.0;
+        for _ in 0..40 {
+            model.paused((gap_ms * 1e6) as u64);
+            ready += touch * gap_ms * 1e6;
+            let is_concurrent = model.strategy() == Strategy::Concurrent;
+            let slowdown = if is_concurrent { disturbance } else { 1.0 };
+            let from_ready = ready.min(bytes as f64);
+            let ns = (from_ready / touched + (bytes as f64 - from_ready) / untouched) * slowdown;
+            ready -= from_ready;
+            if is_concurrent {
+                ready += touch / slowdown * ns;
+            }
+            model.touched((touch * 1e6) as u64, 1_000_000, 0);
+            if is_concurrent {
+                model.touched((touch / slowdown * ns) as u64, ns as u64, ns as u64);
+            }
+            let touching_ns = if is_concurrent { ns as u64 } else { 0 };
+            let untouched_bytes = bytes - from_ready as u64;
+            model.wrote(Write { bytes, untouched_bytes, ns: ns as u64, touching_ns });
+            model.choose();
+        }
+        model
+    }
+
+    #[test]
+    fn long_gaps_need_no_touching_during_writes() {
+        let model = settled(50.0, 1.5);
+        assert_eq!(model.strategy(), Strategy::Sequential);
+        assert!(matches!(model.reason(), Reason::TimeEnough { .. }), "{}", model.reason());
+    }
+
+    #[test]
+    fn short_gaps_and_little_disturbance_call_for_touching_all_the_time() {
+        let model = settled(1.0, 1.1);
+        assert_eq!(model.strategy(), Strategy::Concurrent, "{}", model.reason());
+        assert!(matches!(model.reason(), Reason::Faster { .. }));
+    }
+
+    #[test]
+    fn short_gaps_and_much_disturbance_do_not() {
+        let model = settled(1.0, 3.0);
+        assert_eq!(model.strategy(), Strategy::Sequential, "{}", model.reason());
+        assert!(matches!(model.reason(), Reason::Faster { .. }));
+    }
+
+    #[test]
+    fn nothing_is_chosen_before_anything_is_measured() {
+        let mut model = Model::new(Strategy::Sequential, Reason::Unmeasured);
+        model.wrote(Write { bytes: MIB, untouched_bytes: MIB, ns: 1000, touching_ns: 0 });
+        model.choose();
+        assert_eq!(model.reason(), Reason::Unmeasured);
+    }
+
+    #[test]
+    fn reasons_are_sentences() {
+        let enough = Reason::TimeEnough { touchable_bytes: 64 * MIB, write_bytes: 32 * MIB };
+        assert_eq!(enough.to_string(), "there is time to touch 64.0 MiB between two writes of 32.0 MiB");
+    }
+}
