@@ -2,6 +2,7 @@
 //!
 //! Timings are noisy, so what counts are the ratios. Every benchmark gives one [`Report`]; none leaves a file behind.
 
+pub mod alloc;
 mod clock;
 mod disk;
 mod memory;

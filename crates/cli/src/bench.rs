@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use bytesize::ByteSize;
 use clap::{Args, Subcommand};
-use outcrop_bench::{Report, rtm, tape};
+use outcrop_bench::{Report, alloc, rtm, tape};
 use outcrop_rtm::{Config, Shots};
 
 use crate::{RoomArgs, table};
@@ -20,6 +20,17 @@ pub(crate) enum BenchCommand {
     Tape(TapeArgs),
     /// The demonstration's migration on a tape, in memory and in files.
     Rtm(RtmBenchArgs),
+    /// What it costs a short program to begin: ways to allocate, touch and pin memory for its snapshots.
+    ///
+    /// Compares pinning everything first, memory on demand, setting memory to zero bit by bit, and tapes that touch memory
+    /// while they write, between writes, and as they choose; with one and with several programs at a time.
+    Alloc(AllocArgs),
+    /// One process of `bench alloc`.
+    #[command(hide = true)]
+    AllocProcess {
+        /// What to do, as JSON.
+        order: String,
+    },
 }
 
 /// How to report.
@@ -62,6 +73,27 @@ pub(crate) struct RtmBenchArgs {
     room: RoomArgs,
 }
 
+#[derive(Args)]
+pub(crate) struct AllocArgs {
+    #[command(flatten)]
+    report: ReportArgs,
+    /// Host memory for snapshots, in each process [default: 4 GiB, quick: 1 GiB].
+    #[arg(long, value_name = "SIZE")]
+    host: Option<ByteSize>,
+    /// One state.
+    #[arg(long, value_name = "SIZE", default_value = "32 MiB")]
+    snapshot: ByteSize,
+    /// How many processes at the same time.
+    #[arg(long, value_name = "COUNT", value_delimiter = ',', default_value = "1,2")]
+    processes: Vec<usize>,
+    /// Milliseconds between two saves [default: 0,5,10,20,50,100, quick: 0,5,20].
+    #[arg(long, value_name = "MS", value_delimiter = ',')]
+    gaps: Option<Vec<f64>>,
+    /// How often each case is measured; the median counts [default: 3].
+    #[arg(long, value_name = "COUNT")]
+    rounds: Option<usize>,
+}
+
 pub(crate) fn run(command: &BenchCommand) -> Result<()> {
     match command {
         BenchCommand::Tape(args) => {
@@ -89,6 +121,20 @@ pub(crate) fn run(command: &BenchCommand) -> Result<()> {
             let report = rtm::run(&config, &room, &mut |what| eprintln!("measuring: {what}"))?;
             print(&report, args.report.json)
         }
+        BenchCommand::Alloc(args) => {
+            let is_quick = args.report.quick;
+            let usual: &[f64] = if is_quick { &[0.0, 5.0, 20.0] } else { &[0.0, 5.0, 10.0, 20.0, 50.0, 100.0] };
+            let options = alloc::Options {
+                host_bytes: args.host.map_or(if is_quick { 1 << 30 } else { 4 << 30 }, |size| size.as_u64()),
+                snapshot_bytes: args.snapshot.as_u64(),
+                processes: args.processes.clone(),
+                gaps_ms: args.gaps.clone().unwrap_or_else(|| usual.to_vec()),
+                rounds: args.rounds.unwrap_or(3),
+            };
+            let report = alloc::run(&options, &mut |what| eprintln!("measuring: {what}"))?;
+            print(&report, args.report.json)
+        }
+        BenchCommand::AllocProcess { order } => alloc::process(order),
     }
 }
 
@@ -97,6 +143,7 @@ const COLUMNS: &[(&str, &str, &str)] = &[
     ("wall", "wall_seconds", "s"),
     ("computing", "compute_seconds", "s"),
     ("blocked", "blocked_seconds", "s"),
+    ("starting", "init_seconds", "s"),
     ("save", "save_ms_mean", "ms"),
     ("take", "take_ms_mean", "ms"),
     ("memory", "memory_mib", "MiB"),

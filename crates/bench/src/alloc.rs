@@ -1,0 +1,179 @@
+//! What it costs to begin: programs too short to pay for the allocation of their caches.
+//!
+//! Each way of making room for snapshots runs in a process of its own, once or several times at the same time, with pauses
+//! between the saves. Everything from the program's start on counts as blocked, but for the pauses.
+
+mod process;
+mod ways;
+
+use std::{
+    collections::BTreeMap,
+    io::{BufRead, BufReader, Write},
+    process::{Child, Command, Stdio},
+};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+
+pub use process::{Order, process};
+use process::Outcome;
+pub use ways::Way;
+
+use crate::{Machine, Report, memory};
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Room for snapshots in each process.
+    pub host_bytes: u64,
+    /// One snapshot; as many are saved as there is room for.
+    pub snapshot_bytes: u64,
+    /// How many processes at the same time, one case after the other.
+    pub processes: Vec<usize>,
+    /// Milliseconds between two saves, one case after the other.
+    pub gaps_ms: Vec<f64>,
+    /// How often each case is measured; the median counts.
+    pub rounds: usize,
+}
+
+/// One way in one case.
+#[derive(Debug)]
+struct Run {
+    way: Way,
+    processes: usize,
+    gap_ms: f64,
+    outcome: Outcome,
+    rounds_seconds: Vec<f64>,
+}
+
+/// Runs the benchmark; `progress` is told what is being measured.
+pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> {
+    let most = options.processes.iter().copied().max().unwrap_or(1) as u64;
+    let needed = options.host_bytes * most;
+    let there_are = Machine::here().memory_bytes;
+    ensure!(needed * 5 / 4 < there_are, "{needed} bytes of caches need a machine with a quarter more; set --host lower");
+    ensure!(options.host_bytes >= 4 * options.snapshot_bytes, "the host buffer must hold four snapshots");
+    let mut runs = Vec::new();
+    for &processes in &options.processes {
+        for &gap_ms in &options.gaps_ms {
+            progress(&format!("{processes} at a time, a pause of {gap_ms} ms between saves"));
+            runs.extend(case(options, processes, gap_ms)?);
+        }
+    }
+    let ratios = ratios(options, &runs);
+    let settings = json!({
+        "host_bytes": options.host_bytes,
+        "snapshot_bytes": options.snapshot_bytes,
+        "processes": options.processes,
+        "gaps_ms": options.gaps_ms,
+        "rounds": options.rounds,
+        "memory": "had by another process just before, and given back",
+    });
+    Ok(Report { bench: "alloc", machine: Machine::here(), settings, runs: runs.iter().map(Run::to_json).collect(), ratios })
+}
+
+/// Every way, in several rounds, in turn: the median of the rounds.
+fn case(options: &Options, processes: usize, gap_ms: f64) -> Result<Vec<Run>> {
+    let mut outcomes: Vec<Vec<Outcome>> = vec![Vec::new(); Way::ALL.len()];
+    for _ in 0..options.rounds.max(1) {
+        for (way, outcomes) in Way::ALL.iter().zip(&mut outcomes) {
+            let order =
+                Order { way: *way, host_bytes: options.host_bytes, snapshot_bytes: options.snapshot_bytes, gap_ms };
+            outcomes.push(at_once(&order, processes)?);
+        }
+    }
+    let run = |(way, mut outcomes): (&Way, Vec<Outcome>)| {
+        let rounds_seconds = outcomes.iter().map(Outcome::blocked_seconds).collect();
+        outcomes.sort_by(|one, other| one.blocked_seconds().total_cmp(&other.blocked_seconds()));
+        let outcome = outcomes.swap_remove(outcomes.len() / 2);
+        Run { way: *way, processes, gap_ms, outcome, rounds_seconds }
+    };
+    Ok(Way::ALL.iter().zip(outcomes).map(run).collect())
+}
+
+/// The same order to several processes at the same time: the mean of what they report.
+fn at_once(order: &Order, processes: usize) -> Result<Outcome> {
+    // Memory that the machine below has to provide first is slower than anything else. All ways get the same start.
+    memory::warm((order.host_bytes + 2 * order.snapshot_bytes) * processes as u64);
+    let text = serde_json::to_string(order)?;
+    let mut children: Vec<Child> = Vec::new();
+    for _ in 0..processes {
+        let child = Command::new(std::env::current_exe()?)
+            .args(["bench", "alloc-process", &text])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start another process of this program")?;
+        children.push(child);
+    }
+    // They say when they are ready, and begin when all are.
+    let mut readers = Vec::new();
+    for child in &mut children {
+        let mut reader = BufReader::new(child.stdout.take().context("a child has an output")?);
+        let mut line = String::new();
+        reader.read_line(&mut line)?;
+        readers.push(reader);
+    }
+    for child in &mut children {
+        child.stdin.as_mut().context("a child has an input")?.write_all(b"go\n")?;
+    }
+    let mut outcomes: Vec<Outcome> = Vec::new();
+    for (mut child, reader) in children.into_iter().zip(readers) {
+        let outcome = serde_json::from_reader(reader);
+        let status = child.wait()?;
+        ensure!(status.success(), "a process of way {:?} has failed: {status}", order.way.name());
+        outcomes.push(outcome?);
+    }
+    Ok(Outcome::mean(&outcomes))
+}
+
+fn ratios(options: &Options, runs: &[Run]) -> BTreeMap<&'static str, f64> {
+    let blocked = |way: Way, processes: usize, gap_ms: f64| {
+        let is_it = |run: &&Run| run.way == way && run.processes == processes && run.gap_ms == gap_ms;
+        runs.iter().find(is_it).map_or(f64::NAN, |run| run.outcome.blocked_seconds())
+    };
+    let nearest = |wanted: f64| {
+        let distance = |gap: f64| (gap - wanted).abs();
+        options.gaps_ms.iter().copied().min_by(|one, other| distance(*one).total_cmp(&distance(*other))).unwrap_or(0.0)
+    };
+    let gap = nearest(20.0);
+    let over = |way: Way, processes: usize| blocked(way, processes, gap) / blocked(Way::Ours, processes, gap);
+    let mut worst: f64 = 0.0;
+    for &processes in &options.processes {
+        for &gap_ms in &options.gaps_ms {
+            let statics = Way::ALL.into_iter().filter(|way| way.is_static()).map(|way| blocked(way, processes, gap_ms));
+            let best = statics.fold(f64::INFINITY, f64::min);
+            worst = worst.max(blocked(Way::Ours, processes, gap_ms) / best);
+        }
+    }
+    let steady = runs.iter().filter(|run| run.way == Way::Ours && run.processes == 1);
+    let mut steady: Vec<f64> =
+        steady.map(|run| run.outcome.steady_save_seconds / run.outcome.copy_seconds.max(1e-12)).collect();
+    steady.sort_by(f64::total_cmp);
+    let (first, last) = (options.processes[0], options.processes[options.processes.len() - 1]);
+    BTreeMap::from([
+        ("direct_pin_over_ours_20ms", over(Way::DirectPin, first)),
+        ("direct_pin_over_ours_20ms_most_processes", over(Way::DirectPin, last)),
+        ("direct_pin_huge_over_ours_20ms", over(Way::DirectPinHuge, first)),
+        ("on_demand_over_ours_20ms", over(Way::OnDemand, first)),
+        ("incremental_memset_over_ours_20ms", over(Way::IncrementalMemset, first)),
+        ("ours_over_best_static_max", worst),
+        ("steady_over_memcpy", steady.get(steady.len() / 2).copied().unwrap_or(f64::NAN)),
+    ])
+}
+
+impl Run {
+    fn to_json(&self) -> serde_json::Value {
+        json!({
+            "way": format!("{}, {} at a time, {} ms", self.way.name(), self.processes, self.gap_ms),
+            "processes": self.processes,
+            "gap_ms": self.gap_ms,
+            "blocked_seconds": self.outcome.blocked_seconds(),
+            "blocked_seconds_rounds": self.rounds_seconds,
+            "init_seconds": self.outcome.init_seconds,
+            "save_ms_mean": self.outcome.save_seconds / self.outcome.saves as f64 * 1e3,
+            "take_ms_mean": self.outcome.take_seconds / self.outcome.saves as f64 * 1e3,
+            "details": self.outcome.details,
+        })
+    }
+}
