@@ -101,6 +101,8 @@ pub(crate) struct Memory {
     settings: MemorySettings,
     /// From the start; also what has been handed out, as who writes to it touches it.
     touched_bytes: u64,
+    /// It is to be touched up to here.
+    target_bytes: u64,
     touch: Option<Touch>,
     /// The system has no more.
     is_exhausted: bool,
@@ -136,6 +138,7 @@ impl Memory {
         Self {
             settings,
             touched_bytes: 0,
+            target_bytes: 0,
             touch: None,
             is_exhausted: false,
             pinning: Pinning::Not,
@@ -178,7 +181,9 @@ impl Memory {
 
     /// Somebody begins to write here.
     pub(crate) fn begin_write(&mut self, now: Timestamp, extents: &Extents) -> Begun {
-        if self.writing.is_idle() && self.writing.total_ns(now) > 0 {
+        if !self.writing.is_idle() {
+            self.model.paused(0);
+        } else if self.writing.total_ns(now) > 0 {
             self.model.paused(now.0.saturating_sub(self.writing.changed().0));
         }
         let begun = Begun {
@@ -200,7 +205,7 @@ impl Memory {
             self.model.wrote(Write { bytes, untouched_bytes, ns, touching_ns: touching_ns.min(ns) });
         }
         if self.settings.touching == Touching::Chosen && self.touched_bytes > 0 {
-            self.model.choose();
+            self.model.choose(self.target_bytes.saturating_sub(self.touched_bytes));
         }
     }
 
@@ -257,6 +262,7 @@ impl Planner {
             // Never more than twice what was used, beyond the first stretch: a large limit is no reason to take it all.
             let ahead = memory.settings.ahead_bytes.max(frontier).max(self.bytes_max);
             let target = frontier.saturating_add(ahead).min(limit);
+            memory.target_bytes = target;
             let is_bad_moment = !memory.settings.needs_touch
                 && memory.model.strategy() == Strategy::Sequential
                 && !memory.writing.is_idle();

@@ -164,22 +164,22 @@ impl Model {
         self.write_bytes.add(write.bytes as f64);
         self.writes_since_trial += 1;
         let touched_bytes = write.bytes - write.untouched_bytes;
-        if write.untouched_bytes == 0 {
-            if let Some(meter) = self.touched.meter(write.ns, write.touching_ns) {
-                meter.add(write.bytes, write.ns);
-            }
-        } else if write.untouched_bytes * 4 >= write.bytes {
-            // What the touched part must have taken does not count, as far as that is known.
-            let ns_touched = self.touched_rate().map_or(0.0, |rate| touched_bytes as f64 / rate);
-            let ns = (write.ns as f64 - ns_touched).max(write.ns as f64 / 4.0);
-            if let Some(meter) = self.untouched.meter(write.ns, write.touching_ns) {
-                meter.add(write.untouched_bytes, ns as u64);
-            }
+        let is_mostly_touched = write.untouched_bytes * 4 < write.bytes;
+        // The larger part is measured; what the smaller one must have taken does not count, as far as that is known.
+        let (mut pair, bytes, other_bytes, other_rate) = match is_mostly_touched {
+            true => (self.touched, touched_bytes, write.untouched_bytes, self.untouched_rate()),
+            false => (self.untouched, write.untouched_bytes, touched_bytes, self.touched_rate()),
+        };
+        let other_ns = other_rate.map_or(0.0, |rate| other_bytes as f64 / rate);
+        let ns = (write.ns as f64 - other_ns).max(write.ns as f64 / 4.0) as u64;
+        if let Some(meter) = pair.meter(write.ns, write.touching_ns) {
+            meter.add(bytes, ns);
         }
+        *(if is_mostly_touched { &mut self.touched } else { &mut self.untouched }) = pair;
     }
 
-    /// Looks at the measurements again, after a write.
-    pub(crate) fn choose(&mut self) {
+    /// Looks at the measurements again, after a write, with so much left to be touched.
+    pub(crate) fn choose(&mut self, left_bytes: u64) {
         if self.trial_writes > 0 {
             self.trial_writes -= 1;
             return;
@@ -197,7 +197,11 @@ impl Model {
         let Some(sequential) = self.sequential_ns(bytes, touchable) else {
             return self.set(Strategy::Sequential, Reason::Unmeasured);
         };
-        let concurrent = self.concurrent_ns(bytes, touchable);
+        let left = left_bytes as f64;
+        let concurrent = self.concurrent_ns(bytes, touchable).map(|steady| {
+            let until_all_is_touched = self.until_touched_ns(bytes, gap_ns + sequential, left);
+            until_all_is_touched.map_or(steady, |ns| ns.min(steady))
+        });
         let is_stale = self.writes_since_trial >= WRITES_PER_TRIAL;
         match concurrent {
             Some(concurrent) if !is_stale => {
@@ -233,7 +237,7 @@ impl Model {
     /// How long it takes if touching goes on during the write: then more is ready, but both are slower.
     fn concurrent_ns(&self, bytes: f64, touchable: f64) -> Option<f64> {
         let untouched = self.untouched.contended.rate().or(self.touched.contended.rate())?;
-        let touched = self.touched.contended.rate().unwrap_or(untouched);
+        let touched = self.touched.contended.rate().or(self.touched.alone.rate()).unwrap_or(untouched);
         let touch = self.touch.contended.rate().or(self.touch.alone.rate())?;
         // The longer the write, the more is touched meanwhile, and the shorter the next: a few rounds settle it.
         let mut ns = bytes / untouched;
@@ -242,6 +246,26 @@ impl Model {
             ns = (ns + ready / touched + (bytes - ready) / untouched) / 2.0;
         }
         Some(ns)
+    }
+}
+
+impl Model {
+    /// How long a write takes on average, concurrently, until all that is `left` has been written to: slowly while it is
+    /// being touched, then as fast as touched memory allows. One write comes every `cycle_ns`, or as fast as they can.
+    fn until_touched_ns(&self, bytes: f64, cycle_ns: f64, left: f64) -> Option<f64> {
+        let contended = self.touched.contended.rate().or(self.untouched.contended.rate())?;
+        let touch = self.touch.contended.rate().or(self.touch.alone.rate())?;
+        let alone = self.touched.alone.rate().or_else(|| self.estimated_touched_rate())?;
+        let writes_meanwhile = left / touch / cycle_ns.max(bytes / contended);
+        let slow = (writes_meanwhile * bytes).min(left);
+        (left > 0.0).then(|| (slow / contended + (left - slow) / alone) * bytes / left)
+    }
+
+    /// As long as nothing was written to touched memory by itself: a write to untouched memory touches it and writes.
+    fn estimated_touched_rate(&self) -> Option<f64> {
+        let (untouched, touch) = (self.untouched.alone.rate()?, self.touch.alone.rate()?);
+        let ns_per_byte = 1.0 / untouched - 1.0 / touch;
+        Some(if ns_per_byte > 0.0 { 1.0 / ns_per_byte } else { untouched })
     }
 }
 
@@ -287,7 +311,7 @@ mod tests {
             let touching_ns = if is_concurrent { ns as u64 } else { 0 };
             let untouched_bytes = bytes - from_ready as u64;
             model.wrote(Write { bytes, untouched_bytes, ns: ns as u64, touching_ns });
-            model.choose();
+            model.choose(bytes);
         }
         model
     }
@@ -314,10 +338,35 @@ mod tests {
     }
 
     #[test]
+    fn much_disturbance_is_worth_it_if_it_ends_soon() {
+        // Writes follow each other without a pause. Touching while they go on makes them slower than writing to untouched
+        // memory, but there is much left to be written after all has been touched.
+        let chosen = |left_bytes| {
+            let mut model = Model::new(Strategy::Sequential, Reason::Unmeasured);
+            model.touched(100 * MIB, 10 * MIB, 0);
+            for _ in 0..8 {
+                let touching_ns = if model.strategy() == Strategy::Concurrent { 64 * MIB } else { 0 };
+                let ns = if touching_ns > 0 { 64 * MIB } else { 43 * MIB };
+                model.paused(0);
+                model.wrote(Write { bytes: 128 * MIB, untouched_bytes: 128 * MIB, ns, touching_ns });
+                if touching_ns > 0 {
+                    model.touched(6 * 64 * MIB, ns, ns);
+                }
+                model.choose(left_bytes);
+            }
+            model
+        };
+        let model = chosen(32 << 30);
+        assert_eq!(model.strategy(), Strategy::Concurrent, "{}", model.reason());
+        let model = chosen(64 * MIB);
+        assert_eq!(model.strategy(), Strategy::Sequential, "{}", model.reason());
+    }
+
+    #[test]
     fn nothing_is_chosen_before_anything_is_measured() {
         let mut model = Model::new(Strategy::Sequential, Reason::Unmeasured);
         model.wrote(Write { bytes: MIB, untouched_bytes: MIB, ns: 1000, touching_ns: 0 });
-        model.choose();
+        model.choose(MIB);
         assert_eq!(model.reason(), Reason::Unmeasured);
     }
 

@@ -22,6 +22,9 @@ const UNMEASURED: f64 = 0.5;
 const TRIAL_AFTER_MIN: u32 = 32;
 const TRIAL_AFTER_MAX: u32 = 1024;
 
+/// Memory that cannot be had faster than this, in bytes per nanosecond, is likely to be slower than a disk.
+const SLOW_MEMORY: f64 = 1.0;
+
 /// The layers below the front, best first.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Ranks {
@@ -167,20 +170,19 @@ impl Planner {
         let Some(memory) = self.layers[0].memory.as_ref().filter(|memory| !memory.settings().needs_touch) else {
             return false;
         };
-        let (Some(touched), Some(untouched)) = (memory.model.touched_rate(), memory.model.untouched_rate()) else {
-            return false;
-        };
+        let Some(untouched) = memory.model.untouched_rate() else { return false };
         match self.best_write_rate() {
             Some(below) => untouched * 2.0 < below,
-            // Worth a look, if it is so much slower than memory in use.
-            None => untouched * 8.0 < touched && self.layers.len() > 1,
+            // Not measured yet: worth a look.
+            None => untouched < SLOW_MEMORY && self.layers.len() > 1,
         }
     }
 
     /// How long a write of `bytes` to the front takes, `untouched` of them in new memory.
     pub(crate) fn fill_ns(&self, bytes: u64, untouched: u64) -> Option<f64> {
         let model = &self.layers[0].memory.as_ref()?.model;
-        Some((bytes - untouched) as f64 / model.touched_rate()? + untouched as f64 / model.untouched_rate()?)
+        let touched_ns = model.touched_rate().map_or(0.0, |rate| (bytes - untouched) as f64 / rate);
+        Some(touched_ns + untouched as f64 / model.untouched_rate()?)
     }
 
     /// How long it takes until `bytes` more have sunk from the front.

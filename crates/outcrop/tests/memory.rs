@@ -1,0 +1,159 @@
+//! Host memory of a tape: touched when it pays, pinned when all of it is touched, and what happens where that is refused.
+
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use outcrop::{Pinning, SpanKind, Strategy, Tape, Touching, layers::Turn};
+
+const MIB: u64 = 1 << 20;
+
+/// Waits, up to half a minute, until something is so.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < Duration::from_secs(30), "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn pinning(tape: &Tape) -> Pinning {
+    tape.stats().layers[0].memory.unwrap().pinning
+}
+
+/// Kibibytes that this process has locked.
+fn locked_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmLck:")).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+fn fill(tape: &mut Tape, steps: u64) {
+    (0..steps).for_each(|step| tape.save(step, &vec![step; MIB as usize / 8]).unwrap());
+}
+
+#[test]
+fn all_memory_is_pinned_in_one_piece_once_it_has_been_touched() {
+    let mut tape = Tape::builder().host(16 * MIB).open().unwrap();
+    fill(&mut tape, 1);
+    // What is used, and as much again as the first stretch: that is all of it here.
+    until("pinned", || matches!(pinning(&tape), Pinning::Done | Pinning::Refused));
+    if pinning(&tape) == Pinning::Done {
+        assert!(locked_kib() >= 16 * 1024, "{} KiB are locked", locked_kib());
+    } else {
+        let refusal = tape.stats().layers[0].pin_refusal.clone().unwrap();
+        println!("not checked: this process may not pin 16 MiB: {refusal}");
+    }
+    assert_eq!(tape.stats().layers[0].memory.unwrap().touched_bytes, 16 * MIB);
+    assert_eq!(*tape.take::<u64>(0).unwrap(), vec![0; MIB as usize / 8]);
+}
+
+#[test]
+fn a_tape_that_is_not_to_be_pinned_is_not() {
+    let mut tape = Tape::builder().host(8 * MIB).pin(false).open().unwrap();
+    fill(&mut tape, 8);
+    assert_eq!(pinning(&tape), Pinning::Not);
+}
+
+/// Set in a child that may lock next to nothing.
+const CHILD: &str = "OUTCROP_TEST_NO_MEMLOCK";
+
+#[test]
+fn a_limit_that_forbids_pinning_is_a_sentence_with_the_remedy_and_no_failure() {
+    if std::env::var_os(CHILD).is_none() {
+        let name = "a_limit_that_forbids_pinning_is_a_sentence_with_the_remedy_and_no_failure";
+        let program = std::env::current_exe().unwrap();
+        let limited = |arguments: &[&str]| {
+            let mut command = Command::new(arguments[0]);
+            command.args(&arguments[1..]).arg(&program).args(["--exact", name, "--nocapture"]).env(CHILD, "1");
+            command.output()
+        };
+        let is_root = rustix::process::geteuid().is_root();
+        let limit = ["prlimit", "--memlock=65536:65536"];
+        let output = match is_root {
+            true => limited(&["setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock", limit[0], limit[1]]),
+            false => limited(&limit),
+        };
+        let output = output.expect("setpriv and prlimit are in util-linux");
+        let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+        return;
+    }
+    let mut tape = Tape::builder().host(8 * MIB).open().unwrap();
+    fill(&mut tape, 8);
+    until("refused", || pinning(&tape) == Pinning::Refused);
+    let refusal = tape.stats().layers[0].pin_refusal.clone().unwrap();
+    assert!(refusal.contains("ulimit -l"), "{refusal}");
+    for step in (0..8).rev() {
+        assert_eq!(*tape.take::<u64>(step).unwrap(), vec![step; MIB as usize / 8]);
+    }
+}
+
+/// Set in a child that has a directory of its own to wait for turns in.
+const TURNS: &str = "OUTCROP_NODE_DIR";
+
+#[test]
+fn pinning_waits_for_its_turn_while_saves_go_on() {
+    if std::env::var_os(TURNS).is_none() {
+        let turns = tempfile::tempdir().unwrap();
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "pinning_waits_for_its_turn_while_saves_go_on", "--nocapture"]).env(TURNS, turns.path());
+        let output = child.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+        return;
+    }
+    let turn = Turn::wait("pin").unwrap();
+    let mut tape = Tape::builder().host(8 * MIB).open().unwrap();
+    fill(&mut tape, 8);
+    until("under way", || pinning(&tape) == Pinning::UnderWay);
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(pinning(&tape), Pinning::UnderWay, "it is not its turn");
+    assert_eq!(*tape.take::<u64>(7).unwrap(), vec![7; MIB as usize / 8]);
+    // A tape that is closed while it waits does not wait any longer.
+    let mut other = Tape::builder().host(8 * MIB).open().unwrap();
+    fill(&mut other, 8);
+    until("under way", || pinning(&other) == Pinning::UnderWay);
+    drop(other);
+    drop(turn);
+    until("its turn", || pinning(&tape) != Pinning::UnderWay);
+}
+
+#[test]
+fn the_strategy_and_its_reason_are_in_the_statistics_and_in_the_timeline() {
+    let mut tape = Tape::builder().host(64 * MIB).touching(Touching::Concurrent).trace(true).open().unwrap();
+    fill(&mut tape, 4);
+    let memory = tape.stats().layers[0].memory.unwrap();
+    assert_eq!((memory.strategy, memory.reason.to_string().as_str()), (Strategy::Concurrent, "as set"));
+    let mut tape = Tape::builder().host(256 * MIB).trace(true).open().unwrap();
+    for step in 0..12u64 {
+        tape.save(step, &vec![step; MIB as usize]).unwrap();
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let memory = tape.stats().layers[0].memory.unwrap();
+    assert!(memory.touch_rate.is_some() && memory.touched_rate.is_some(), "{memory:?}");
+    let spans = tape.trace().spans();
+    let notes: Vec<_> = spans.iter().filter(|span| span.kind == SpanKind::Strategy).map(|span| &span.note).collect();
+    assert!(!notes.is_empty() && notes.iter().all(|note| note.as_ref().is_some_and(|note| note.contains(": "))));
+    assert!(spans.iter().any(|span| span.kind == SpanKind::Touch));
+}
+
+#[test]
+fn a_tape_that_touches_nothing_ahead_takes_only_what_is_used() {
+    let mut tape = Tape::builder().host(64 * MIB).touching(Touching::Never).trace(true).open().unwrap();
+    fill(&mut tape, 4);
+    assert_eq!(tape.stats().layers[0].memory.unwrap().touched_bytes, 4 * MIB);
+    assert!(tape.trace().spans().iter().all(|span| span.kind != SpanKind::Touch));
+}
+
+#[test]
+fn layers_count_what_was_found_on_them() {
+    let scratch = tempfile::tempdir().unwrap();
+    let mut tape = Tape::builder().host(4 * MIB).dir(scratch.path(), "64 MiB").open().unwrap();
+    fill(&mut tape, 16);
+    assert_eq!(*tape.take::<u64>(0).unwrap(), vec![0; MIB as usize / 8]);
+    assert_eq!(*tape.take::<u64>(15).unwrap(), vec![15; MIB as usize / 8]);
+    let layers = tape.stats().layers;
+    assert_eq!((layers[0].hits, layers[0].misses, layers[1].hits, layers[1].misses), (1, 1, 1, 0));
+}
