@@ -14,7 +14,7 @@ use outcrop_plan::{
 use smallvec::SmallVec;
 
 use crate::{
-    Error, Layout, Result, Span, SpanKind, Trace,
+    Error, Layout, Result, Span, SpanKind, Trace, device,
     log::Recorder,
     stats::{Busy, LayerStats},
 };
@@ -128,9 +128,16 @@ pub(crate) enum Chore {
 /// What the program waited for.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    Lent(Slot),
-    Handed(Sealed),
+    Lent(Front<Slot>),
+    Handed(Front<Sealed>),
     Refused(Refusal),
+}
+
+/// A place in the front: memory that the program can address, or where it begins in that of a device.
+#[derive(Debug)]
+pub(crate) enum Front<M> {
+    Host(M),
+    Device(u64),
 }
 
 /// What a layer has done.
@@ -222,26 +229,34 @@ impl Shared {
         match action {
             Action::Lend { id, at } => {
                 let bytes = core.planner.bytes(id);
-                let host = self.host_at(0).expect("the front is host memory");
-                let slot = host.slot(at, bytes).expect("the plan lends what is free");
-                core.answer(id, Answer::Lent(slot));
+                let slot = self.host_at(0).map(|host| host.slot(at, bytes).expect("the plan lends what is free"));
+                core.answer(id, Answer::Lent(slot.map_or(Front::Device(at), Front::Host)));
             }
             Action::Hand(id) => {
-                let sealed = core.sealed(id)[0].clone();
-                core.answer(id, Answer::Handed(sealed));
+                let at = core.planner.place_in_front(id).expect("the plan hands over what is in the front");
+                let sealed = self.host_at(0).map(|_| core.sealed(id)[0].clone());
+                core.answer(id, Answer::Handed(sealed.map_or(Front::Device(at), Front::Host)));
             }
             Action::Refuse { id, why } => core.answer(id, Answer::Refused(why)),
             Action::Evict { id, layer } if self.host_at(layer).is_some() => drop(core.take_sealed(id)),
             Action::Evict { .. } => {}
-            Action::Slide { id, to } => {
-                let mut sealed = core.take_sealed(id).expect("the plan slides what is there");
-                let host = self.host_at(0).expect("the front is host memory");
-                let slid = host.slide(sealed.remove(0), to).expect("the plan slides what nobody uses");
-                core.set_sealed(id, Pieces::from_elem(slid, 1));
-            }
+            Action::Slide { id, from, to } => self.slide(core, id, from, to),
             Action::Move { id, from, to, purpose } => self.queue(core, id, (from, to), purpose),
             Action::Touch { layer, range } => core.add_chore(Chore::Touch(layer, range)),
             Action::Pin { layer } => core.add_chore(Chore::Pin(layer)),
+        }
+    }
+
+    fn slide(&self, core: &mut Core, id: SnapshotId, from: u64, to: u64) {
+        if let Some(host) = self.host_at(0) {
+            let mut sealed = core.take_sealed(id).expect("the plan slides what is there");
+            let slid = host.slide(sealed.remove(0), to).expect("the plan slides what nobody uses");
+            core.set_sealed(id, Pieces::from_elem(slid, 1));
+        } else if let Err(error) = device::slide(&*self.layers[0], from..from + core.planner.bytes(id), to) {
+            // The plan holds the bytes to be there, and they are not.
+            tracing::error!(%error, "device memory cannot be moved together");
+            core.layers[0].stats.fault = Some(error.to_string());
+            core.has_stopped = true;
         }
     }
 

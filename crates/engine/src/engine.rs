@@ -69,10 +69,11 @@ pub struct Engine {
 impl Engine {
     /// Starts an engine over these layers, ranked fastest first, and gives the first handle to it.
     ///
-    /// The first layer that is host memory becomes the front; the others keep their order below it.
+    /// The first layer that is device or host memory becomes the front; the others keep their order below it.
     pub fn open(mut layers: Vec<Arc<dyn Layer>>, options: &Options) -> Result<Handle> {
-        let front = layers.iter().position(|layer| layer.host().is_some()).ok_or_else(|| {
-            Error::Stack("a tape needs host memory to save into; add a host layer, such as host(\"1 GiB\")".into())
+        let is_memory = |layer: &Arc<dyn Layer>| layer.host().is_some() || layer.device().is_some();
+        let front = layers.iter().position(is_memory).ok_or_else(|| {
+            Error::Stack("a tape needs host memory or a device to save into; add a host layer, such as host(\"1 GiB\")".into())
         })?;
         let mut rates = options.rates.clone();
         rates.resize(layers.len(), Rates::default());
@@ -84,7 +85,7 @@ impl Engine {
                 layers.len()
             )));
         }
-        let host = layers[0].host().expect("it was found to be host memory").clone();
+        let host = layers.iter().enumerate().find_map(|(index, layer)| Some((index, layer.host()?.clone())));
         let settings = settings(&layers, &rates, options);
         let recorder = options.log.as_deref().map(|path| Recorder::create(path, &settings)).transpose()?;
         let core = Core {
@@ -113,7 +114,7 @@ impl Engine {
             work: Condvar::new(),
             answered: Condvar::new(),
             layers,
-            host: Some((0, host)),
+            host,
             copier: options.copy_threads.map_or_else(Copier::default, Copier::new),
             trace: Trace::new(options.is_traced),
             calls: CallCount::default(),
@@ -181,16 +182,31 @@ impl Engine {
 
 /// What the planner is to work with.
 fn settings(layers: &[Arc<dyn Layer>], rates: &[Rates], options: &Options) -> Settings {
+    let host = layers.iter().position(|layer| layer.host().is_some());
     let of_layer = |(index, layer): (usize, &Arc<dyn Layer>)| {
         let settings = LayerSettings {
             write_rate: rates[index].write,
             read_rate: rates[index].read,
             ..LayerSettings::new(layer.capacity())
         };
-        match layer.host() {
-            Some(_) if index == 0 => settings.with_memory(MemorySettings {
+        let is_host = Some(index) == host;
+        match layer.device() {
+            // To go on to other memory costs nothing that lasts, and leaves room here.
+            Some(device) if index == 0 => {
+                let drain_above_bytes = if layers.len() > 1 { 0 } else { settings.drain_above_bytes };
+                LayerSettings { drain_above_bytes, ..settings }.with_memory(MemorySettings {
+                    piece_bytes: device.chunk_bytes(),
+                    ahead_bytes: u64::MAX,
+                    touching: Touching::Concurrent,
+                    needs_touch: true,
+                    pins: false,
+                })
+            }
+            // Below a device it is worth having all of it ready, for only then it can be registered.
+            _ if is_host => settings.with_memory(MemorySettings {
                 touching: options.touching,
                 pins: !options.is_unpinned,
+                ahead_bytes: if index > 0 { u64::MAX } else { MemorySettings::new().ahead_bytes },
                 ..MemorySettings::new()
             }),
             _ => settings,

@@ -5,12 +5,13 @@ use std::{
     sync::{Arc, OnceLock, Weak, atomic::Ordering::Relaxed},
 };
 
-use outcrop_layers::{Sealed, Slot, aligned};
+use outcrop_layers::{DeviceLayer, Sealed, Slot, aligned};
 use outcrop_plan::{Event, Refusal, SnapshotId};
 
 use crate::{
     Error, Layout, Result, Span, SpanKind, Stats,
-    core::{Answer, Core, Pieces, Saved, Shared, Snapshot},
+    core::{Answer, Core, Front, Pieces, Saved, Shared, Snapshot},
+    device::Desk,
     engine::Engine,
 };
 
@@ -23,16 +24,30 @@ pub struct Handle {
     number: u32,
     /// When the last call ended: what lies between two calls is the program's own work.
     idle_since_ns: u64,
+    /// Where device memory is put for the program to look at.
+    desk: Desk,
+}
+
+/// A snapshot in the front, for as long as somebody looks at it.
+pub enum View<'a> {
+    /// In host memory.
+    Host(&'a [u8]),
+    /// In device memory, at this place.
+    Device(&'a DeviceLayer, Range<u64>),
 }
 
 impl Handle {
     pub(crate) fn first(engine: Engine) -> Self {
         let idle_since_ns = engine.shared.now_ns();
-        Self { engine: Arc::new(engine), number: 0, idle_since_ns }
+        Self { engine: Arc::new(engine), number: 0, idle_since_ns, desk: Desk::default() }
     }
 
-    /// Gives a slot to fill for a new snapshot. Waits for room if there is none.
+    /// Gives a slot to fill for a new snapshot. Waits for room if there is none. Only where the front is host memory.
     pub fn lend(&mut self, key: u64, layout: Layout) -> Result<Lent> {
+        if self.device().is_some() {
+            let what = "this tape begins in device memory, which cannot be lent to the program; save instead";
+            return Err(Error::Stack(what.to_owned()));
+        }
         let start_ns = self.begin_call();
         let result = self.lend_slot(key, layout, false);
         self.end_call(SpanKind::Save, key, start_ns);
@@ -41,20 +56,50 @@ impl Handle {
 
     /// Saves `parts`, the regions of `layout`, by copying them.
     pub fn save(&mut self, key: u64, layout: Layout, parts: &[&[u8]]) -> Result<()> {
-        let start_ns = self.begin_call();
-        let result = self.lend_slot(key, layout, true).map(|mut lent| {
+        self.save_with(key, layout, |handle, lent| {
             let ranges: Vec<Range<usize>> = lent.layout().regions().iter().map(|region| region.range.clone()).collect();
             for (range, part) in ranges.into_iter().zip(parts) {
-                self.engine.shared.copier.copy(&mut lent[range], part);
+                match (lent.device_at(), handle.device()) {
+                    (Some(at), Some(device)) => device.copy_in(at + range.start as u64, part)?,
+                    _ => handle.shared().copier.copy(&mut lent[range], part),
+                }
             }
+            Ok(())
+        })
+    }
+
+    /// Saves a snapshot of one region that `store` copies into the device memory in which this tape begins.
+    pub fn save_from_device(
+        &mut self,
+        key: u64,
+        layout: Layout,
+        store: impl FnOnce(&DeviceLayer, u64) -> outcrop_layers::Result<()>,
+    ) -> Result<()> {
+        self.need_device()?;
+        self.save_with(key, layout, |handle, lent| {
+            let place = lent.device_at().zip(handle.device());
+            Ok(place.map_or(Ok(()), |(at, device)| store(device, at))?)
+        })
+    }
+
+    fn save_with(
+        &mut self,
+        key: u64,
+        layout: Layout,
+        fill: impl FnOnce(&Self, &mut Lent) -> Result<()>,
+    ) -> Result<()> {
+        let start_ns = self.begin_call();
+        let result = self.lend_slot(key, layout, true).and_then(|mut lent| {
+            fill(self, &mut lent)?;
             lent.seal();
+            Ok(())
         });
         self.end_call(SpanKind::Save, key, start_ns);
         result
     }
 
     /// Hands over a snapshot, for the last time if `consume`. Waits until it is in the front. If `check` does not like
-    /// its layout, nothing happens.
+    /// its layout, nothing happens. From device memory it is a copy, from host memory it is not.
     pub fn read<E: From<Error>>(
         &mut self,
         key: u64,
@@ -62,9 +107,52 @@ impl Handle {
         check: impl FnOnce(&Layout) -> std::result::Result<(), E>,
     ) -> std::result::Result<Held, E> {
         let start_ns = self.begin_call();
-        let result = self.read_slot(key, consume, check);
+        let result = self.read_slot(key, consume, check).and_then(|held| self.put_on_desk(held).map_err(E::from));
         self.end_call(SpanKind::Take, key, start_ns);
         result
+    }
+
+    /// As [`read`](Self::read), but only for as long as `look` looks at it, wherever it is.
+    pub fn read_with<E: From<Error>>(
+        &mut self,
+        key: u64,
+        consume: bool,
+        check: impl FnOnce(&Layout) -> std::result::Result<(), E>,
+        look: impl FnOnce(View<'_>) -> outcrop_layers::Result<()>,
+    ) -> std::result::Result<(), E> {
+        let start_ns = self.begin_call();
+        let result = self.read_slot(key, consume, check).and_then(|held| {
+            let view = match (held.device_at, self.device()) {
+                (Some(at), Some(device)) => View::Device(device, at..at + held.saved.layout.bytes() as u64),
+                _ => View::Host(&held),
+            };
+            look(view).map_err(|error| E::from(Error::Layer(error)))
+        });
+        self.end_call(SpanKind::Take, key, start_ns);
+        result
+    }
+
+    /// The device memory in which this tape begins, if it does.
+    pub fn device(&self) -> Option<&DeviceLayer> {
+        self.shared().layers[0].device()
+    }
+
+    /// An error if this tape does not begin in device memory.
+    pub fn need_device(&self) -> Result<()> {
+        let what = "this tape begins in host memory; for buffers of a device give it a device layer first";
+        self.device().map(drop).ok_or_else(|| Error::Stack(what.to_owned()))
+    }
+
+    /// Brings what lies in device memory to where the program can read it; its place there is free again.
+    fn put_on_desk(&mut self, mut held: Held) -> Result<Held> {
+        let Some(at) = held.device_at else { return Ok(held) };
+        let mut slot = self.desk.slot(held.saved.layout.bytes())?;
+        if let Some(device) = self.device() {
+            device.copy_out(at, &mut slot[..held.saved.layout.bytes()])?;
+        }
+        held.give_back();
+        held.sealed = Some(slot.seal());
+        Ok(held)
     }
 
     /// Forgets a snapshot.
@@ -111,9 +199,9 @@ impl Handle {
             self.add_span(SpanKind::Wait, key, waited);
         }
         match answer {
-            Answer::Lent(slot) => {
+            Answer::Lent(place) => {
                 let saved = Arc::new(Saved { key, layout, checksum: OnceLock::new() });
-                Ok(Lent { shared: Arc::downgrade(&self.engine.shared), id, saved, slot: Some(slot) })
+                Ok(Lent { shared: Arc::downgrade(&self.engine.shared), id, saved, place: Some(place) })
             }
             Answer::Refused(why) => Err(self.refusal(&core, key, bytes, why)),
             Answer::Handed(_) => unreachable!("who asks for room is lent a slot or refused"),
@@ -134,12 +222,12 @@ impl Handle {
         shared.tell(&mut core, Event::Wanted { id, consume });
         let (mut core, answer, _) = shared.wait(core, id)?;
         match answer {
-            Answer::Handed(sealed) => {
+            Answer::Handed(place) => {
                 shared.calls.reads.fetch_add(1, Relaxed);
                 if consume {
                     core.snapshots.remove(&id);
                 }
-                Ok(Held { shared: Arc::downgrade(&self.engine.shared), id, saved, sealed: Some(sealed) })
+                Ok(Held::new(Arc::downgrade(&self.engine.shared), id, saved, place))
             }
             Answer::Refused(why) => Err(self.refusal(&core, key, aligned(saved.layout.bytes() as u64), why).into()),
             Answer::Lent(_) => unreachable!("who reads is handed a slot or refused"),
@@ -150,7 +238,7 @@ impl Handle {
         let layers = &self.shared().layers;
         let fault = |layer: usize| core.layers[layer].stats.fault.clone();
         match why {
-            Refusal::TooLarge => Error::TooLarge { key, bytes, capacity: layers[0].capacity() },
+            Refusal::TooLarge => Error::TooLarge { key, bytes, capacity: core.planner.limit_bytes(0) },
             Refusal::Held => Error::Held { key, held: core.held() },
             Refusal::Gone => Error::Missing { key },
             Refusal::Damaged(layer) => Error::Damaged { key, layer: layers[layer].name().to_owned() },
@@ -203,7 +291,7 @@ impl Clone for Handle {
     fn clone(&self) -> Self {
         let number = self.engine.change_handles(1);
         let idle_since_ns = self.shared().now_ns();
-        Self { engine: Arc::clone(&self.engine), number, idle_since_ns }
+        Self { engine: Arc::clone(&self.engine), number, idle_since_ns, desk: Desk::default() }
     }
 }
 
@@ -218,7 +306,7 @@ pub struct Lent {
     shared: Weak<Shared>,
     id: SnapshotId,
     saved: Arc<Saved>,
-    slot: Option<Slot>,
+    place: Option<Front<Slot>>,
 }
 
 impl Lent {
@@ -230,17 +318,21 @@ impl Lent {
     /// As [`seal`](Self::seal), but keeps the slot in hand, to read what was computed.
     pub fn seal_and_keep(mut self) -> Held {
         let sealed = self.make_snapshot(true);
-        Held { shared: self.shared.clone(), id: self.id, saved: Arc::clone(&self.saved), sealed }
+        let (shared, saved) = (self.shared.clone(), Arc::clone(&self.saved));
+        Held { shared, id: self.id, saved, sealed, device_at: None }
     }
 
     fn make_snapshot(&mut self, keep: bool) -> Option<Sealed> {
-        let sealed = self.slot.take()?.seal();
+        let sealed = match self.place.take()? {
+            Front::Host(slot) => Some(slot.seal()),
+            Front::Device(_) => None,
+        };
         // No other share in the slot may outlast the call: the plan takes the place for free when it has evicted it.
-        let kept = keep.then(|| sealed.clone());
+        let kept = sealed.as_ref().filter(|_| keep).cloned();
         if let Some(shared) = self.shared.upgrade() {
             shared.calls.saves.fetch_add(1, Relaxed);
             shared.calls.saved_bytes.fetch_add(self.saved.layout.bytes() as u64, Relaxed);
-            let sealed = Some(Pieces::from_elem(sealed, 1));
+            let sealed = sealed.map(|sealed| Pieces::from_elem(sealed, 1));
             let snapshot = Snapshot { saved: Arc::clone(&self.saved), sealed };
             let mut core = shared.lock();
             core.snapshots.insert(self.id, snapshot);
@@ -253,28 +345,40 @@ impl Lent {
     pub fn layout(&self) -> &Layout {
         &self.saved.layout
     }
+
+    /// Where it begins in device memory, if it lies there.
+    fn device_at(&self) -> Option<u64> {
+        match self.place {
+            Some(Front::Device(at)) => Some(at),
+            _ => None,
+        }
+    }
 }
 
 impl Deref for Lent {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        let bytes = self.saved.layout.bytes();
-        self.slot.as_deref().map_or(&[], |slot| &slot[..bytes])
+        match &self.place {
+            Some(Front::Host(slot)) => &slot[..self.saved.layout.bytes()],
+            _ => &[],
+        }
     }
 }
 
 impl DerefMut for Lent {
     fn deref_mut(&mut self) -> &mut [u8] {
-        let bytes = self.saved.layout.bytes();
-        self.slot.as_deref_mut().map_or(&mut [], |slot| &mut slot[..bytes])
+        match &mut self.place {
+            Some(Front::Host(slot)) => &mut slot[..self.saved.layout.bytes()],
+            _ => &mut [],
+        }
     }
 }
 
 impl Drop for Lent {
     fn drop(&mut self) {
         // A slot is given back before the planner hears of it, or it might be lent again too early.
-        let was_lent = self.slot.take().is_some();
+        let was_lent = self.place.take().is_some();
         if let Some(shared) = self.shared.upgrade().filter(|_| was_lent) {
             shared.tell(&mut shared.lock(), Event::Abandoned(self.id));
         }
@@ -287,9 +391,19 @@ pub struct Held {
     id: SnapshotId,
     saved: Arc<Saved>,
     sealed: Option<Sealed>,
+    /// Where it begins in device memory, if it lies there.
+    device_at: Option<u64>,
 }
 
 impl Held {
+    fn new(shared: Weak<Shared>, id: SnapshotId, saved: Arc<Saved>, place: Front<Sealed>) -> Self {
+        let (sealed, device_at) = match place {
+            Front::Host(sealed) => (Some(sealed), None),
+            Front::Device(at) => (None, Some(at)),
+        };
+        Self { shared, id, saved, sealed, device_at }
+    }
+
     /// How the regions lie in the slot.
     pub fn layout(&self) -> &Layout {
         &self.saved.layout
@@ -298,6 +412,15 @@ impl Held {
     /// The program's name for it.
     pub fn key(&self) -> u64 {
         self.saved.key
+    }
+
+    /// Gives its place in the front back, once.
+    fn give_back(&mut self) {
+        drop(self.sealed.take());
+        self.device_at = None;
+        if let Some(shared) = std::mem::take(&mut self.shared).upgrade() {
+            shared.give_back(self.id);
+        }
     }
 }
 
@@ -312,9 +435,6 @@ impl Deref for Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        drop(self.sealed.take());
-        if let Some(shared) = self.shared.upgrade() {
-            shared.give_back(self.id);
-        }
+        self.give_back();
     }
 }

@@ -18,7 +18,10 @@ pub(crate) fn begin(shared: &Arc<Shared>, layer: LayerIndex) {
             tracing::warn!(%error, "memory is pinned without waiting for other programs");
         }
         let Some(shared) = weak.upgrade() else { return };
-        let result = shared.layers[layer].pin();
+        let result = match (shared.layers[0].device(), shared.layers[layer].host()) {
+            (Some(device), Some(host)) => device.register(host),
+            _ => shared.layers[layer].pin(),
+        };
         drop(turn);
         if let Err(error) = &result {
             tracing::warn!(%error, "memory stays unpinned");

@@ -2,6 +2,8 @@
 
 use std::{io, ops::Range, path::PathBuf};
 
+use crate::DeviceKind;
+
 /// The outcome of what a layer was asked to do.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -53,6 +55,32 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
+    /// There is no more memory now. What has been touched before can be used as before.
+    #[error("{layer}: no memory for {bytes} more bytes: {limit}; free some, or set a lower limit")]
+    Exhausted {
+        /// The layer's name.
+        layer: String,
+        /// The bytes asked for.
+        bytes: u64,
+        /// What there is, and why not more.
+        limit: String,
+    },
+    /// Shared memory was to be used that has not been touched.
+    #[error("{layer}: bytes {} to {} have no memory yet; touch them first", range.start, range.end)]
+    Untouched {
+        /// The layer's name.
+        layer: String,
+        /// The bytes asked for.
+        range: Range<u64>,
+    },
+    /// A buffer that processes share cannot be used.
+    #[error("cannot share memory through {}: {reason}", path.display())]
+    Segment {
+        /// Its file.
+        path: PathBuf,
+        /// Why, and what can be done.
+        reason: String,
+    },
     /// This user may not pin that much memory.
     #[error(
         "cannot pin {bytes} bytes of host memory: {source}; at most {limit_bytes} bytes may be locked: raise the limit \
@@ -66,6 +94,70 @@ pub enum Error {
         limit_bytes: u64,
         /// What the system said.
         source: io::Error,
+    },
+    /// What would drive devices of this kind is not there.
+    #[error("no {kind} driver ({library}) on this machine: {reason}; install it, or do without a {kind} device")]
+    NoDriver {
+        /// What kind of devices.
+        kind: DeviceKind,
+        /// The library that was looked for.
+        library: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// There are fewer devices of this kind.
+    #[error("no {kind} device {index} on this machine: there are {count}, counted from 0")]
+    NoDevice {
+        /// What kind of devices.
+        kind: DeviceKind,
+        /// The one asked for.
+        index: usize,
+        /// How many there are.
+        count: usize,
+    },
+    /// The device gives no memory.
+    #[error("{device}: cannot provide {bytes} bytes of device memory: {reason}; set a lower limit")]
+    DeviceFull {
+        /// The device's name.
+        device: String,
+        /// The bytes asked for.
+        bytes: u64,
+        /// What the driver said.
+        reason: String,
+    },
+    /// The device is gone, and with it all that it held. Memory of the host is as it was.
+    #[error("{device}: the device is lost, and what it held with it: {reason}; the program must open it anew")]
+    DeviceLost {
+        /// The device's name.
+        device: String,
+        /// What the driver said first.
+        reason: String,
+    },
+    /// Device memory was used before the device has provided it.
+    #[error("{layer}: bytes {} to {} are not all mapped yet; touch them first", range.start, range.end)]
+    Unmapped {
+        /// The layer's name.
+        layer: String,
+        /// The bytes asked for.
+        range: Range<u64>,
+    },
+    /// More was asked of a buffer than it has.
+    #[error("{device}: bytes {} to {} are not all in a buffer of {bytes} bytes", range.start, range.end)]
+    BufferTooSmall {
+        /// The device's name.
+        device: String,
+        /// The bytes asked for.
+        range: Range<u64>,
+        /// The bytes there are.
+        bytes: u64,
+    },
+    /// A buffer belongs elsewhere.
+    #[error("{device}: the buffer belongs to {other}; copy it by way of host memory")]
+    OtherDevice {
+        /// The device's name.
+        device: String,
+        /// The name of the device that the buffer belongs to.
+        other: String,
     },
     /// A directory cannot be used.
     #[error("cannot use directory {}: {attempt}: {source}; {remedy}", path.display())]

@@ -4,57 +4,78 @@
 //! [`Sealed`] the shared right to read it; no two slots ever overlap, whatever the caller asks for, so that everything
 //! above this file is safe code.
 
+mod mapping;
+mod shared;
+
 use std::{
-    collections::BTreeMap,
-    fmt, io,
+    fmt,
     ops::{Deref, DerefMut, Range},
-    ptr::{self, NonNull},
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
+    path::Path,
+    ptr,
+    sync::Arc,
 };
 
-use rustix::{
-    io::Errno,
-    mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap_anonymous, munmap},
-    process::{Resource, getrlimit},
+pub(crate) use mapping::Mapping;
+use shared::Segment;
+
+use crate::{
+    Error, Layer, Result, layer,
+    node::{self, Node},
 };
 
-use crate::{Error, Layer, Result, layer};
-
-/// Huge pages are this large; the mapping starts at a multiple of it.
-const HUGE_PAGE: usize = 2 << 20;
-
-/// Memory of this process, usable at once, untouched.
+/// Host memory, usable at once and untouched; or, if it is shared, usable piece by piece.
 #[derive(Debug, Clone)]
 pub struct Host {
     mapping: Arc<Mapping>,
 }
 
 impl Host {
-    /// Reserves `bytes`, rounded up to whole units.
+    /// Reserves `bytes` of memory of this process alone, rounded up to whole units. Less, with a warning, if so much is
+    /// not free at the moment: see `capacity`.
     pub fn new(bytes: u64) -> Result<Self> {
-        Ok(Self { mapping: Arc::new(Mapping::new(layer::aligned(bytes))?) })
+        Ok(Self { mapping: Arc::new(Mapping::private(layer::aligned(bytes))?) })
+    }
+
+    /// Reserves up to `bytes_mine` out of `bytes_total` that all processes share which name the same buffer, belong to the
+    /// same user, and run on this machine. They must be told the same total.
+    ///
+    /// Nothing can be used before it has been touched, and what is touched must be free in the buffer: see
+    /// [`needs_touch`](Self::needs_touch) and [`release`](Self::release).
+    pub fn shared(name: &str, bytes_total: u64, bytes_mine: u64) -> Result<Self> {
+        Self::shared_in(&node::usual_directory(), name, bytes_total, bytes_mine)
+    }
+
+    /// As `shared`, among processes that meet in `directory`.
+    pub fn shared_in(directory: &Path, name: &str, bytes_total: u64, bytes_mine: u64) -> Result<Self> {
+        node::check_name(directory, name)?;
+        let bytes = layer::aligned(bytes_mine);
+        let node = Node::open(directory)?;
+        let segment = Segment::join(node, name, bytes_total, bytes)?;
+        Ok(Self { mapping: Arc::new(Mapping::shared(name, bytes, segment)?) })
+    }
+
+    /// Whether its memory cannot be used before it has been touched.
+    pub fn needs_touch(&self) -> bool {
+        self.mapping.chunk_bytes().is_some()
+    }
+
+    /// It is best touched in multiples of this.
+    pub fn piece_bytes(&self) -> u64 {
+        self.mapping.chunk_bytes().unwrap_or(mapping::HUGE_PAGE as u64)
     }
 
     /// Hands out `bytes` at `at` for writing.
     pub fn slot(&self, at: u64, bytes: u64) -> Result<Slot> {
         let range = at..at.saturating_add(bytes);
-        let (mut claims, _) = self.unclaimed(&range)?;
-        claims.insert(range.start, range.end);
+        let mut table = self.mapping.unclaimed(&range)?;
+        table.slots.insert(range.start, range.end);
+        drop(table);
         Ok(Slot { mapping: Arc::clone(&self.mapping), range })
     }
 
-    /// The address of bytes that no slot overlaps, and the lock that keeps it so. Copies are made under the lock: where
-    /// a host layer is used by reading and writing it has no slots, so that nobody but other copies waits.
-    fn unclaimed(&self, range: &Range<u64>) -> Result<(MutexGuard<'_, BTreeMap<u64, u64>>, *mut u8)> {
-        check_range(self.name(), range, self.capacity())?;
-        let claims = self.mapping.claims();
-        if !is_free(&claims, range) {
-            return Err(Error::InUse { layer: self.name().to_owned(), range: range.clone() });
-        }
-        Ok((claims, self.mapping.address(range.start)))
+    /// The whole mapping, for registering it with a device.
+    pub(crate) fn mapping(&self) -> &Arc<Mapping> {
+        &self.mapping
     }
 
     /// Moves a slot that nobody else reads to `to`, where it may overlap the place that it leaves.
@@ -63,67 +84,68 @@ impl Host {
         let mut slot = Arc::into_inner(sealed.0).ok_or_else(|| in_use(to..to))?;
         let range = to..to.saturating_add(slot.len() as u64);
         check_range(self.name(), &range, self.capacity())?;
-        let mut claims = self.mapping.claims();
-        claims.remove(&slot.range.start);
-        if !is_free(&claims, &range) {
-            claims.insert(slot.range.start, slot.range.end);
-            return Err(in_use(range));
+        let mut table = self.mapping.table();
+        table.slots.remove(&slot.range.start);
+        if let Err(error) = self.mapping.check_unclaimed(&table, &range) {
+            table.slots.insert(slot.range.start, slot.range.end);
+            return Err(error);
         }
         // SAFETY: both ranges lie inside the mapping; the old one is this slot's alone, as it was unshared, and the new
         // one overlaps no other slot. `copy` allows the two to overlap each other.
         unsafe { ptr::copy(slot.as_ptr(), self.mapping.address(range.start), slot.len()) };
-        claims.insert(range.start, range.end);
+        table.slots.insert(range.start, range.end);
         slot.range = range;
-        drop(claims);
+        drop(table);
         Ok(slot.seal())
     }
 
-    /// Has the system provide the memory of `range` now, so that writing to it later is fast.
+    /// Has the system provide the memory of `range` now, so that writing to it later is fast. Shared memory is taken from
+    /// the others for it. [`Error::Exhausted`] if there is no more, before the system would end a program for it.
     pub fn touch(&self, range: Range<u64>) -> Result<()> {
-        check_range(self.name(), &range, self.capacity())?;
-        let bytes = (range.end - range.start) as usize;
-        // SAFETY: the range lies inside the mapping, and populating pages changes no byte of it.
-        unsafe { madvise(self.mapping.address(range.start).cast(), bytes, Advice::LinuxPopulateWrite) }
-            .map_err(|errno| Error::transfer(self.name(), "touch memory", errno.into()))
+        self.mapping.touch(&range)
+    }
+
+    /// Gives the whole pieces of shared memory in `range` to the others; they cannot be used until they are touched again,
+    /// and what was in them is lost. Returns the bytes that other processes still wait for. Private memory stays.
+    pub fn release(&self, range: Range<u64>) -> Result<u64> {
+        self.mapping.release(&range)
+    }
+
+    /// Bytes of shared memory that other processes could not have because there were no more.
+    pub fn wanted_by_others(&self) -> u64 {
+        self.mapping.wanted_by_others()
     }
 
     /// Has the system keep all of it in memory, in one piece, until the last slot is gone. What is not touched yet is
     /// touched by it.
     pub fn pin(&self) -> Result<()> {
-        let bytes = self.capacity();
-        // SAFETY: the range is the whole mapping, and locking pages changes no byte of it.
-        let outcome = unsafe { mlock(self.mapping.address(0).cast(), bytes as usize) };
-        outcome.map_err(|errno| match (errno, getrlimit(Resource::Memlock).current) {
-            // The same numbers can mean other things, but with no limit they do.
-            (Errno::NOMEM | Errno::PERM | Errno::AGAIN, Some(limit_bytes)) => {
-                Error::PinLimit { bytes, limit_bytes, source: errno.into() }
-            }
-            _ => Error::transfer(self.name(), "pin memory", errno.into()),
-        })
+        self.mapping.pin()
     }
 }
 
 impl Layer for Host {
     fn name(&self) -> &str {
-        "host"
+        self.mapping.name()
     }
 
     fn capacity(&self) -> u64 {
-        self.mapping.bytes as u64
+        self.mapping.bytes() as u64
     }
 
     fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
-        let (_claims, place) = self.unclaimed(&(at..at.saturating_add(bytes.len() as u64)))?;
-        // SAFETY: the place lies inside the mapping, no slot overlaps it, and none can be made while the lock is held;
-        // `bytes` cannot overlap it either, as only a slot gives out references to the mapping.
-        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };
+        // Copied under the lock: where a host layer is used by reading and writing it has no slots, so that nobody but
+        // other copies waits.
+        let _table = self.mapping.unclaimed(&(at..at.saturating_add(bytes.len() as u64)))?;
+        // SAFETY: the place lies inside the mapping, there is memory behind it, no slot overlaps it, and none can be made
+        // while the lock is held; `bytes` cannot overlap it either, as only a slot gives out references to the mapping.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.mapping.address(at), bytes.len()) };
         Ok(())
     }
 
     fn read(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
-        let (_claims, place) = self.unclaimed(&(at..at.saturating_add(bytes.len() as u64)))?;
+        let _table = self.mapping.unclaimed(&(at..at.saturating_add(bytes.len() as u64)))?;
         // SAFETY: as in `write`.
-        unsafe { ptr::copy_nonoverlapping(place, bytes.as_mut_ptr(), bytes.len()) };
+        unsafe { ptr::copy_nonoverlapping(self.mapping.address(at), bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
     }
 
@@ -167,8 +189,8 @@ impl Deref for Slot {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the range lies inside the mapping, which lives as long as the slot; its bytes are initialised, as the
-        // system maps zeroes; and no other slot overlaps it, so that only this one, by `&mut`, can change them.
+        // SAFETY: the range lies inside the mapping, which lives as long as the slot; there is memory behind it, which is
+        // not given back while there is a slot; its bytes are initialised, as the system maps zeroes; and no other slot overlaps it, so that only this one, by `&mut`, can change them.
         unsafe { std::slice::from_raw_parts(self.mapping.address(self.range.start), self.length()) }
     }
 }
@@ -188,7 +210,7 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.mapping.claims().remove(&self.range.start);
+        self.mapping.table().slots.remove(&self.range.start);
     }
 }
 
@@ -217,112 +239,6 @@ impl Deref for Sealed {
     }
 }
 
-/// Address space from the system, and which pieces of it are handed out.
-///
-/// Its pages must never be given back to the system while it lives: a kernel with which they are registered would go on
-/// to use the old ones.
-pub(crate) struct Mapping {
-    reserved: NonNull<u8>,
-    reserved_bytes: usize,
-    start: NonNull<u8>,
-    bytes: usize,
-    /// Start to end of every slot that exists.
-    claims: Mutex<BTreeMap<u64, u64>>,
-    /// How many of its owners only keep it because its memory is registered with the kernel.
-    registrations: AtomicUsize,
-}
-
-// SAFETY: the pointers are to memory that belongs to this value alone; who reads or writes it is ruled by slots.
-unsafe impl Send for Mapping {}
-// SAFETY: as above; the table of claims is behind a mutex.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    fn new(bytes: u64) -> Result<Self> {
-        let no_memory = |errno: Errno| Error::NoMemory { bytes, source: errno.into() };
-        // The system would promise more than it has, and end the program when it comes to keeping the promise.
-        let system = rustix::system::sysinfo();
-        let there_are = system.totalram.saturating_mul(u64::from(system.mem_unit));
-        if bytes > there_are {
-            let source = io::Error::new(io::ErrorKind::OutOfMemory, format!("this machine has {there_are} bytes"));
-            return Err(Error::NoMemory { bytes, source });
-        }
-        let length = usize::try_from(bytes).map_err(|_| no_memory(Errno::NOMEM))?;
-        let reserved_bytes = length.checked_add(HUGE_PAGE).ok_or_else(|| no_memory(Errno::NOMEM))?;
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new anonymous mapping at an address of the system's choice touches no memory of anyone else.
-        let address = unsafe {
-            mmap_anonymous(ptr::null_mut(), reserved_bytes, protection, MapFlags::PRIVATE | MapFlags::NORESERVE)
-        }
-        .map_err(no_memory)?;
-        let reserved = NonNull::new(address.cast::<u8>()).ok_or_else(|| no_memory(Errno::NOMEM))?;
-        let shift = reserved.as_ptr().align_offset(HUGE_PAGE);
-        // SAFETY: `shift` is less than a huge page, and one more huge page was reserved than is used.
-        let start = unsafe { reserved.add(shift) };
-        // SAFETY: the range was mapped above. Huge pages are a wish: a refusal costs speed only.
-        let wish = unsafe { madvise(start.as_ptr().cast(), length, Advice::LinuxHugepage) };
-        if let Err(errno) = wish {
-            tracing::debug!(%errno, "no huge pages for host memory");
-        }
-        Ok(Self {
-            reserved,
-            reserved_bytes,
-            start,
-            bytes: length,
-            claims: Mutex::default(),
-            registrations: AtomicUsize::new(0),
-        })
-    }
-
-    /// The address of byte `at`, which must not lie beyond the end.
-    pub(crate) fn address(&self, at: u64) -> *mut u8 {
-        debug_assert!(at <= self.bytes as u64);
-        // SAFETY: every caller has checked that `at` lies inside the mapping or at its end.
-        unsafe { self.start.as_ptr().add(at as usize) }
-    }
-
-    /// Its length in bytes.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// Counts an owner that only keeps it registered; `release_registered` is the way back.
-    pub(crate) fn keep_registered(self: &Arc<Self>) -> Arc<Self> {
-        self.registrations.fetch_add(1, Relaxed);
-        Arc::clone(self)
-    }
-
-    /// Ends what `keep_registered` began.
-    pub(crate) fn release_registered(self: Arc<Self>) {
-        self.registrations.fetch_sub(1, Relaxed);
-    }
-
-    /// Whether nobody uses it any more and it only lives because it is registered. Stays true once it is.
-    pub(crate) fn is_orphan(self: &Arc<Self>) -> bool {
-        Arc::strong_count(self) <= self.registrations.load(Relaxed)
-    }
-
-    fn claims(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
-        // The table is changed by single calls that cannot panic half-way, so it is whole also after a panic elsewhere.
-        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl fmt::Debug for Mapping {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Mapping({} bytes)", self.bytes)
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: this is the whole of what was mapped, and every slot has its own share of ownership, so none is left.
-        if let Err(errno) = unsafe { munmap(self.reserved.as_ptr().cast(), self.reserved_bytes) } {
-            tracing::warn!(%errno, "cannot give host memory back");
-        }
-    }
-}
-
 /// Whether `range` is an aligned part of `capacity` bytes; an error for `layer` if not.
 pub(crate) fn check_range(layer: &str, range: &Range<u64>, capacity: u64) -> Result<()> {
     let is_aligned = range.start.is_multiple_of(layer::ALIGN) && range.end.is_multiple_of(layer::ALIGN);
@@ -330,11 +246,6 @@ pub(crate) fn check_range(layer: &str, range: &Range<u64>, capacity: u64) -> Res
         return Ok(());
     }
     Err(Error::OutOfRange { layer: layer.to_owned(), range: range.clone(), capacity })
-}
-
-/// Whether no claim overlaps `range`.
-fn is_free(claims: &BTreeMap<u64, u64>, range: &Range<u64>) -> bool {
-    claims.range(..range.end).next_back().is_none_or(|(_, &end)| end <= range.start)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::{io, ops::Range};
 
 use smallvec::SmallVec;
 
-use crate::{Error, Host, Result, Sealed, Slot, host::check_range};
+use crate::{DeviceLayer, Error, Host, Result, Sealed, Slot, host::check_range};
 
 /// Places and lengths on a layer are multiples of this, so that every transfer can bypass the page cache.
 pub const ALIGN: u64 = 4096;
@@ -53,6 +53,11 @@ pub trait Layer: Send + Sync {
 
     /// The memory behind this layer, where the program can address it.
     fn host(&self) -> Option<&Host> {
+        None
+    }
+
+    /// The device memory behind this layer, where there is one.
+    fn device(&self) -> Option<&DeviceLayer> {
         None
     }
 }
@@ -122,7 +127,7 @@ pub(crate) fn run_in_turn<L: Layer + ?Sized>(layer: &L, feed: &mut dyn Feed) {
     }
 }
 
-fn carry_out<L: Layer + ?Sized>(layer: &L, transfer: &mut Transfer) -> Result<()> {
+pub(crate) fn carry_out<L: Layer + ?Sized>(layer: &L, transfer: &mut Transfer) -> Result<()> {
     transfer.check(layer.name(), layer.capacity())?;
     let mut from = 0;
     for extent in &transfer.extents {

@@ -7,16 +7,22 @@
 
 pub mod contract;
 mod copy;
+mod device;
 mod dir;
 mod error;
 mod faulty;
 mod host;
 mod layer;
+mod limits;
 mod node;
 mod throttled;
 mod turn;
 
 pub use copy::Copier;
+pub use device::{
+    Buffer, Cuda, Device, DeviceKind, DeviceLayer, Event, FoundDevice, OpenCl, Place, Registration, Reservation,
+    Stream, devices, open_device,
+};
 pub use dir::{Dir, DirOptions, Method};
 pub use error::{Error, Result};
 pub use faulty::{Fault, Faulty};

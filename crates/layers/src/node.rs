@@ -13,7 +13,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, fchmod, flock, fstat, open, openat, unlinkat},
+    fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, Stat, fchmod, flock, fstat, open, openat, statat, unlinkat},
     io::Errno,
 };
 
@@ -94,6 +94,15 @@ impl Node {
         let file = openat(&self.directory, name, flags, Mode::empty())?;
         let is_ordinary = FileType::from_raw_mode(fstat(&file)?.st_mode) == FileType::RegularFile;
         if is_ordinary { Ok(file) } else { Err(Errno::INVAL) }
+    }
+
+    /// Removes the file `name` if it is still the one that is open as `file`.
+    pub(crate) fn remove_same(&self, name: &str, file: BorrowedFd<'_>) {
+        let there = statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW);
+        let is_same = |(there, here): (Stat, Stat)| (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino);
+        if there.and_then(|there| Ok((there, fstat(file)?))).is_ok_and(is_same) {
+            self.remove(name);
+        }
     }
 
     /// Removes a file, if this user may; the file of another user stays.

@@ -39,7 +39,11 @@ fn tickets(node: &Path) -> usize {
 
 /// Waits until so many tickets are drawn: a process that waits for its turn cannot say so.
 fn wait_for_tickets(node: &Path, count: usize) {
-    while tickets(node) != count {
+    wait_until(|| tickets(node) == count);
+}
+
+fn wait_until(is_so: impl Fn() -> bool) {
+    while !is_so() {
         thread::sleep(Duration::from_millis(1));
     }
 }
@@ -212,9 +216,8 @@ fn users_take_turns_with_each_other() {
     second.expect("my turn");
     assert!(node.path().join(ticket(0)).exists(), "this user may not remove that of the dead one");
     let mut third = Companion::start("child_takes_a_turn", node.path());
-    wait_for_tickets(node.path(), 3);
-    wait_for_tickets(node.path(), 2); // Root may.
-    assert!(!node.path().join(ticket(0)).exists());
+    // Root may.
+    wait_until(|| node.path().join(ticket(2)).exists() && !node.path().join(ticket(0)).exists());
     assert_eq!(second.ask("go on"), "done");
     second.end();
     third.expect("my turn");

@@ -7,7 +7,7 @@ use std::{
 };
 
 use outcrop_engine::{Engine, Options};
-use outcrop_layers::{Dir, DirOptions, Host, Layer};
+use outcrop_layers::{Device, DeviceLayer, Dir, DirOptions, Host, Layer};
 
 use crate::{Error, Order, Ranking, Result, Tape, Touching};
 
@@ -63,6 +63,7 @@ pub struct TapeBuilder {
 /// A layer that is made when the tape is opened.
 enum Wish {
     Host(Size),
+    Device(Arc<dyn Device>, Size),
     Dir(PathBuf, Size, DirOptions),
     Made(Arc<dyn Layer>),
 }
@@ -82,6 +83,13 @@ impl TapeBuilder {
     /// Adds a directory that is used in a certain way.
     pub fn dir_with(mut self, path: impl AsRef<Path>, size: impl Into<Size>, options: DirOptions) -> Self {
         self.layers.push(Wish::Dir(path.as_ref().to_owned(), size.into(), options));
+        self
+    }
+
+    /// Adds memory of a device. If it comes first, saves enter there and reads are handed over from there, and host memory
+    /// below it is registered with the device once all of it has been touched.
+    pub fn device(mut self, device: Arc<dyn Device>, size: impl Into<Size>) -> Self {
+        self.layers.push(Wish::Device(device, size.into()));
         self
     }
 
@@ -164,6 +172,9 @@ impl Wish {
         let layer_error = |error| Error::Engine(outcrop_engine::Error::Layer(error));
         Ok(match self {
             Self::Host(size) => Arc::new(Host::new(size.bytes()?).map_err(layer_error)?),
+            Self::Device(device, size) => {
+                Arc::new(DeviceLayer::new(device, size.bytes()?, None).map_err(layer_error)?)
+            }
             Self::Dir(path, size, options) => Arc::new(Dir::open(&path, size.bytes()?, options).map_err(layer_error)?),
             Self::Made(layer) => layer,
         })

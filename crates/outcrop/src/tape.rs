@@ -10,7 +10,8 @@ use std::{
     path::Path,
 };
 
-use outcrop_engine::{Handle, Held, Layout, Stats};
+use outcrop_engine::{Handle, Held, Layout, Stats, View};
+use outcrop_layers::Buffer;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::{Error, Result, TapeBuilder};
@@ -63,12 +64,42 @@ impl Tape {
     pub fn take_into<T: FromBytes + IntoBytes + Immutable>(&mut self, key: impl Key, buffer: &mut [T]) -> Result<()> {
         let key = key.number()?;
         let given = buffer.len();
-        let held = self.handle.read(key, true, |layout| match single::<T>(key, layout)? {
+        let check = |layout: &Layout| match single::<T>(key, layout)? {
             saved if saved == given => Ok(()),
             saved => Err(Error::Length { key, saved, given }),
-        })?;
-        buffer.as_mut_bytes().copy_from_slice(&held);
-        Ok(())
+        };
+        self.handle.read_with(key, true, check, |view| match view {
+            View::Host(bytes) => {
+                buffer.as_mut_bytes().copy_from_slice(bytes);
+                Ok(())
+            }
+            View::Device(device, place) => device.copy_out(place.start, buffer.as_mut_bytes()),
+        })
+    }
+
+    /// Saves `len` values of `T` that lie at byte `offset` of a buffer on the device in whose memory this tape begins. Returns
+    /// when the program may change them again. Kernels that write to the buffer must have ended.
+    pub fn save_buffer<T>(&mut self, key: impl Key, buffer: &Buffer, offset: u64, len: usize) -> Result<()> {
+        let key = key.number()?;
+        let bytes = len.checked_mul(size_of::<T>()).ok_or(Error::Huge { key })?;
+        let layout = Layout::single(type_name::<T>(), bytes);
+        Ok(self.handle.save_from_device(key, layout, |device, at| device.store(at, buffer, offset, bytes as u64))?)
+    }
+
+    /// Copies a snapshot of values of `T` to byte `offset` of a buffer on the device in whose memory this tape begins, and
+    /// drops it. If the buffer is too short, nothing happens to either.
+    pub fn take_buffer<T>(&mut self, key: impl Key, buffer: &mut Buffer, offset: u64) -> Result<()> {
+        let key = key.number()?;
+        self.handle.need_device()?;
+        let room = buffer.bytes().saturating_sub(offset) as usize / size_of::<T>().max(1);
+        let check = |layout: &Layout| match single::<T>(key, layout)? {
+            saved if saved <= room => Ok(()),
+            saved => Err(Error::Length { key, saved, given: room }),
+        };
+        self.handle.read_with(key, true, check, |view| match view {
+            View::Device(device, place) => device.load(place.start, buffer, offset, place.end - place.start),
+            View::Host(_) => unreachable!("a tape that begins in device memory hands over from there"),
+        })
     }
 
     /// Forgets a snapshot without reading it.

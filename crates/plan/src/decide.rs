@@ -282,7 +282,7 @@ impl Planner {
         None
     }
 
-    fn evict(&mut self, id: SnapshotId, layer: LayerIndex) {
+    pub(crate) fn evict(&mut self, id: SnapshotId, layer: LayerIndex) {
         self.drop_copy(id, layer);
         self.actions.push_back(Action::Evict { id, layer });
     }
@@ -412,7 +412,8 @@ impl Planner {
     }
 
     fn slide(&mut self, id: SnapshotId, range: std::ops::Range<u64>, to: u64) -> u64 {
-        self.front.remove(&range.start);
+        let from = range.start;
+        self.front.remove(&from);
         let target = self.layers[0].space.slide(range, to);
         self.front.insert(to, id);
         let end = target.end;
@@ -421,7 +422,7 @@ impl Planner {
                 copy.extents = Extents::from_elem(target, 1);
             }
         });
-        self.actions.push_back(Action::Slide { id, to });
+        self.actions.push_back(Action::Slide { id, from, to });
         end
     }
 

@@ -134,10 +134,12 @@ pub enum Action {
         /// Where.
         layer: LayerIndex,
     },
-    /// Shift a snapshot inside the front to `to`, at once; old and new place may overlap.
+    /// Shift a snapshot inside the front down to `to`, at once; old and new place may overlap.
     Slide {
         /// Which.
         id: SnapshotId,
+        /// Where it is.
+        from: u64,
         /// Where it goes.
         to: u64,
     },

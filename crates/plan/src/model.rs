@@ -339,27 +339,28 @@ mod tests {
 
     #[test]
     fn much_disturbance_is_worth_it_if_it_ends_soon() {
-        // Writes follow each other without a pause. Touching while they go on makes them slower than writing to untouched
-        // memory, but there is much left to be written after all has been touched.
-        let chosen = |left_bytes| {
+        // Writes follow each other without a pause, and touching meanwhile makes them slower than untouched memory does. If
+        // it is fast, most of the buffer is still to be written when all is touched; if it is slow, nothing is gained.
+        let chosen = |touch_rate: u64| {
             let mut model = Model::new(Strategy::Sequential, Reason::Unmeasured);
             model.touched(100 * MIB, 10 * MIB, 0);
             for _ in 0..8 {
-                let touching_ns = if model.strategy() == Strategy::Concurrent { 64 * MIB } else { 0 };
-                let ns = if touching_ns > 0 { 64 * MIB } else { 43 * MIB };
+                let is_concurrent = model.strategy() == Strategy::Concurrent;
+                let ns = if is_concurrent { 64 * MIB } else { 43 * MIB };
+                let touching_ns = if is_concurrent { ns } else { 0 };
                 model.paused(0);
                 model.wrote(Write { bytes: 128 * MIB, untouched_bytes: 128 * MIB, ns, touching_ns });
-                if touching_ns > 0 {
-                    model.touched(6 * 64 * MIB, ns, ns);
+                if is_concurrent {
+                    model.touched(touch_rate * ns, ns, ns);
                 }
-                model.choose(left_bytes);
+                model.choose(32 << 30);
             }
             model
         };
-        let model = chosen(32 << 30);
-        assert_eq!(model.strategy(), Strategy::Concurrent, "{}", model.reason());
-        let model = chosen(64 * MIB);
-        assert_eq!(model.strategy(), Strategy::Sequential, "{}", model.reason());
+        let fast = chosen(6);
+        assert_eq!(fast.strategy(), Strategy::Concurrent, "{}", fast.reason());
+        let slow = chosen(1);
+        assert_eq!(slow.strategy(), Strategy::Sequential, "{}", slow.reason());
     }
 
     #[test]

@@ -242,6 +242,16 @@ impl Planner {
         self.snapshots[&id].bytes
     }
 
+    /// Where a snapshot lies in the front, if it is there.
+    pub fn place_in_front(&self, id: SnapshotId) -> Option<u64> {
+        self.snapshots.get(&id)?.copy(0).map(|copy| copy.extents[0].start)
+    }
+
+    /// The bytes that a layer has, or may have one day.
+    pub fn limit_bytes(&self, layer: LayerIndex) -> u64 {
+        self.layers[layer].space.limit()
+    }
+
     /// Slots in the program's hands.
     pub fn held(&self) -> u32 {
         self.held
@@ -450,7 +460,7 @@ impl Planner {
             .map(|copy| copy.layer)
             .collect();
         for layer in idle {
-            self.drop_copy(id, layer);
+            self.evict(id, layer);
         }
         if self.snapshots[&id].copies.is_empty() && !is_held {
             self.snapshots.remove(&id);

@@ -60,6 +60,10 @@ impl Registered {
 
     /// Registers what is not yet registered of `range` of `mapping`, as far as the kernel lets it.
     pub(super) fn cover(&mut self, uring: &IoUring, mapping: &Arc<Mapping>, range: &Range<u64>) {
+        // Shared memory may be given back and others' put in its place, which the kernel would not notice.
+        if mapping.chunk_bytes().is_some() {
+            return;
+        }
         if self.stage == Stage::Empty {
             self.stage = match uring.submitter().register_buffers_sparse(PIECES_MAX as u32) {
                 Ok(()) => Stage::Ready,

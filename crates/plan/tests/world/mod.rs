@@ -230,8 +230,9 @@ impl World {
                 assert!(!saved.is_live || !saved.complete.is_empty(), "{id:?} is lost");
                 assert!(layer > 0 || saved.holders == 0, "{id:?} is in the program's hands");
             }
-            Action::Slide { id, to } => {
+            Action::Slide { id, from, to } => {
                 let saved = self.saved.get_mut(&id).unwrap();
+                assert!(to < from && saved.complete[&0][0].start == from);
                 assert!(saved.holders == 0 && saved.moves == 0, "{id:?} is in use");
                 saved.complete.remove(&0).expect("it is in the front");
                 let target = Extents::from_elem(to..to + saved.bytes, 1);

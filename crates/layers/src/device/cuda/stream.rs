@@ -1,0 +1,137 @@
+//! Streams of copies over CUDA.
+
+use std::{ptr, sync::Arc};
+
+use cudarc::driver::sys;
+
+use super::context::Context;
+use crate::{
+    Result,
+    device::{Event, Place, Stream},
+};
+
+/// A stream that neither waits for the program's kernels nor lets them wait.
+pub(super) struct CudaStream {
+    context: Arc<Context>,
+    raw: sys::CUstream,
+}
+
+// SAFETY: a stream may be used by any thread.
+unsafe impl Send for CudaStream {}
+
+impl CudaStream {
+    pub(super) fn new(context: Arc<Context>) -> Result<Self> {
+        let current = context.enter()?;
+        let mut raw = ptr::null_mut();
+        let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: the driver writes to the pointer.
+        context.check("make a stream", unsafe { sys::cuStreamCreate(&raw mut raw, flags) })?;
+        drop(current);
+        Ok(Self { context, raw })
+    }
+}
+
+impl Stream for CudaStream {
+    unsafe fn copy_in(&mut self, bytes: &[u8], to: Place) -> Result<()> {
+        let _current = self.context.enter()?;
+        // SAFETY: the caller vouches for the place; the bytes are no longer needed when the call returns.
+        let outcome = unsafe { sys::cuMemcpyHtoD_v2(to.address(), bytes.as_ptr().cast(), bytes.len()) };
+        self.context.check("copy to the device", outcome)?;
+        // The call may return when the bytes have been taken but have not arrived, and streams such as this one do not
+        // wait for the default one, where the copy is.
+        // SAFETY: the null stream is always there.
+        self.context.check("copy to the device", unsafe { sys::cuStreamSynchronize(ptr::null_mut()) })
+    }
+
+    unsafe fn copy_out(&mut self, from: Place, bytes: &mut [u8]) -> Result<()> {
+        let _current = self.context.enter()?;
+        // SAFETY: the caller vouches for the place; the bytes have arrived when the call returns.
+        let outcome = unsafe { sys::cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), from.address(), bytes.len()) };
+        self.context.check("copy from the device", outcome)
+    }
+
+    unsafe fn begin_copy_in(&mut self, from: *const u8, to: Place, bytes: usize) -> Result<()> {
+        let _current = self.context.enter()?;
+        // SAFETY: the caller vouches for place and memory until the copy has ended.
+        let outcome = unsafe { sys::cuMemcpyHtoDAsync_v2(to.address(), from.cast(), bytes, self.raw) };
+        self.context.check("copy to the device", outcome)
+    }
+
+    unsafe fn begin_copy_out(&mut self, from: Place, to: *mut u8, bytes: usize) -> Result<()> {
+        let _current = self.context.enter()?;
+        // SAFETY: as in `begin_copy_in`.
+        let outcome = unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), from.address(), bytes, self.raw) };
+        self.context.check("copy from the device", outcome)
+    }
+
+    unsafe fn begin_copy_within(&mut self, from: Place, to: Place, bytes: usize) -> Result<()> {
+        let _current = self.context.enter()?;
+        // SAFETY: the caller vouches for both places until the copy has ended.
+        let outcome = unsafe { sys::cuMemcpyDtoDAsync_v2(to.address(), from.address(), bytes, self.raw) };
+        self.context.check("copy within the device", outcome)
+    }
+
+    fn record(&mut self) -> Result<Box<dyn Event>> {
+        let _current = self.context.enter()?;
+        let mut raw = ptr::null_mut();
+        // Who waits for it sleeps instead of spinning.
+        let flags =
+            sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC as u32 | sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
+        // SAFETY: the driver writes to the pointer.
+        self.context.check("make an event", unsafe { sys::cuEventCreate(&raw mut raw, flags) })?;
+        let mark = Mark { context: Arc::clone(&self.context), raw };
+        // SAFETY: event and stream are live and of one context.
+        self.context.check("mark the end of a copy", unsafe { sys::cuEventRecord(mark.raw, self.raw) })?;
+        Ok(Box::new(mark))
+    }
+
+    fn wait(&mut self) -> Result<()> {
+        // By an event, as that sleeps. Where none can be had it is all the more important to wait.
+        let Ok(end) = self.record() else {
+            let _current = self.context.enter()?;
+            // SAFETY: the stream is this value's own.
+            return self.context.check("wait for copies", unsafe { sys::cuStreamSynchronize(self.raw) });
+        };
+        end.wait()
+    }
+}
+
+impl Drop for CudaStream {
+    fn drop(&mut self) {
+        // SAFETY: the stream is this value's own.
+        self.context.clean("wait for copies", || unsafe { sys::cuStreamSynchronize(self.raw) });
+        // SAFETY: as above, and nothing is in it any more.
+        self.context.clean("close a stream", || unsafe { sys::cuStreamDestroy_v2(self.raw) });
+    }
+}
+
+/// An event that has been recorded.
+struct Mark {
+    context: Arc<Context>,
+    raw: sys::CUevent,
+}
+
+// SAFETY: an event may be used by any thread.
+unsafe impl Send for Mark {}
+
+impl Event for Mark {
+    fn wait(&self) -> Result<()> {
+        let _current = self.context.enter()?;
+        // SAFETY: the event is this value's own.
+        self.context.check("wait for a copy", unsafe { sys::cuEventSynchronize(self.raw) })
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        // SAFETY: the event is this value's own. One that the stream has not come to yet is destroyed when it has.
+        self.context.clean("drop an event", || unsafe { sys::cuEventDestroy_v2(self.raw) });
+    }
+}
+
+impl Place {
+    /// On CUDA devices a handle is an address.
+    fn address(self) -> sys::CUdeviceptr {
+        self.handle + self.offset
+    }
+}

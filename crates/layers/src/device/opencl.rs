@@ -1,0 +1,266 @@
+//! Devices with an OpenCL driver, found at run time.
+//!
+//! OpenCL has no address space to reserve: a chunk is a buffer object that is made when it is mapped, and filled with
+//! zeroes at once, as drivers provide the memory of a new buffer only when it is first used. Nor can it page-lock memory
+//! that it has not allocated: a buffer made with `CL_MEM_USE_HOST_PTR` may have a copy on the device that differs from
+//! the host's while it exists, so that a host layer under one could not be used freely. Copies may be under way from and
+//! to any host memory instead, and the driver sees to the rest; hence nothing is registered.
+
+mod context;
+mod stream;
+
+use std::{
+    ops::Range,
+    ptr::{self, NonNull},
+    sync::{Arc, OnceLock},
+};
+
+use opencl3::{
+    command_queue::enqueue_fill_buffer,
+    device::{CL_DEVICE_TYPE_ALL, Device as Description, get_device_ids},
+    error_codes::ClError,
+    memory::{
+        CL_MEM_CONTEXT, CL_MEM_READ_WRITE, CL_MEM_SIZE, create_buffer, get_mem_object_info, release_mem_object,
+        retain_mem_object,
+    },
+    platform::platform::get_platform_ids,
+    types::{cl_context, cl_device_id, cl_int, cl_mem},
+};
+
+use self::{context::Context, stream::Queue};
+use super::{Buffer, Device, DeviceKind, FoundDevice, Registration, Reservation, Stream, default_chunk_bytes};
+use crate::{Error, Result};
+
+/// A device with an OpenCL driver.
+#[derive(Debug, Clone)]
+pub struct OpenCl {
+    context: Arc<Context>,
+    total_bytes: u64,
+    allocation_bytes_max: u64,
+}
+
+/// A device of a driver.
+#[derive(Debug)]
+struct Found {
+    /// A `cl_device_id`.
+    id: usize,
+    model: String,
+    total_bytes: u64,
+    allocation_bytes_max: u64,
+}
+
+/// What this machine has.
+pub(super) fn list() -> Result<Vec<FoundDevice>> {
+    let list = found()?.iter().enumerate().map(|(index, found)| FoundDevice {
+        kind: DeviceKind::OpenCl,
+        index,
+        model: found.model.clone(),
+        total_bytes: found.total_bytes,
+    });
+    Ok(list.collect())
+}
+
+/// The devices of all platforms, in the driver's order.
+///
+/// They are asked for once, and by one thread: a second one that asks PoCL 3.1 at the same time is told of a device
+/// without memory.
+fn found() -> Result<&'static [Found]> {
+    static FOUND: OnceLock<std::result::Result<Vec<Found>, String>> = OnceLock::new();
+    FOUND.get_or_init(find).as_deref().map_err(|reason| Error::NoDriver {
+        kind: DeviceKind::OpenCl,
+        library: "libOpenCL.so.1",
+        reason: reason.clone(),
+    })
+}
+
+fn find() -> std::result::Result<Vec<Found>, String> {
+    let platforms = get_platform_ids().map_err(|code| ClError(code).to_string())?;
+    // A platform without a device says so with an error.
+    let ids = platforms.into_iter().flat_map(|id| get_device_ids(id, CL_DEVICE_TYPE_ALL).unwrap_or_default());
+    Ok(ids.map(Found::describe).collect())
+}
+
+impl Found {
+    fn describe(id: cl_device_id) -> Self {
+        let device = Description::new(id);
+        Self {
+            id: id as usize,
+            model: device.name().unwrap_or_else(|_| "unknown".to_owned()),
+            total_bytes: device.global_mem_size().unwrap_or(0),
+            allocation_bytes_max: device.max_mem_alloc_size().unwrap_or(0),
+        }
+    }
+}
+
+impl OpenCl {
+    /// Opens the device `index`, from 0, in a context of its own.
+    pub fn open(index: usize) -> Result<Self> {
+        let list = found()?;
+        let no_device = || Error::NoDevice { kind: DeviceKind::OpenCl, index, count: list.len() };
+        let found = list.get(index).ok_or_else(no_device)?;
+        let context = Context::new(format!("opencl {index}"), found.id as cl_device_id)?;
+        Ok(Self::new(context, found))
+    }
+
+    /// Uses a device in the program's own context, so that the program can save from and restore to its own `cl_mem`s.
+    ///
+    /// # Safety
+    ///
+    /// The context and the device must be valid, and the device one of the context's.
+    pub unsafe fn in_context(context: cl_context, device: cl_device_id) -> Result<Self> {
+        let index = found()?.iter().position(|found| found.id == device as usize);
+        let name = index.map_or_else(|| "opencl".to_owned(), |index| format!("opencl {index}"));
+        // SAFETY: the caller vouches for both.
+        let context = unsafe { Context::share(name, context, device) }?;
+        Ok(Self::new(context, &Found::describe(device)))
+    }
+
+    fn new(context: Context, found: &Found) -> Self {
+        let &Found { total_bytes, allocation_bytes_max, .. } = found;
+        Self { context: Arc::new(context), total_bytes, allocation_bytes_max }
+    }
+
+    fn allocate(&self, bytes: u64) -> Result<Allocation> {
+        Allocation::new(Arc::clone(&self.context), bytes)
+    }
+}
+
+impl Device for OpenCl {
+    fn name(&self) -> &str {
+        self.context.name()
+    }
+
+    fn identity(&self) -> usize {
+        self.context.raw() as usize
+    }
+
+    fn total_bytes(&self) -> u64 {
+        self.total_bytes
+    }
+
+    /// OpenCL does not tell: this is what there is less what was allocated through this context here.
+    fn free_bytes(&self) -> Result<u64> {
+        Ok(self.total_bytes.saturating_sub(self.context.used_bytes()))
+    }
+
+    fn chunk_bytes(&self) -> u64 {
+        default_chunk_bytes(self.total_bytes).min(self.allocation_bytes_max)
+    }
+
+    fn granularity_bytes(&self) -> u64 {
+        1
+    }
+
+    fn reserve(&self, _bytes: u64) -> Result<Box<dyn Reservation>> {
+        let queue = Queue::new(Arc::clone(&self.context))?;
+        Ok(Box::new(Room { device: self.clone(), queue }))
+    }
+
+    fn buffer(&self, bytes: u64) -> Result<Buffer> {
+        let allocation = self.allocate(bytes)?;
+        // SAFETY: the allocation is of so many bytes, and lives as long as the buffer.
+        Ok(unsafe { Buffer::new(self, allocation.raw as u64, bytes, allocation) })
+    }
+
+    unsafe fn adopt(&self, handle: u64, bytes: u64) -> Result<Buffer> {
+        let raw = handle as cl_mem;
+        let asked =
+            |what| get_mem_object_info(raw, what).map_err(|code| self.context.failure("ask about a buffer", code));
+        let context = isize::from(asked(CL_MEM_CONTEXT)?);
+        if context as usize != self.identity() {
+            let other = "another OpenCL context".to_owned();
+            return Err(Error::OtherDevice { device: self.name().to_owned(), other });
+        }
+        let there_are = usize::from(asked(CL_MEM_SIZE)?) as u64;
+        if there_are < bytes {
+            return Err(Error::BufferTooSmall { device: self.name().to_owned(), range: 0..bytes, bytes: there_are });
+        }
+        // SAFETY: the caller vouches for the handle.
+        unsafe { retain_mem_object(raw) }.map_err(|code| self.context.failure("keep a buffer", code))?;
+        let allocation = Allocation { context: Arc::clone(&self.context), raw, counted_bytes: 0 };
+        // SAFETY: it was found to be of so many bytes, and the reference taken above keeps it alive.
+        Ok(unsafe { Buffer::new(self, handle, bytes, allocation) })
+    }
+
+    fn needs_registration(&self) -> bool {
+        false
+    }
+
+    unsafe fn register(&self, _address: NonNull<u8>, _bytes: usize) -> Result<Registration> {
+        Ok(Box::new(()))
+    }
+
+    fn stream(&self) -> Result<Box<dyn Stream>> {
+        Ok(Box::new(Queue::new(Arc::clone(&self.context))?))
+    }
+}
+
+/// Where chunks are made one by one.
+struct Room {
+    device: OpenCl,
+    /// For filling new chunks.
+    queue: Queue,
+}
+
+impl Reservation for Room {
+    fn map(&mut self, range: Range<u64>) -> Result<Buffer> {
+        let bytes = range.end - range.start;
+        let allocation = self.device.allocate(bytes)?;
+        let context = &self.device.context;
+        let full = |code: cl_int| context.full(bytes, code);
+        // Filled with the longest element that OpenCL has, where the length is a multiple of it.
+        let zeroes = [0_u8; 128];
+        let pattern_bytes = if bytes.is_multiple_of(zeroes.len() as u64) { zeroes.len() } else { 1 };
+        // SAFETY: queue and buffer are live and of one context, and the pattern is copied by the call.
+        let event = unsafe {
+            let pattern = zeroes.as_ptr().cast();
+            enqueue_fill_buffer(
+                self.queue.raw(),
+                allocation.raw,
+                pattern,
+                pattern_bytes,
+                0,
+                bytes as usize,
+                0,
+                ptr::null(),
+            )
+        };
+        context.release_event(event.map_err(full)?);
+        self.queue.finish().map_err(full)?;
+        // SAFETY: the allocation is of so many bytes, and lives as long as the buffer.
+        Ok(unsafe { Buffer::new(&self.device, allocation.raw as u64, bytes, allocation) })
+    }
+}
+
+/// A buffer object.
+struct Allocation {
+    context: Arc<Context>,
+    raw: cl_mem,
+    /// How much of the context's count is for it.
+    counted_bytes: u64,
+}
+
+// SAFETY: OpenCL objects may be used by any thread; this one is only released.
+unsafe impl Send for Allocation {}
+// SAFETY: as above.
+unsafe impl Sync for Allocation {}
+
+impl Allocation {
+    fn new(context: Arc<Context>, bytes: u64) -> Result<Self> {
+        // SAFETY: a new buffer without host memory concerns nobody else.
+        let raw = unsafe { create_buffer(context.raw(), CL_MEM_READ_WRITE, bytes as usize, ptr::null_mut()) }
+            .map_err(|code| context.full(bytes, code))?;
+        context.count(bytes);
+        Ok(Self { context, raw, counted_bytes: bytes })
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        self.context.discount(self.counted_bytes);
+        // SAFETY: the reference is this value's own. The driver keeps the memory until copies under way have ended.
+        if let Err(code) = unsafe { release_mem_object(self.raw) } {
+            tracing::warn!(device = self.context.name(), error = %ClError(code), "cannot free device memory");
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Tapes that begin in device memory: really on OpenCL, which the processor can offer as well.
+
+use std::sync::Arc;
+
+use outcrop::{
+    ErrorKind, Order, Pinning, Tape,
+    layers::{Device, DeviceKind, DeviceLayer, Layer, devices, open_device},
+};
+
+const MIB: u64 = 1 << 20;
+const LEN: usize = MIB as usize / size_of::<f32>();
+
+fn values(step: u64) -> Vec<f32> {
+    (0..LEN).map(|index| step as f32 + (index % 1000) as f32 / 1024.0).collect()
+}
+
+/// The first OpenCL device. A machine for tests has one: the package pocl-opencl-icd makes the processor one.
+fn device() -> Arc<dyn Device> {
+    assert!(
+        devices().iter().any(|device| device.kind == DeviceKind::OpenCl),
+        "no OpenCL device: install pocl-opencl-icd and ocl-icd-libopencl1"
+    );
+    open_device(DeviceKind::OpenCl, 0).unwrap()
+}
+
+/// 8 MiB on the device in chunks of 2 MiB, 16 MiB in host memory, and a directory.
+fn tape(device: &Arc<dyn Device>, scratch: &std::path::Path, order: Order) -> Tape {
+    let layer = DeviceLayer::new(Arc::clone(device), 8 * MIB, Some(2 * MIB)).unwrap();
+    Tape::builder()
+        .layer(Arc::new(layer) as Arc<dyn Layer>)
+        .host(16 * MIB)
+        .dir(scratch, "256 MiB")
+        .order(order)
+        .open()
+        .unwrap()
+}
+
+#[test]
+fn host_slices_go_down_through_device_host_and_directory_and_come_back() {
+    let (device, scratch) = (device(), tempfile::tempdir().unwrap());
+    for order in [Order::Reverse, Order::Forward, Order::Unknown] {
+        let mut tape = tape(&device, scratch.path(), order.clone());
+        (0..60).for_each(|step| tape.save(step, &values(step)).unwrap());
+        let stats = tape.stats();
+        assert!(stats.layers[0].name.starts_with("device"), "{}", stats.layers[0].name);
+        assert!(stats.layers[1].written_bytes > 0 && stats.layers[2].written_bytes > 0, "{stats:?}");
+        for (count, &step) in (1..).zip(&keys(&order)) {
+            match count % 3 {
+                0 => assert_eq!(*tape.take::<f32>(step).unwrap(), values(step)),
+                1 => {
+                    let mut buffer = vec![0.0f32; LEN];
+                    tape.take_into(step, &mut buffer).unwrap();
+                    assert_eq!(buffer, values(step));
+                }
+                _ => {
+                    assert_eq!(*tape.get::<f32>(step).unwrap(), values(step));
+                    tape.discard(step).unwrap();
+                }
+            }
+        }
+        assert!(tape.keys().is_empty());
+    }
+}
+
+fn keys(order: &Order) -> Vec<u64> {
+    match order {
+        Order::Reverse => (0..60).rev().collect(),
+        _ => (0..60).collect(),
+    }
+}
+
+#[test]
+fn device_buffers_are_saved_and_restored_without_passing_the_host() {
+    let (device, scratch) = (device(), tempfile::tempdir().unwrap());
+    let mut tape = tape(&device, scratch.path(), Order::Reverse);
+    let mut buffer = device.buffer(3 * MIB).unwrap();
+    let bytes = |values: &[f32]| values.iter().flat_map(|value| value.to_ne_bytes()).collect::<Vec<u8>>();
+    for step in 0..40 {
+        buffer.write(&*device, MIB, &bytes(&values(step))).unwrap();
+        tape.save_buffer::<f32>(step, &buffer, MIB, LEN).unwrap();
+    }
+    for step in (0..40).rev() {
+        if step % 2 == 0 {
+            tape.take_buffer::<f32>(step, &mut buffer, 12).unwrap();
+            let mut back = vec![0; MIB as usize];
+            buffer.read(&*device, 12, &mut back).unwrap();
+            assert!(back == bytes(&values(step)), "step {step} came back as another one");
+        } else {
+            assert_eq!(*tape.take::<f32>(step).unwrap(), values(step), "saved from the device, restored to the host");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_evicted_before_the_cache_is_mapped_and_filled() {
+    let device = device();
+    let layer = DeviceLayer::new(Arc::clone(&device), 8 * MIB, Some(2 * MIB)).unwrap();
+    let mut tape = Tape::builder().layer(Arc::new(layer) as Arc<dyn Layer>).host(64 * MIB).open().unwrap();
+    (0..8).for_each(|step| tape.save(step, &values(step)).unwrap());
+    let layer = &tape.stats().layers[0];
+    assert_eq!((layer.used_bytes, layer.memory.unwrap().touched_bytes), (8 * MIB, 8 * MIB), "all of it, and all used");
+    for step in (0..8).rev() {
+        assert_eq!(*tape.take::<f32>(step).unwrap(), values(step));
+    }
+    assert_eq!(tape.stats().hits, 8, "all were still there");
+}
+
+#[test]
+fn host_memory_below_a_device_is_registered_once_all_of_it_is_touched() {
+    let (device, scratch) = (device(), tempfile::tempdir().unwrap());
+    let tape = tape(&device, scratch.path(), Order::Reverse);
+    let start = std::time::Instant::now();
+    while tape.stats().layers[1].memory.unwrap().pinning != Pinning::Done {
+        assert!(start.elapsed().as_secs() < 30, "{:?}", tape.stats().layers[1]);
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    assert_eq!(tape.stats().layers[1].memory.unwrap().touched_bytes, 16 * MIB);
+}
+
+#[test]
+fn bad_calls_are_refused_and_change_nothing() {
+    let (device, scratch) = (device(), tempfile::tempdir().unwrap());
+    let mut tape = tape(&device, scratch.path(), Order::Reverse);
+    tape.save(1, &values(1)).unwrap();
+    assert_eq!(tape.lend::<f32>(2, LEN).unwrap_err().kind(), ErrorKind::Usage);
+    let mut small = device.buffer(MIB / 2).unwrap();
+    assert_eq!(tape.take_buffer::<f32>(1, &mut small, 0).unwrap_err().kind(), ErrorKind::Usage);
+    assert_eq!(tape.take_buffer::<u8>(1, &mut small, 0).unwrap_err().kind(), ErrorKind::Usage, "another type");
+    assert!(tape.save_buffer::<f32>(3, &small, 0, LEN).is_err(), "longer than the buffer");
+    assert_eq!(tape.keys(), [1], "a save that failed leaves nothing behind");
+    assert_eq!(tape.save(4, &vec![0.0f32; 9 * LEN]).unwrap_err().kind(), ErrorKind::TooLarge);
+    assert_eq!(*tape.take::<f32>(1).unwrap(), values(1));
+    let mut host = Tape::builder().host(8 * MIB).open().unwrap();
+    assert_eq!(host.save_buffer::<f32>(1, &small, 0, 1).unwrap_err().kind(), ErrorKind::Usage);
+}
+
+#[test]
+fn a_device_without_host_memory_below_it_drains_to_a_directory() {
+    let (device, scratch) = (device(), tempfile::tempdir().unwrap());
+    let mut tape = Tape::builder().device(device, 8 * MIB).dir(scratch.path(), "256 MiB").open().unwrap();
+    (0..40).for_each(|step| tape.save(step, &values(step)).unwrap());
+    for step in (0..40).rev() {
+        assert_eq!(*tape.take::<f32>(step).unwrap(), values(step));
+    }
+}
+
+#[test]
+fn snapshots_of_many_sizes_find_their_places_on_the_device() {
+    let (device, scratch) = (device(), tempfile::tempdir().unwrap());
+    let mut tape = tape(&device, scratch.path(), Order::Unknown);
+    let sized = |step: u64| vec![step as f32; 1000 + (step as usize * 7919) % LEN];
+    (0..80).for_each(|step| tape.save(step, &sized(step)).unwrap());
+    let order: Vec<u64> = (0..80).map(|step| step * 37 % 80).collect();
+    for step in order {
+        assert_eq!(*tape.take::<f32>(step).unwrap(), sized(step));
+    }
+}
