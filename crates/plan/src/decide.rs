@@ -111,6 +111,10 @@ impl Planner {
     fn fetch(&mut self, id: SnapshotId) -> bool {
         let snapshot = &self.snapshots[&id];
         let Some(from) = self.source(snapshot, 0).map(|copy| copy.layer) else { return true };
+        // What is on its way up already would only be read twice.
+        if snapshot.copies.iter().any(|copy| copy.is_arriving && copy.layer < from) {
+            return true;
+        }
         let Some(extents) = self.room(0, snapshot.bytes, |_, _| true) else { return false };
         self.begin_move(id, from, Place { layer: 0, extents }, Purpose::Fetch);
         true

@@ -44,6 +44,8 @@ pub(crate) struct Lane {
     since: Timestamp,
     passed_over: u32,
     trial_after: u32,
+    /// The next measurement replaces all before.
+    is_stale: bool,
 }
 
 impl Lane {
@@ -55,6 +57,7 @@ impl Lane {
             since: Timestamp(0),
             passed_over: 0,
             trial_after: TRIAL_AFTER_MIN,
+            is_stale: false,
         }
     }
 
@@ -74,6 +77,9 @@ impl Lane {
     pub(crate) fn end(&mut self, now: Timestamp, begun: Timestamp, bytes: u64, is_done: bool) -> Timestamp {
         let since = begun.max(self.since);
         if is_done {
+            if std::mem::take(&mut self.is_stale) {
+                self.meter = Meter::default();
+            }
             self.meter.add(bytes, now.0.saturating_sub(since.0));
         }
         self.moves -= 1;
@@ -121,7 +127,7 @@ impl Planner {
         let mut targets = ranked(below.map(|to| (to, self.write_ns(from, to, bytes, is_urgent))));
         let trial = (from + 1..targets.first().copied().unwrap_or(0)).find(|&to| {
             let lane = self.lanes.get(&(from, to));
-            !is_urgent && lane.is_some_and(|lane| lane.is_idle() && lane.passed_over >= lane.trial_after)
+            lane.is_some_and(|lane| lane.is_idle() && lane.passed_over >= lane.trial_after)
         });
         if let Some(trial) = trial {
             targets.retain(|to| *to != trial);
@@ -140,6 +146,8 @@ impl Planner {
         let is_trial = lane.passed_over >= lane.trial_after;
         lane.trial_after = if is_trial { (lane.trial_after * 2).min(TRIAL_AFTER_MAX) } else { TRIAL_AFTER_MIN };
         lane.passed_over = 0;
+        // What was known of it is old: what the trial says is believed at once.
+        lane.is_stale |= is_trial;
     }
 
     /// The complete copy from which a snapshot is best read to `to`.
