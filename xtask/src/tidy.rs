@@ -16,12 +16,15 @@ const LINES_MAX: usize = 800;
 /// engine drives the one against the other, programs use `outcrop`, and the command line uses all.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("outcrop-plan", &[]),
-    ("outcrop-layers", &[]),
+    ("outcrop-cuda-stand-in", &[]),
+    ("outcrop-layers", &["outcrop-cuda-stand-in"]),
     ("outcrop-engine", &["outcrop-plan", "outcrop-layers"]),
-    ("outcrop", &["outcrop-plan", "outcrop-layers", "outcrop-engine"]),
+    ("outcrop-survey", &["outcrop-layers"]),
+    ("outcrop", &["outcrop-plan", "outcrop-layers", "outcrop-engine", "outcrop-survey"]),
     ("outcrop-rtm", &["outcrop"]),
-    ("outcrop-bench", &["outcrop", "outcrop-rtm"]),
-    ("outcrop-cli", &["outcrop", "outcrop-bench", "outcrop-rtm"]),
+    ("outcrop-sim", &["outcrop-plan"]),
+    ("outcrop-bench", &["outcrop", "outcrop-rtm", "outcrop-sim"]),
+    ("outcrop-cli", &["outcrop", "outcrop-bench", "outcrop-rtm", "outcrop-survey", "outcrop-sim"]),
     ("xtask", &[]),
 ];
 

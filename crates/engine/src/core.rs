@@ -244,6 +244,11 @@ impl Shared {
             Action::Move { id, from, to, purpose } => self.queue(core, id, (from, to), purpose),
             Action::Touch { layer, range } => core.add_chore(Chore::Touch(layer, range)),
             Action::Pin { layer } => core.add_chore(Chore::Pin(layer)),
+            Action::Release { layer, range } => {
+                if let Some(Err(error)) = self.host_at(layer).map(|host| host.release(range)) {
+                    tracing::warn!(%error, "memory that is not in use stays with this process");
+                }
+            }
         }
     }
 

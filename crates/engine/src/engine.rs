@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use outcrop_layers::{Copier, Layer};
+use outcrop_layers::{Copier, Host, Layer};
 use outcrop_plan::{
     Event, LAYERS_MAX, LayerSettings, MemorySettings, Order, Planner, Ranking, Settings, Touching,
 };
@@ -189,7 +189,7 @@ fn settings(layers: &[Arc<dyn Layer>], rates: &[Rates], options: &Options) -> Se
             read_rate: rates[index].read,
             ..LayerSettings::new(layer.capacity())
         };
-        let is_host = Some(index) == host;
+        let host = layer.host().filter(|_| Some(index) == host);
         match layer.device() {
             // To go on to other memory costs nothing that lasts, and leaves room here.
             Some(device) if index == 0 => {
@@ -199,17 +199,11 @@ fn settings(layers: &[Arc<dyn Layer>], rates: &[Rates], options: &Options) -> Se
                     ahead_bytes: u64::MAX,
                     touching: Touching::Concurrent,
                     needs_touch: true,
+                    is_shared: false,
                     pins: false,
                 })
             }
-            // Below a device it is worth having all of it ready, for only then it can be registered.
-            _ if is_host => settings.with_memory(MemorySettings {
-                touching: options.touching,
-                pins: !options.is_unpinned,
-                ahead_bytes: if index > 0 { u64::MAX } else { MemorySettings::new().ahead_bytes },
-                ..MemorySettings::new()
-            }),
-            _ => settings,
+            _ => host.map_or(settings, |host| settings.with_memory(host_settings(host, index > 0, options))),
         }
     };
     let mut settings = Settings::new(layers.iter().enumerate().map(of_layer).collect(), options.order.clone());
@@ -218,6 +212,25 @@ fn settings(layers: &[Arc<dyn Layer>], rates: &[Rates], options: &Options) -> Se
         settings.patience_ns = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
     }
     settings
+}
+
+/// How host memory is to be made ready. Below a device it is worth having all of it ready, for only then it can be
+/// registered; memory that others want as well is taken little by little and never pinned.
+fn host_settings(host: &Host, is_below_device: bool, options: &Options) -> MemorySettings {
+    let is_shared = host.needs_touch();
+    let ahead_bytes = match (is_shared, is_below_device) {
+        (true, _) => 2 * host.piece_bytes(),
+        (false, true) => u64::MAX,
+        (false, false) => MemorySettings::new().ahead_bytes,
+    };
+    MemorySettings {
+        piece_bytes: host.piece_bytes(),
+        ahead_bytes,
+        touching: options.touching,
+        needs_touch: is_shared,
+        is_shared,
+        pins: !options.is_unpinned && !is_shared,
+    }
 }
 
 impl Drop for Engine {

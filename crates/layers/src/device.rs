@@ -7,6 +7,7 @@
 //! OpenCL is tested on PoCL, which computes on the processor. CUDA has never run on real hardware: it is tested against
 //! a stand-in driver of this workspace only, which keeps device memory in host memory and checks the rules of the real one.
 
+mod checksum;
 mod cuda;
 mod flight;
 mod layer;
@@ -15,6 +16,7 @@ mod registered;
 
 use std::{any::Any, fmt, ops::Range, ptr::NonNull, sync::Arc};
 
+pub use checksum::checksum;
 pub use cuda::Cuda;
 pub use layer::DeviceLayer;
 pub use opencl::OpenCl;
@@ -172,6 +174,13 @@ pub trait Stream: Send {
     /// As for `copy_in`, of both places, until the copy has ended.
     unsafe fn begin_copy_within(&mut self, from: Place, to: Place, bytes: usize) -> Result<()>;
 
+    /// The sum of the mixed words of a place, of which the first has the number `first_word`, as for [`checksum`].
+    ///
+    /// # Safety
+    ///
+    /// As for `copy_in`; besides, the place must begin at a multiple of eight bytes.
+    unsafe fn sum_words(&mut self, at: Place, first_word: u64, bytes: usize) -> Result<u64>;
+
     /// Marks the end of what has been begun so far.
     fn record(&mut self) -> Result<Box<dyn Event>>;
 
@@ -202,6 +211,13 @@ pub struct Buffer {
     bytes: u64,
     /// What gives the memory back.
     _keeper: Box<dyn Any + Send + Sync>,
+}
+
+impl Place {
+    /// On CUDA devices a handle is an address.
+    fn address(self) -> u64 {
+        self.handle + self.offset
+    }
 }
 
 impl Buffer {

@@ -1,6 +1,7 @@
 //! Host memory, handed out as slots.
 //!
-//! One mapping is reserved at once and costs nothing until it is touched. A [`Slot`] is the right to a piece of it and a
+//! One mapping is reserved at once and costs nothing until it is touched; `mapping.rs` has it, and `shared.rs` the memory that
+//! several processes share. A [`Slot`] is the right to a piece of it and a
 //! [`Sealed`] the shared right to read it; no two slots ever overlap, whatever the caller asks for, so that everything
 //! above this file is safe code.
 

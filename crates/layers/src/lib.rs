@@ -2,8 +2,8 @@
 //!
 //! A [`Layer`] is a range of bytes with a hard limit: whoever uses it decides what lies where, the layer only reads and
 //! writes. [`Host`] is memory that the program can address, handed out as [`Slot`]s; [`Dir`] is a directory of segment
-//! files. [`Throttled`] and [`Faulty`] are layers around other layers, for slow hardware and for faults.
-//! Every one of them passes the [`contract`].
+//! files; [`DeviceLayer`] is memory of a device. [`Throttled`] and [`Faulty`] are layers around other layers, for slow
+//! hardware and for faults. Every one of them passes the [`contract`].
 
 pub mod contract;
 mod copy;
@@ -21,12 +21,13 @@ mod turn;
 pub use copy::Copier;
 pub use device::{
     Buffer, Cuda, Device, DeviceKind, DeviceLayer, Event, FoundDevice, OpenCl, Place, Registration, Reservation,
-    Stream, devices, open_device,
+    Stream, checksum, devices, open_device,
 };
 pub use dir::{Dir, DirOptions, Method};
 pub use error::{Error, Result};
 pub use faulty::{Fault, Faulty};
 pub use host::{Host, Sealed, Slot};
 pub use layer::{ALIGN, Extents, Feed, Layer, Memory, Transfer, aligned};
+pub use limits::memory_left;
 pub use throttled::Throttled;
 pub use turn::Turn;

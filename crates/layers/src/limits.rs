@@ -63,6 +63,12 @@ impl Limits {
     }
 }
 
+/// The bytes of memory that this process could take now without being ended for it: what the machine and its control
+/// groups have left, less a margin.
+pub fn memory_left() -> io::Result<u64> {
+    Ok(Limits::read()?.left.bytes)
+}
+
 fn margin(bytes: u64) -> u64 {
     (bytes / MARGIN_SHARE).min(MARGIN_BYTES_MAX)
 }
@@ -143,12 +149,7 @@ fn version_two(max: &str, high: &str, current: &str, stat: &str, place: &str) ->
     let (max, high) = (max.trim().parse::<u64>().ok(), high.trim().parse::<u64>().ok());
     let current: u64 = current.trim().parse().ok()?;
     let wanted = max.into_iter().chain(high).min()?;
-    Some(Limits::new(
-        max.unwrap_or(u64::MAX),
-        wanted,
-        current.saturating_sub(file_cache(stat, "inactive_file")),
-        place,
-    ))
+    Some(Limits::new(max.unwrap_or(u64::MAX), wanted, current.saturating_sub(file_cache(stat, "inactive_file")), place))
 }
 
 /// What the system takes away first when memory is short: cached files that nobody used lately.
@@ -242,10 +243,7 @@ mod tests {
     fn groups_are_found_where_they_are_mounted() {
         let found = groups("9:name=systemd:/\n4:memory:/jobs/17\n3:cpuset:/\n0::/init\n", MOUNTS);
         let paths: Vec<_> = found.iter().map(|group| (group.version, group.directory.to_str().unwrap())).collect();
-        let wanted = [
-            (Version::One, "/sys/fs/cgroup/memory/jobs/17"),
-            (Version::Two, "/sys/fs/cgroup/unified/init"),
-        ];
+        let wanted = [(Version::One, "/sys/fs/cgroup/memory/jobs/17"), (Version::Two, "/sys/fs/cgroup/unified/init")];
         assert_eq!(paths, wanted);
         let levels: Vec<_> = found[0].levels().map(|level| level.directory.to_str().unwrap().to_owned()).collect();
         assert_eq!(levels, ["/sys/fs/cgroup/memory/jobs/17", "/sys/fs/cgroup/memory/jobs", "/sys/fs/cgroup/memory"]);

@@ -75,7 +75,8 @@ impl Ticket {
             let mut before: Vec<u64> = node.names(prefix)?.iter().filter_map(|name| number_of(name)).collect();
             before.sort_unstable();
             let number = before.last().map_or(Some(0), |last| last.checked_add(1));
-            let number = number.ok_or_else(|| node.failure("draw a ticket with a higher number in it", Errno::OVERFLOW))?;
+            let number =
+                number.ok_or_else(|| node.failure("draw a ticket with a higher number in it", Errno::OVERFLOW))?;
             let name = name_of(prefix, number);
             // To lock it, others only have to open it.
             let file = node

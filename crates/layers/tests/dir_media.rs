@@ -8,44 +8,23 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
     process::Command,
-    thread,
 };
 
-use common::{List, UNIT, child, child_directory, expect_success, names, pattern, run_read, run_write};
+use common::{
+    List, UNIT, child, child_directory, expect_success,
+    mounts::{mount_memory, with_own_mounts},
+    names, pattern, run_read, run_write,
+};
 use outcrop_layers::{
     Dir, DirOptions, Error, Extents, Feed, Host, Layer, Memory, Method, Result as LayerResult, Transfer, contract,
 };
-use rustix::{
-    mount::{MountFlags, MountPropagationFlags, mount, mount_change, mount_remount},
-    thread::{UnshareFlags, unshare_unsafe},
-};
+use rustix::mount::{MountFlags, mount_remount};
 use tempfile::tempdir;
 
 const MIB: u64 = 1 << 20;
 
 fn small_segments(method: Method) -> DirOptions {
     DirOptions { method: Some(method), segment_bytes: MIB, ..DirOptions::default() }
-}
-
-/// Calls `test` in a thread with mounts of its own, which end with it, whatever happens; says so if that is not possible.
-fn with_own_mounts(test: impl FnOnce(&Path) + Send) {
-    let given = tempdir().unwrap();
-    thread::scope(|scope| {
-        let body = || {
-            // SAFETY: only the table of mounts is unshared, not the open files, and only for this thread.
-            let unshared = unsafe { unshare_unsafe(UnshareFlags::NEWNS) };
-            let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
-            match unshared.and_then(|()| mount_change("/", private)) {
-                Ok(()) => test(given.path()),
-                Err(errno) => println!("SKIPPED: this user cannot mount file systems here: {errno}"),
-            }
-        };
-        scope.spawn(body).join().unwrap();
-    });
-}
-
-fn mount_memory(path: &Path, options: &std::ffi::CStr) {
-    mount("tmpfs", path, "tmpfs", MountFlags::empty(), options).unwrap();
 }
 
 /// Fills the file system in `path` through a layer, and checks that nothing but the room is lost.

@@ -63,6 +63,7 @@ pub struct TapeBuilder {
 /// A layer that is made when the tape is opened.
 enum Wish {
     Host(Size),
+    SharedHost(String, Size, Size),
     Device(Arc<dyn Device>, Size),
     Dir(PathBuf, Size, DirOptions),
     Made(Arc<dyn Layer>),
@@ -72,6 +73,14 @@ impl TapeBuilder {
     /// Adds host memory. The first host layer is where saves enter and reads are handed over.
     pub fn host(mut self, size: impl Into<Size>) -> Self {
         self.layers.push(Wish::Host(size.into()));
+        self
+    }
+
+    /// Adds up to `mine` of a host memory of `total` that several processes share: all of this machine and user that give the
+    /// same name and total. What one of them does not use is there for the others; who finds none left waits, and drains to
+    /// the layers below.
+    pub fn shared_host(mut self, name: &str, total: impl Into<Size>, mine: impl Into<Size>) -> Self {
+        self.layers.push(Wish::SharedHost(name.to_owned(), total.into(), mine.into()));
         self
     }
 
@@ -172,6 +181,9 @@ impl Wish {
         let layer_error = |error| Error::Engine(outcrop_engine::Error::Layer(error));
         Ok(match self {
             Self::Host(size) => Arc::new(Host::new(size.bytes()?).map_err(layer_error)?),
+            Self::SharedHost(name, total, mine) => {
+                Arc::new(Host::shared(&name, total.bytes()?, mine.bytes()?).map_err(layer_error)?)
+            }
             Self::Device(device, size) => {
                 Arc::new(DeviceLayer::new(device, size.bytes()?, None).map_err(layer_error)?)
             }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     Action, Extents, LayerIndex, Place, Purpose, Refusal, SnapshotId, Timestamp,
+    memory::Memory,
     order::Turn,
     planner::{LAYERS_MAX, Layer, Planner},
     snapshot::Phase,
@@ -172,7 +173,7 @@ impl Planner {
     /// Whether `bytes` more may lie in the front with no copy elsewhere, so that what lies below can still be brought up,
     /// with one of size `evicted` among it: into room that is kept for it, or into room that draining makes.
     fn may_stay(&self, bytes: u64, evicted: u64) -> bool {
-        let capacity = self.layers[0].space.limit();
+        let capacity = self.layers[0].space.capacity();
         let largest_below = self.below.last_key_value().map_or(0, |(&bytes, _)| bytes).max(evicted);
         if self.stuck_bytes + bytes + largest_below <= capacity {
             return true;
@@ -194,7 +195,7 @@ impl Planner {
     /// Whether a move between deeper layers leaves room for what may have to leave the front.
     fn leaves_a_way_out(&self, from: LayerIndex, to: LayerIndex, bytes: u64) -> bool {
         let largest_below = self.below.last_key_value().map_or(0, |(&bytes, _)| bytes);
-        let has_kept_room = self.stuck_bytes + largest_below <= self.layers[0].space.limit();
+        let has_kept_room = self.stuck_bytes + largest_below <= self.layers[0].space.capacity();
         from == 0 || has_kept_room || self.can_absorb(self.stuck_bytes, Some((to, bytes)))
     }
 
@@ -434,10 +435,15 @@ impl Planner {
     fn refuse(&mut self) -> bool {
         let waiting = self.wants.len() + self.rooms.len();
         if waiting < self.handles as usize {
+            // Somebody else can do something about it, however long that takes.
+            self.patience_until = None;
             return false;
         }
         let why = if self.held > 0 { Refusal::Held } else { Refusal::Full };
-        if why == Refusal::Held {
+        // Others may give back what they have of a memory that is shared.
+        let is_wanting = self.layers.iter().any(|layer| layer.memory.as_ref().is_some_and(Memory::is_wanting));
+        let is_hopeful = why == Refusal::Held || is_wanting;
+        if is_hopeful {
             let deadline = Timestamp(self.now.0.saturating_add(self.settings.patience_ns));
             let deadline = *self.patience_until.get_or_insert(deadline);
             if self.now < deadline {

@@ -159,6 +159,13 @@ pub enum Action {
         /// Which bytes.
         range: Range<u64>,
     },
+    /// Give this piece of a layer's memory, which is not in use, to others, at once; it may be touched again later.
+    Release {
+        /// Where.
+        layer: LayerIndex,
+        /// Which bytes.
+        range: Range<u64>,
+    },
     /// Pin all of a layer's memory, when it is this process's turn; answered by `Pinned`.
     Pin {
         /// Where.

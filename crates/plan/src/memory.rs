@@ -14,6 +14,9 @@ use crate::{
     rates::Busy,
 };
 
+/// Memory that others have is asked for again after so long.
+const RETRY_NS: u64 = 20_000_000;
+
 /// What a layer needs to know of itself if it is memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemorySettings {
@@ -25,6 +28,8 @@ pub struct MemorySettings {
     pub touching: Touching,
     /// It cannot be written before it has been touched.
     pub needs_touch: bool,
+    /// It is shared with others: what is not in use is given back to them, and what there is no more of may come back.
+    pub is_shared: bool,
     /// It is to be pinned, in one piece, once all of it has been touched.
     pub pins: bool,
 }
@@ -37,6 +42,7 @@ impl MemorySettings {
             ahead_bytes: 128 << 20,
             touching: Touching::Chosen,
             needs_touch: false,
+            is_shared: false,
             pins: false,
         }
     }
@@ -104,8 +110,10 @@ pub(crate) struct Memory {
     /// It is to be touched up to here.
     target_bytes: u64,
     touch: Option<Touch>,
-    /// The system has no more.
-    is_exhausted: bool,
+    /// There is no more, until then.
+    exhausted_until: Option<Timestamp>,
+    /// The last time it was touched there was no more.
+    was_exhausted: bool,
     pinning: Pinning,
     touching: Busy,
     writing: Busy,
@@ -140,7 +148,8 @@ impl Memory {
             touched_bytes: 0,
             target_bytes: 0,
             touch: None,
-            is_exhausted: false,
+            exhausted_until: None,
+            was_exhausted: false,
             pinning: Pinning::Not,
             touching: Busy::default(),
             writing: Busy::default(),
@@ -158,7 +167,17 @@ impl Memory {
 
     /// Whether it will become larger than it is, by itself.
     pub(crate) fn is_growing(&self, limit_bytes: u64) -> bool {
-        self.settings.needs_touch && !self.is_exhausted && self.touched_bytes < limit_bytes
+        self.settings.needs_touch && self.exhausted_until.is_none() && self.touched_bytes < limit_bytes
+    }
+
+    /// When there may be more of it again, if there is none now.
+    pub(crate) fn exhausted_until(&self) -> Option<Timestamp> {
+        self.exhausted_until.filter(|_| self.settings.is_shared)
+    }
+
+    /// Whether others have what is missing of it.
+    pub(crate) fn is_wanting(&self) -> bool {
+        self.settings.is_shared && self.was_exhausted
     }
 
     pub(crate) fn state(&self) -> MemoryState {
@@ -172,6 +191,13 @@ impl Memory {
             untouched_rate: per_second(self.model.untouched_rate()),
             touch_rate: per_second(self.model.touch_rate()),
         }
+    }
+
+    /// How far ahead of what is in use it is to be touched. What cannot be used before needs room for two: one to be saved,
+    /// and one that may have to come up.
+    fn ahead_bytes(&self, snapshot_bytes_max: u64) -> u64 {
+        let needed = snapshot_bytes_max * if self.settings.needs_touch { 2 } else { 1 };
+        self.settings.ahead_bytes.max(needed)
     }
 
     /// Bytes of these that have never been touched.
@@ -223,6 +249,7 @@ impl Planner {
         let Some(memory) = &mut place.memory else { return };
         let Some(touch) = memory.touch.take() else { return };
         memory.touching.end(now);
+        memory.was_exhausted = !is_done;
         if is_done {
             memory.touched_bytes = memory.touched_bytes.max(touch.range.end);
             let writing_ns = memory.writing.total_ns(now) - touch.writing_ns;
@@ -233,8 +260,10 @@ impl Planner {
             if memory.settings.needs_touch {
                 place.space.grow(touch.range.end);
             }
+        } else if memory.settings.is_shared {
+            memory.exhausted_until = Some(Timestamp(now.0.saturating_add(RETRY_NS)));
         } else {
-            memory.is_exhausted = true;
+            memory.exhausted_until = Some(Timestamp(u64::MAX));
             place.space.cut(memory.touched_bytes);
         }
     }
@@ -248,34 +277,64 @@ impl Planner {
 
     /// Touches memory ahead of where it was used, so that whoever writes next finds it ready, and pins what is all touched.
     pub(crate) fn touch(&mut self) {
-        let now = self.now;
-        for (layer, place) in self.layers.iter_mut().enumerate() {
-            let Some(memory) = &mut place.memory else { continue };
-            let (limit, frontier) = (place.space.limit(), place.space.frontier());
+        for layer in 0..self.layers.len() {
+            let frontier = self.layers[layer].space.frontier();
+            let Some(memory) = &mut self.layers[layer].memory else { continue };
             // What has been handed out is touched by who fills it.
             memory.touched_bytes = memory.touched_bytes.max(frontier);
-            let is_all = memory.touched_bytes >= limit && !memory.is_touching();
-            if is_all && memory.settings.pins && memory.pinning == Pinning::Not && limit > 0 {
-                memory.pinning = Pinning::UnderWay;
-                self.actions.push_back(Action::Pin { layer });
+            memory.exhausted_until = memory.exhausted_until.filter(|&until| until > self.now);
+            if !memory.is_touching() {
+                self.release(layer);
+                self.pin(layer);
+                self.touch_next(layer);
             }
-            // Never more than twice what was used, beyond the first stretch: a large limit is no reason to take it all.
-            let ahead = memory.settings.ahead_bytes.max(frontier).max(self.bytes_max);
-            let target = frontier.saturating_add(ahead).min(limit);
-            memory.target_bytes = target;
-            let is_bad_moment = !memory.settings.needs_touch
-                && memory.model.strategy() == Strategy::Sequential
-                && !memory.writing.is_idle();
-            let is_left = memory.settings.touching == Touching::Never && !memory.settings.needs_touch;
-            let is_idle = memory.is_touching() || memory.is_exhausted || is_left;
-            if is_idle || is_bad_moment || memory.touched_bytes >= target {
-                continue;
-            }
-            let end = target.min(memory.touched_bytes + memory.settings.piece_bytes.max(1));
-            let range = memory.touched_bytes..end;
-            memory.touching.begin(now);
-            memory.touch = Some(Touch { range: range.clone(), since: now, writing_ns: memory.writing.total_ns(now) });
-            self.actions.push_back(Action::Touch { layer, range });
         }
+    }
+
+    /// Gives back what is shared and more than twice what is in use.
+    fn release(&mut self, layer: LayerIndex) {
+        let place = &mut self.layers[layer];
+        let Some(memory) = place.memory.as_mut().filter(|memory| memory.settings.is_shared) else { return };
+        let piece_bytes = memory.settings.piece_bytes.max(1);
+        let kept = place.space.end_of_used().saturating_add(memory.ahead_bytes(self.bytes_max));
+        let kept = kept.div_ceil(piece_bytes).saturating_mul(piece_bytes);
+        if memory.touched_bytes > kept.saturating_mul(2) {
+            let range = kept..memory.touched_bytes;
+            memory.touched_bytes = kept;
+            place.space.shrink(kept);
+            self.actions.push_back(Action::Release { layer, range });
+        }
+    }
+
+    fn pin(&mut self, layer: LayerIndex) {
+        let limit = self.layers[layer].space.limit();
+        let Some(memory) = self.layers[layer].memory.as_mut().filter(|memory| memory.settings.pins) else { return };
+        if memory.touched_bytes >= limit && memory.pinning == Pinning::Not && limit > 0 {
+            memory.pinning = Pinning::UnderWay;
+            self.actions.push_back(Action::Pin { layer });
+        }
+    }
+
+    fn touch_next(&mut self, layer: LayerIndex) {
+        let now = self.now;
+        let space = &self.layers[layer].space;
+        let (limit, frontier) = (space.limit(), space.frontier());
+        let Some(memory) = &mut self.layers[layer].memory else { return };
+        // Never more than twice what was used, beyond the first stretch: a large limit is no reason to take it all. What others
+        // want as well is taken only as it is needed.
+        let ahead = memory.ahead_bytes(self.bytes_max).max(if memory.settings.is_shared { 0 } else { frontier });
+        let target = frontier.saturating_add(ahead).min(limit);
+        memory.target_bytes = target;
+        let MemorySettings { touching, needs_touch, piece_bytes, .. } = memory.settings;
+        let is_sequential = memory.model.strategy() == Strategy::Sequential;
+        let is_bad_moment = !needs_touch && is_sequential && !memory.writing.is_idle();
+        let is_left_alone = touching == Touching::Never && !needs_touch;
+        if is_bad_moment || is_left_alone || memory.exhausted_until.is_some() || memory.touched_bytes >= target {
+            return;
+        }
+        let range = memory.touched_bytes..limit.min(memory.touched_bytes + piece_bytes.max(1));
+        memory.touching.begin(now);
+        memory.touch = Some(Touch { range: range.clone(), since: now, writing_ns: memory.writing.total_ns(now) });
+        self.actions.push_back(Action::Touch { layer, range });
     }
 }

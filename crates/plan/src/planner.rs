@@ -214,7 +214,14 @@ impl Planner {
 
     /// When to send a `Tick`, if nothing else happens before.
     pub fn poll_timeout(&self) -> Option<Timestamp> {
-        self.patience_until
+        // While somebody waits, memory that others may have given back is asked for again.
+        let retry = self.patience_until.and_then(|_| self.exhausted_until());
+        self.patience_until.into_iter().chain(retry).min()
+    }
+
+    /// When there may be more of a memory that is shared, if there is none now.
+    pub(crate) fn exhausted_until(&self) -> Option<Timestamp> {
+        self.layers.iter().filter_map(|layer| layer.memory.as_ref()?.exhausted_until()).min()
     }
 
     /// The snapshot that the program calls `key`, if it can be asked for.
@@ -436,7 +443,8 @@ impl Planner {
 
     /// Whether nothing at all is under way that could make room or bring something up.
     pub(crate) fn is_quiet(&self) -> bool {
-        let is_growing = |layer: &Layer| layer.memory.as_ref().is_some_and(Memory::is_touching) && layer.is_growing();
+        let is_coming = |memory: &Memory| memory.is_touching() && !memory.is_wanting();
+        let is_growing = |layer: &Layer| layer.memory.as_ref().is_some_and(is_coming) && layer.is_growing();
         self.lanes.values().all(Lane::is_idle) && !self.layers.iter().any(is_growing)
     }
 

@@ -35,6 +35,10 @@ impl Space {
         Self { limit, capacity: 0, used: 0, holes: BTreeMap::new(), by_length: BTreeSet::new(), frontier: 0 }
     }
 
+    pub(crate) fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
     pub(crate) fn limit(&self) -> u64 {
         self.limit
     }
@@ -127,6 +131,21 @@ impl Space {
             self.used += self.capacity - start;
             self.give(start..self.capacity);
         }
+    }
+
+    /// Where the last place that is in use ends.
+    pub(crate) fn end_of_used(&self) -> u64 {
+        // The capacity says nothing of addresses once the medium has turned out to be smaller.
+        let last = self.holes.last_key_value().filter(|&(_, &end)| end >= self.frontier);
+        last.map_or(self.frontier, |(&start, _)| start.min(self.frontier))
+    }
+
+    /// The bytes from `end` on, none of which is in use, are gone for now.
+    pub(crate) fn shrink(&mut self, end: u64) {
+        let limit = self.limit;
+        self.frontier = self.end_of_used();
+        self.cut(end);
+        self.limit = limit;
     }
 
     /// There is nothing from `end` on, beyond what has been placed there, and there never will be.
@@ -238,6 +257,22 @@ mod tests {
         whole.give(place);
         whole.cut(10);
         assert_eq!((whole.capacity, whole.free()), (30, 30), "what was placed once stays");
+    }
+
+    #[test]
+    fn a_space_that_has_shrunk_can_grow_again() {
+        let mut space = Space::growing(100);
+        space.grow(80);
+        let (low, high) = (space.take_whole(10).unwrap(), space.take_whole(50).unwrap());
+        assert_eq!(space.end_of_used(), 60);
+        space.give(high);
+        assert_eq!(space.end_of_used(), 10);
+        space.shrink(20);
+        assert_eq!((space.free(), space.frontier(), space.limit()), (10, 10, 100));
+        space.grow(40);
+        assert_eq!(space.take_whole(30), Some(10..40));
+        space.give(low);
+        assert_eq!(space.end_of_used(), 40);
     }
 
     #[test]

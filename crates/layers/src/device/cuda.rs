@@ -7,6 +7,7 @@
 //! it is made current for a call and the program's own put back after it.
 
 mod context;
+mod kernel;
 mod memory;
 mod stream;
 

@@ -54,6 +54,7 @@ impl<'run> Flight<'run> {
     /// Begins a transfer and tells what marks its end; nothing if it has been carried out whole. After an error none of
     /// it is under way.
     fn begin(&mut self, transfer: &mut Transfer) -> Result<Option<Box<dyn Event>>> {
+        self.layer.check_alive()?;
         let slot = match &transfer.memory {
             Memory::Write(sealed) => sealed.slot(),
             Memory::Read(slot) => slot,
@@ -117,10 +118,8 @@ fn begin_pieces(stream: &mut dyn Stream, memory: &mut Memory, pieces: &[Piece]) 
 impl Drop for Flight<'_> {
     fn drop(&mut self) {
         let is_idle = self.under_way.is_empty();
-        if !is_idle {
-            self.settle();
-        }
         for stream in [self.inward.take(), self.outward.take()].into_iter().flatten() {
+            // Dropping a stream waits for what it has begun: before the transfers, and with them their memory, go.
             if is_idle {
                 self.layer.give_back(stream);
             }

@@ -5,8 +5,12 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
-use super::{Buffer, Device, Place, Reservation, Stream, flight::Flight, registered::Registered};
+use super::{Buffer, Device, Place, Reservation, Stream, checksum, flight::Flight, registered::Registered};
 use crate::{Error, Feed, Host, Layer, Result, aligned, host::check_range};
+
+/// What slides at least so far is copied within the device; what slides less would be very many small copies, and goes
+/// through the host in pieces of this size.
+const FAR_BYTES: u64 = 1 << 20;
 
 /// Device memory as a layer.
 ///
@@ -26,7 +30,7 @@ pub struct DeviceLayer {
     /// The memory of each chunk, once it is mapped.
     chunks: Box<[OnceLock<Buffer>]>,
     reservation: Mutex<Box<dyn Reservation>>,
-    registered: Mutex<Registered>,
+    registered: Registered,
     /// What the driver said when the device was lost.
     lost: OnceLock<String>,
     device: Arc<dyn Device>,
@@ -60,7 +64,7 @@ impl DeviceLayer {
             streams: Mutex::default(),
             chunks: (0..capacity.div_ceil(chunk_bytes)).map(|_| OnceLock::new()).collect(),
             reservation: Mutex::new(reservation),
-            registered: Mutex::default(),
+            registered: Registered::default(),
             lost: OnceLock::new(),
             device,
         })
@@ -140,6 +144,51 @@ impl DeviceLayer {
         })
     }
 
+    /// Moves what lies in the cache to another place of it, which may overlap the old one.
+    pub fn slide(&self, from: Range<u64>, to: u64) -> Result<()> {
+        self.check_inside(&from)?;
+        let bytes = from.end - from.start;
+        self.check_inside(&(to..to.saturating_add(bytes)))?;
+        let distance = from.start.abs_diff(to);
+        if distance == 0 {
+            return Ok(());
+        }
+        let is_far = distance >= FAR_BYTES;
+        // No step overwrites what a later one reads. Within the device no step may overlap its own target either.
+        let step_bytes = if is_far { distance } else { FAR_BYTES };
+        let mut steps: Vec<u64> = (0..bytes).step_by(step_bytes as usize).collect();
+        if to > from.start {
+            steps.reverse();
+        }
+        let mut bounce = vec![0; if is_far { 0 } else { FAR_BYTES.min(bytes) as usize }];
+        for step in steps {
+            let part = from.start + step..from.start + bytes.min(step + step_bytes);
+            if is_far {
+                self.copy_inside(part, to + step)?;
+            } else {
+                let bounce = &mut bounce[..(part.end - part.start) as usize];
+                self.copy_out(part.start, bounce)?;
+                self.copy_in(to + step, bounce)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies to a place of the cache that does not overlap the old one.
+    fn copy_inside(&self, from: Range<u64>, to: u64) -> Result<()> {
+        let sources = self.pieces(from)?;
+        self.with_stream(|stream| {
+            for source in &sources {
+                let at = to + source.memory_at as u64;
+                for target in self.pieces(at..at + source.bytes as u64)? {
+                    // SAFETY: both places are parts of mapped chunks, which live as long as the layer.
+                    unsafe { stream.begin_copy_within(target.beside(source.place), target.place, target.bytes) }?;
+                }
+            }
+            stream.wait()
+        })
+    }
+
     fn copy_within(
         &self,
         at: u64,
@@ -155,6 +204,26 @@ impl DeviceLayer {
         })
     }
 
+    /// The checksum of what lies in the cache, computed by the device, so that nothing but the checksum is moved.
+    /// [`checksum`](crate::checksum) is the same for host memory. The place must be a multiple of eight bytes.
+    pub fn checksum(&self, at: u64, bytes: u64) -> Result<u64> {
+        let range = at..at.saturating_add(bytes);
+        if !at.is_multiple_of(8) {
+            return Err(Error::OutOfRange { layer: self.name.clone(), range, capacity: self.capacity });
+        }
+        let pieces = self.pieces(range)?;
+        let mut sum: u64 = 0;
+        self.with_stream(|stream| {
+            for piece in &pieces {
+                // SAFETY: `pieces` are parts of mapped chunks, whose lengths are multiples of eight, as is the place.
+                sum = sum
+                    .wrapping_add(unsafe { stream.sum_words(piece.place, piece.memory_at as u64 / 8, piece.bytes) }?);
+            }
+            Ok(())
+        })?;
+        Ok(checksum::finish(sum, bytes))
+    }
+
     /// Page-locks all of a host layer in one piece, so that several copies from and to it can be under way at once. It
     /// takes long, the more so if the memory has not been touched, and lasts until the host layer or this one is gone.
     ///
@@ -164,17 +233,17 @@ impl DeviceLayer {
         if !self.device.needs_registration() {
             return Ok(());
         }
-        self.notice(lock(&self.registered).add(&*self.device, host.mapping()))
+        self.notice(self.registered.add(&*self.device, host.mapping()))
     }
 
     /// The host memory that is registered.
     pub fn registered_bytes(&self) -> u64 {
-        lock(&self.registered).bytes()
+        self.registered.bytes()
     }
 
     /// What this layer has registered.
-    pub(super) fn registered(&self) -> MutexGuard<'_, Registered> {
-        lock(&self.registered)
+    pub(super) fn registered(&self) -> &Registered {
+        &self.registered
     }
 
     /// The parts of `range` in each chunk, if all of it is mapped.
@@ -225,7 +294,8 @@ impl DeviceLayer {
         result
     }
 
-    fn check_alive(&self) -> Result<()> {
+    /// An error once the device is lost.
+    pub(super) fn check_alive(&self) -> Result<()> {
         match self.lost.get() {
             Some(reason) => Err(Error::DeviceLost { device: self.device.name().to_owned(), reason: reason.clone() }),
             None => Ok(()),
@@ -288,7 +358,7 @@ impl Layer for DeviceLayer {
     }
 
     fn run(&self, feed: &mut dyn Feed) {
-        self.registered().tidy();
+        self.registered.tidy();
         Flight::new(self).run(feed);
     }
 

@@ -7,6 +7,7 @@
 //! to any host memory instead, and the driver sees to the rest; hence nothing is registered.
 
 mod context;
+mod kernel;
 mod stream;
 
 use std::{
@@ -35,7 +36,6 @@ use crate::{Error, Result};
 #[derive(Debug, Clone)]
 pub struct OpenCl {
     context: Arc<Context>,
-    total_bytes: u64,
     allocation_bytes_max: u64,
 }
 
@@ -98,7 +98,7 @@ impl OpenCl {
         let list = found()?;
         let no_device = || Error::NoDevice { kind: DeviceKind::OpenCl, index, count: list.len() };
         let found = list.get(index).ok_or_else(no_device)?;
-        let context = Context::new(format!("opencl {index}"), found.id as cl_device_id)?;
+        let context = Context::new(format!("opencl {index}"), found.id as cl_device_id, found.total_bytes)?;
         Ok(Self::new(context, found))
     }
 
@@ -110,14 +110,14 @@ impl OpenCl {
     pub unsafe fn in_context(context: cl_context, device: cl_device_id) -> Result<Self> {
         let index = found()?.iter().position(|found| found.id == device as usize);
         let name = index.map_or_else(|| "opencl".to_owned(), |index| format!("opencl {index}"));
+        let found = Found::describe(device);
         // SAFETY: the caller vouches for both.
-        let context = unsafe { Context::share(name, context, device) }?;
-        Ok(Self::new(context, &Found::describe(device)))
+        let context = unsafe { Context::share(name, context, device, found.total_bytes) }?;
+        Ok(Self::new(context, &found))
     }
 
     fn new(context: Context, found: &Found) -> Self {
-        let &Found { total_bytes, allocation_bytes_max, .. } = found;
-        Self { context: Arc::new(context), total_bytes, allocation_bytes_max }
+        Self { context: Arc::new(context), allocation_bytes_max: found.allocation_bytes_max }
     }
 
     fn allocate(&self, bytes: u64) -> Result<Allocation> {
@@ -135,16 +135,16 @@ impl Device for OpenCl {
     }
 
     fn total_bytes(&self) -> u64 {
-        self.total_bytes
+        self.context.total_bytes()
     }
 
     /// OpenCL does not tell: this is what there is less what was allocated through this context here.
     fn free_bytes(&self) -> Result<u64> {
-        Ok(self.total_bytes.saturating_sub(self.context.used_bytes()))
+        Ok(self.total_bytes().saturating_sub(self.context.used_bytes()))
     }
 
     fn chunk_bytes(&self) -> u64 {
-        default_chunk_bytes(self.total_bytes).min(self.allocation_bytes_max)
+        default_chunk_bytes(self.total_bytes()).min(self.allocation_bytes_max)
     }
 
     fn granularity_bytes(&self) -> u64 {
@@ -177,7 +177,7 @@ impl Device for OpenCl {
         }
         // SAFETY: the caller vouches for the handle.
         unsafe { retain_mem_object(raw) }.map_err(|code| self.context.failure("keep a buffer", code))?;
-        let allocation = Allocation { context: Arc::clone(&self.context), raw, counted_bytes: 0 };
+        let allocation = Allocation { context: Arc::clone(&self.context), raw, claimed_bytes: 0 };
         // SAFETY: it was found to be of so many bytes, and the reference taken above keeps it alive.
         Ok(unsafe { Buffer::new(self, handle, bytes, allocation) })
     }
@@ -236,8 +236,8 @@ impl Reservation for Room {
 struct Allocation {
     context: Arc<Context>,
     raw: cl_mem,
-    /// How much of the context's count is for it.
-    counted_bytes: u64,
+    /// How much of what the context has claimed is for it.
+    claimed_bytes: u64,
 }
 
 // SAFETY: OpenCL objects may be used by any thread; this one is only released.
@@ -247,17 +247,21 @@ unsafe impl Sync for Allocation {}
 
 impl Allocation {
     fn new(context: Arc<Context>, bytes: u64) -> Result<Self> {
+        context.claim(bytes)?;
         // SAFETY: a new buffer without host memory concerns nobody else.
-        let raw = unsafe { create_buffer(context.raw(), CL_MEM_READ_WRITE, bytes as usize, ptr::null_mut()) }
-            .map_err(|code| context.full(bytes, code))?;
-        context.count(bytes);
-        Ok(Self { context, raw, counted_bytes: bytes })
+        match unsafe { create_buffer(context.raw(), CL_MEM_READ_WRITE, bytes as usize, ptr::null_mut()) } {
+            Ok(raw) => Ok(Self { context, raw, claimed_bytes: bytes }),
+            Err(code) => {
+                context.unclaim(bytes);
+                Err(context.full(bytes, code))
+            }
+        }
     }
 }
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        self.context.discount(self.counted_bytes);
+        self.context.unclaim(self.claimed_bytes);
         // SAFETY: the reference is this value's own. The driver keeps the memory until copies under way have ended.
         if let Err(code) = unsafe { release_mem_object(self.raw) } {
             tracing::warn!(device = self.context.name(), error = %ClError(code), "cannot free device memory");

@@ -60,11 +60,11 @@ impl Segment {
     /// The segment `name` of `bytes_total`, made if nobody uses it, for a process that wants up to `bytes_mine` of it.
     pub(super) fn join(node: Node, name: &str, bytes_total: u64, bytes_mine: u64) -> Result<Self> {
         let file_name = format!("outcrop-shared-{name}");
-        let chunk_bytes =
-            (bytes_total / CHUNKS_WANTED / HUGE_PAGE * HUGE_PAGE).clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX);
+        let chunk_bytes = (bytes_total / CHUNKS_WANTED / HUGE_PAGE * HUGE_PAGE).clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX);
         let chunks = u32::try_from(bytes_total / chunk_bytes).unwrap_or(u32::MAX);
         if bytes_mine > u64::from(chunks) * chunk_bytes {
-            let reason = format!("{bytes_mine} bytes for one process are more than whole pieces of {bytes_total} for all");
+            let reason =
+                format!("{bytes_mine} bytes for one process are more than whole pieces of {bytes_total} for all");
             return Err(refusal(&node, &file_name, reason));
         }
         let (file, owner) = node.alone(|| {
@@ -85,16 +85,8 @@ impl Segment {
             })?;
             Ok((file, owner))
         })?;
-        let segment = Self {
-            node,
-            file_name,
-            file,
-            chunk_bytes,
-            chunks,
-            owner,
-            process: std::process::id(),
-            is_waiting: false,
-        };
+        let segment =
+            Self { node, file_name, file, chunk_bytes, chunks, owner, process: std::process::id(), is_waiting: false };
         // The number may have been that of a process that was killed.
         segment.alone(|| segment.give_all()).map_err(|errno| segment.failure(errno))?;
         Ok(segment)
@@ -137,8 +129,8 @@ impl Segment {
 
     /// Gives chunks back. They keep their memory, so that the next to take them finds it touched.
     pub(super) fn give(&mut self, chunks: &[u32]) {
-        let given = self
-            .alone(|| chunks.iter().try_for_each(|&chunk| self.write_number(CHUNKS_AT + 4 * u64::from(chunk), 0)));
+        let given =
+            self.alone(|| chunks.iter().try_for_each(|&chunk| self.write_number(CHUNKS_AT + 4 * u64::from(chunk), 0)));
         if let Err(errno) = given {
             tracing::warn!(%errno, "shared memory stays taken until the process ends");
         }
@@ -219,7 +211,10 @@ impl Segment {
         if read < bytes.len() {
             return Err(Errno::IO);
         }
-        Ok(bytes.chunks_exact(4).map(|number| u32::from_ne_bytes([number[0], number[1], number[2], number[3]])).collect())
+        Ok(bytes
+            .chunks_exact(4)
+            .map(|number| u32::from_ne_bytes([number[0], number[1], number[2], number[3]]))
+            .collect())
     }
 
     fn write_number(&self, at: u64, number: u32) -> rustix::io::Result<()> {
@@ -231,7 +226,8 @@ impl Segment {
     fn leave(&self) -> Result<()> {
         self.node.alone(|| {
             let outcome = self.alone(|| self.give_all());
-            lock(self.file.as_fd(), self.owner, libc::F_UNLCK, libc::F_OFD_SETLK).map_err(|errno| self.failure(errno))?;
+            lock(self.file.as_fd(), self.owner, libc::F_UNLCK, libc::F_OFD_SETLK)
+                .map_err(|errno| self.failure(errno))?;
             if !has_living_owner(self.file.as_fd()).map_err(|errno| self.failure(errno))? {
                 self.node.remove_same(&self.file_name, self.file.as_fd());
             }
@@ -267,7 +263,11 @@ fn open(node: &Node, file_name: &str) -> Result<Option<OwnedFd>> {
         Err(Errno::NOENT) => return Ok(None),
         Err(Errno::ACCESS | Errno::PERM) => return Err(another()),
         Err(Errno::INVAL | Errno::LOOP | Errno::ISDIR | Errno::NXIO) => {
-            return Err(refusal(node, file_name, "it is not an ordinary file: choose another name, or remove it".to_owned()));
+            return Err(refusal(
+                node,
+                file_name,
+                "it is not an ordinary file: choose another name, or remove it".to_owned(),
+            ));
         }
         Err(errno) => return Err(failure(node, file_name, errno)),
     };
@@ -281,24 +281,27 @@ fn make(node: &Node, file_name: &str, chunk_bytes: u64, chunks: u32) -> Result<O
     let bytes = u64::from(chunks) * chunk_bytes;
     let file =
         node.make(file_name, Mode::RUSR | Mode::WUSR).map_err(|errno| node.failure("make a segment in it", errno))?;
-    let filled = fill(&file, chunk_bytes, chunks).and_then(|()| fstatvfs(&file));
-    let reason = match filled {
-        Ok(space) if space.f_blocks.saturating_mul(space.f_frsize) >= bytes => return Ok(file),
-        Ok(space) => {
-            let there_are = space.f_blocks.saturating_mul(space.f_frsize);
-            format!("{bytes} bytes are more than the {there_are} of the file system: set a lower limit")
-        }
+    let reason = match fill(&file, chunk_bytes, chunks) {
+        Ok(None) => return Ok(file),
+        Ok(Some(room)) => format!("{bytes} bytes are more than the {room} of the file system: set a lower limit"),
         Err(errno) => io::Error::from(errno).to_string(),
     };
     node.remove(file_name);
     Err(refusal(node, file_name, reason))
 }
 
-fn fill(file: &OwnedFd, chunk_bytes: u64, chunks: u32) -> rustix::io::Result<()> {
-    ftruncate(file, header_bytes(chunks) + u64::from(chunks) * chunk_bytes)?;
+/// Gives a new file its length and its header; tells the room of the file system instead if that can never be enough.
+fn fill(file: &OwnedFd, chunk_bytes: u64, chunks: u32) -> rustix::io::Result<Option<u64>> {
+    let bytes = u64::from(chunks) * chunk_bytes;
+    let system = fstatvfs(file)?;
+    let room = system.f_blocks.saturating_mul(system.f_frsize);
+    if room < bytes {
+        return Ok(Some(room));
+    }
+    ftruncate(file, header_bytes(chunks) + bytes)?;
     // The rest of the header is zeroes: no owners, nobody waits.
     let header = header(chunk_bytes, chunks);
-    if pwrite(file, &header, 0)? == header.len() { Ok(()) } else { Err(Errno::IO) }
+    if pwrite(file, &header, 0)? == header.len() { Ok(None) } else { Err(Errno::IO) }
 }
 
 fn header(chunk_bytes: u64, chunks: u32) -> [u8; 24] {

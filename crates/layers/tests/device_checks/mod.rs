@@ -13,7 +13,7 @@ use std::{
 };
 
 use outcrop_layers::{
-    Buffer, Device, DeviceLayer, Error, Feed, Host, Layer, Memory, Result, Throttled, Transfer, contract,
+    Buffer, Device, DeviceLayer, Error, Feed, Host, Layer, Memory, Result, Throttled, Transfer, checksum, contract,
 };
 
 use crate::common::{List, UNIT, pattern};
@@ -102,6 +102,58 @@ pub(crate) fn copy_at_any_offset(device: &Arc<dyn Device>) {
         buffer.read(&**device, to, &mut found).unwrap();
         assert!(found == new, "{bytes} bytes from {at}");
     }
+}
+
+/// What lies in the cache slides by any distance, up or down, over itself and over the ends of chunks.
+pub(crate) fn slide_over_itself(device: &Arc<dyn Device>) {
+    const MIB: u64 = 1 << 20;
+    let chunk = device.granularity_bytes().max(MIB + UNIT);
+    let layer = touched(device, 4 * chunk, Some(chunk));
+    let moves = [
+        (MIB + 5 * UNIT..2 * chunk, UNIT),
+        (0..chunk + UNIT, 3),
+        (2 * chunk - UNIT..4 * chunk, 100),
+        (7..2 * chunk, MIB + 8),
+        (0..9, 4 * chunk - 9),
+        (5..5, 9),
+        (5..chunk, 5),
+    ];
+    for (seed, (from, to)) in (20..).zip(moves) {
+        let mut whole = pattern(seed, 4 * chunk);
+        layer.copy_in(0, &whole).unwrap();
+        layer.slide(from.clone(), to).unwrap();
+        whole.copy_within(from.start as usize..from.end as usize, to as usize);
+        let mut found = vec![0; whole.len()];
+        layer.copy_out(0, &mut found).unwrap();
+        assert!(found == whole, "{from:?} to {to}");
+    }
+    assert!(matches!(layer.slide(0..2, 4 * chunk - 1), Err(Error::OutOfRange { .. })));
+    assert!(matches!(layer.slide(4 * chunk - 1..4 * chunk + 1, 0), Err(Error::OutOfRange { .. })));
+    let unmapped = DeviceLayer::new(Arc::clone(device), 4 * chunk, Some(chunk)).unwrap();
+    unmapped.touch(0..chunk).unwrap();
+    assert!(matches!(unmapped.slide(0..UNIT, 2 * chunk), Err(Error::Unmapped { .. })));
+}
+
+/// The device finds the same checksum as the host, over the ends of chunks too, and another after any change.
+pub(crate) fn sum_like_the_host(device: &Arc<dyn Device>) {
+    let chunk = device.granularity_bytes().max(2 * UNIT);
+    let layer = DeviceLayer::new(Arc::clone(device), 3 * chunk, Some(chunk)).unwrap();
+    assert!(matches!(layer.checksum(0, 8), Err(Error::Unmapped { .. })));
+    layer.touch(0..3 * chunk).unwrap();
+    let mut whole = pattern(8, 3 * chunk);
+    layer.copy_in(0, &whole).unwrap();
+    let places = [(0, 3 * chunk), (chunk - 8, 16), (8, 2 * chunk + 3), (2 * chunk - 16, 17), (16, 5), (24, 0)];
+    for (at, bytes) in places {
+        let wanted = checksum(&whole[at as usize..][..bytes as usize]);
+        assert_eq!(layer.checksum(at, bytes).unwrap(), wanted, "{bytes} bytes at {at}");
+    }
+    assert!(matches!(layer.checksum(4, 8), Err(Error::OutOfRange { .. })));
+    assert!(matches!(layer.checksum(0, 3 * chunk + 1), Err(Error::OutOfRange { .. })));
+    let before = layer.checksum(0, 3 * chunk).unwrap();
+    whole[chunk as usize + 77] ^= 1;
+    layer.copy_in(chunk + 77, &whole[chunk as usize + 77..][..1]).unwrap();
+    let after = layer.checksum(0, 3 * chunk).unwrap();
+    assert!(after != before && after == checksum(&whole));
 }
 
 /// What is too long, or of another device, is refused and changes nothing.

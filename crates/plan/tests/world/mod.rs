@@ -58,7 +58,7 @@ impl World {
         let memory = MemorySettings { piece_bytes: 2, ahead_bytes: 4, pins: true, ..MemorySettings::new() };
         let mut layers: Vec<_> = capacities.iter().map(|&bytes| LayerSettings::new(bytes)).collect();
         let needs_touch = capacities[0].is_multiple_of(3);
-        layers[0] = layers[0].with_memory(MemorySettings { needs_touch, ..memory });
+        layers[0] = layers[0].with_memory(MemorySettings { needs_touch, is_shared: needs_touch, ..memory });
         let mut settings = Settings::new(layers, order);
         settings.lane_bytes_max = 8;
         Self {
@@ -252,6 +252,9 @@ impl World {
             Action::Touch { layer, range } => {
                 assert!(range.end <= self.capacities[layer]);
                 self.planner.handle(Timestamp(self.now), Event::Touched { layer, is_done: true });
+            }
+            Action::Release { layer, range } => {
+                assert!(self.occupied(layer).iter().all(|(used, _)| used.end <= range.start), "{range:?} is in use");
             }
             Action::Pin { layer } => {
                 self.planner.handle(Timestamp(self.now), Event::Pinned { layer, is_done: true });

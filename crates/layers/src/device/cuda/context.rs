@@ -43,6 +43,10 @@ const FUNCTIONS: &[&str] = &[
     "cuMemcpyDtoHAsync_v2",
     "cuMemcpyDtoDAsync_v2",
     "cuPointerGetAttribute",
+    "cuModuleLoadData",
+    "cuModuleGetFunction",
+    "cuModuleUnload",
+    "cuLaunchKernel",
     "cuStreamCreate",
     "cuStreamSynchronize",
     "cuStreamDestroy_v2",
@@ -262,4 +266,28 @@ fn check(device: &str, attempt: &'static str, code: CUresult) -> Result<()> {
         return Err(Error::DeviceLost { device, reason });
     }
     Err(Error::Broken { layer: device, attempt, source: io::Error::other(reason) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// A function that is called but not looked for first would be a panic on an old driver.
+    #[test]
+    fn every_function_that_is_called_is_looked_for() {
+        let sources = [
+            include_str!("../cuda.rs"),
+            include_str!("context.rs"),
+            include_str!("kernel.rs"),
+            include_str!("memory.rs"),
+            include_str!("stream.rs"),
+        ];
+        let calls = sources.iter().flat_map(|source| source.split("sys::cu").skip(1));
+        let names = calls.filter_map(|rest| rest.split('(').next()).filter(|name| !name.contains(char::is_whitespace));
+        let called: BTreeSet<_> =
+            names.filter(|name| name.starts_with(char::is_uppercase)).map(|name| format!("cu{name}")).collect();
+        assert_eq!(called, FUNCTIONS.iter().map(|&name| name.to_owned()).collect());
+    }
 }

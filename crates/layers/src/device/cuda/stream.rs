@@ -4,16 +4,21 @@ use std::{ptr, sync::Arc};
 
 use cudarc::driver::sys;
 
-use super::context::Context;
+use super::{context::Context, kernel::Kernel};
 use crate::{
     Result,
-    device::{Event, Place, Stream},
+    device::{
+        Event, Place, Stream,
+        checksum::{SHARES, add_up},
+    },
 };
 
 /// A stream that neither waits for the program's kernels nor lets them wait.
 pub(super) struct CudaStream {
     context: Arc<Context>,
     raw: sys::CUstream,
+    /// Loaded when it is first needed.
+    kernel: Option<Kernel>,
 }
 
 // SAFETY: a stream may be used by any thread.
@@ -27,7 +32,7 @@ impl CudaStream {
         // SAFETY: the driver writes to the pointer.
         context.check("make a stream", unsafe { sys::cuStreamCreate(&raw mut raw, flags) })?;
         drop(current);
-        Ok(Self { context, raw })
+        Ok(Self { context, raw, kernel: None })
     }
 }
 
@@ -69,6 +74,20 @@ impl Stream for CudaStream {
         // SAFETY: the caller vouches for both places until the copy has ended.
         let outcome = unsafe { sys::cuMemcpyDtoDAsync_v2(to.address(), from.address(), bytes, self.raw) };
         self.context.check("copy within the device", outcome)
+    }
+
+    unsafe fn sum_words(&mut self, at: Place, first_word: u64, bytes: usize) -> Result<u64> {
+        let kernel = match &self.kernel {
+            Some(kernel) => kernel,
+            None => self.kernel.insert(Kernel::load(&self.context)?),
+        };
+        // SAFETY: the caller vouches for the place, and it is waited for below; the stream is this value's own.
+        let sums_at = unsafe { kernel.begin(self.raw, at, first_word, bytes) }?;
+        self.wait()?;
+        let mut sums = vec![0; SHARES * size_of::<u64>()];
+        // SAFETY: the kernel has room for so many results.
+        unsafe { self.copy_out(sums_at, &mut sums) }?;
+        Ok(add_up(&sums))
     }
 
     fn record(&mut self) -> Result<Box<dyn Event>> {
@@ -126,12 +145,5 @@ impl Drop for Mark {
     fn drop(&mut self) {
         // SAFETY: the event is this value's own. One that the stream has not come to yet is destroyed when it has.
         self.context.clean("drop an event", || unsafe { sys::cuEventDestroy_v2(self.raw) });
-    }
-}
-
-impl Place {
-    /// On CUDA devices a handle is an address.
-    fn address(self) -> sys::CUdeviceptr {
-        self.handle + self.offset
     }
 }

@@ -23,6 +23,7 @@ pub(super) struct Context {
     name: String,
     raw: cl_context,
     device: cl_device_id,
+    total_bytes: u64,
     /// The device memory that was allocated through it.
     used_bytes: AtomicU64,
 }
@@ -34,9 +35,9 @@ unsafe impl Sync for Context {}
 
 impl Context {
     /// A new one.
-    pub(super) fn new(name: String, device: cl_device_id) -> Result<Self> {
+    pub(super) fn new(name: String, device: cl_device_id, total_bytes: u64) -> Result<Self> {
         match create_context(&[device], ptr::null(), None, ptr::null_mut()) {
-            Ok(raw) => Ok(Self { name, raw, device, used_bytes: AtomicU64::new(0) }),
+            Ok(raw) => Ok(Self { name, raw, device, total_bytes, used_bytes: AtomicU64::new(0) }),
             Err(code) => Err(failure(&name, "open the device", code)),
         }
     }
@@ -46,10 +47,10 @@ impl Context {
     /// # Safety
     ///
     /// The context and the device must be valid, and the device one of the context's.
-    pub(super) unsafe fn share(name: String, raw: cl_context, device: cl_device_id) -> Result<Self> {
+    pub(super) unsafe fn share(name: String, raw: cl_context, device: cl_device_id, total_bytes: u64) -> Result<Self> {
         // SAFETY: the caller vouches for the context.
         match unsafe { retain_context(raw) } {
-            Ok(()) => Ok(Self { name, raw, device, used_bytes: AtomicU64::new(0) }),
+            Ok(()) => Ok(Self { name, raw, device, total_bytes, used_bytes: AtomicU64::new(0) }),
             Err(code) => Err(failure(&name, "share a context", code)),
         }
     }
@@ -66,15 +67,24 @@ impl Context {
         self.device
     }
 
+    pub(super) fn total_bytes(&self) -> u64 {
+        self.total_bytes
+    }
+
     pub(super) fn used_bytes(&self) -> u64 {
         self.used_bytes.load(Relaxed)
     }
 
-    pub(super) fn count(&self, bytes: u64) {
-        self.used_bytes.fetch_add(bytes, Relaxed);
+    /// Counts memory that is about to be allocated, if there is any left: drivers may promise more than they have.
+    pub(super) fn claim(&self, bytes: u64) -> Result<()> {
+        let add = |used: u64| used.checked_add(bytes).filter(|&used| used <= self.total_bytes);
+        let Err(used) = self.used_bytes.fetch_update(Relaxed, Relaxed, add) else { return Ok(()) };
+        let reason = format!("{used} of {} are in use", self.total_bytes);
+        Err(Error::DeviceFull { device: self.name.clone(), bytes, reason })
     }
 
-    pub(super) fn discount(&self, bytes: u64) {
+    /// Takes back what was claimed.
+    pub(super) fn unclaim(&self, bytes: u64) {
         self.used_bytes.fetch_sub(bytes, Relaxed);
     }
 

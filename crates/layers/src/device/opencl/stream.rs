@@ -12,16 +12,21 @@ use opencl3::{
     types::{CL_BLOCKING, CL_NON_BLOCKING, cl_bool, cl_command_queue, cl_event, cl_int, cl_mem},
 };
 
-use super::context::Context;
+use super::{context::Context, kernel::Kernel};
 use crate::{
     Result,
-    device::{Event, Place, Stream},
+    device::{
+        Event, Place, Stream,
+        checksum::{SHARES, add_up},
+    },
 };
 
 /// A command queue that keeps its order.
 pub(super) struct Queue {
     context: Arc<Context>,
     raw: cl_command_queue,
+    /// Compiled when it is first needed.
+    kernel: Option<Kernel>,
 }
 
 // SAFETY: OpenCL objects may be used by any thread.
@@ -32,7 +37,7 @@ impl Queue {
         // SAFETY: the context is live and the device is its own.
         let raw = unsafe { create_command_queue(context.raw(), context.device(), 0) }
             .map_err(|code| context.failure("make a command queue", code))?;
-        Ok(Self { context, raw })
+        Ok(Self { context, raw, kernel: None })
     }
 
     pub(super) fn raw(&self) -> cl_command_queue {
@@ -103,6 +108,19 @@ impl Stream for Queue {
             enqueue_copy_buffer(self.raw, from_memory, to_memory, from_offset, to_offset, bytes, 0, ptr::null())
         };
         self.accept("copy within the device", outcome)
+    }
+
+    unsafe fn sum_words(&mut self, at: Place, first_word: u64, bytes: usize) -> Result<u64> {
+        let kernel = match &mut self.kernel {
+            Some(kernel) => kernel,
+            None => self.kernel.insert(Kernel::compile(&self.context)?),
+        };
+        // SAFETY: the caller vouches for the place, and it is waited for below; the queue is this value's own.
+        let sums_at = unsafe { kernel.begin(self.raw, at, first_word, bytes) }?;
+        let mut sums = vec![0; SHARES * size_of::<u64>()];
+        // SAFETY: the kernel has room for so many results. The queue keeps its order, so that this waits for the kernel.
+        unsafe { self.copy_out(sums_at, &mut sums) }?;
+        Ok(add_up(&sums))
     }
 
     fn record(&mut self) -> Result<Box<dyn Event>> {

@@ -1,0 +1,76 @@
+//! What tests tell the stand-in and ask it. A real driver has none of these.
+
+use std::ffi::c_char;
+
+use crate::driver::driver;
+
+/// Forgets everything: memory, streams, settings and violations.
+#[unsafe(no_mangle)]
+pub extern "C" fn outcrop_stand_in_reset() {
+    driver().reset();
+}
+
+/// How many rules were broken.
+#[unsafe(no_mangle)]
+pub extern "C" fn outcrop_stand_in_violations() -> u64 {
+    driver().violations.count
+}
+
+/// Writes which rule was broken first, as a text with its end, and returns how long the text is without.
+///
+/// # Safety
+///
+/// `text` must have room for `bytes` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcrop_stand_in_first_violation(text: *mut c_char, bytes: usize) -> usize {
+    let first = driver().violations.first.clone().unwrap_or_default();
+    // SAFETY: the caller vouches for the room.
+    unsafe { put(&first, text, bytes) }
+}
+
+/// Writes what nobody has given back, as a text with its end, and returns how long the text is without.
+///
+/// # Safety
+///
+/// `text` must have room for `bytes` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcrop_stand_in_left(text: *mut c_char, bytes: usize) -> usize {
+    let left = driver().left().join(", ");
+    // SAFETY: the caller vouches for the room.
+    unsafe { put(&left, text, bytes) }
+}
+
+/// How many devices there are from now on, and how much memory each has.
+#[unsafe(no_mangle)]
+pub extern "C" fn outcrop_stand_in_set_devices(devices: usize, bytes: u64) {
+    let mut driver = driver();
+    driver.settings.devices = devices;
+    driver.settings.bytes = bytes;
+}
+
+/// Lets so many allocations succeed, and all others fail.
+#[unsafe(no_mangle)]
+pub extern "C" fn outcrop_stand_in_fail_allocations_after(allocations: u64) {
+    driver().settings.allocations_left = Some(allocations);
+}
+
+/// Lets so many calls be answered; then the device is lost, and every call fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn outcrop_stand_in_lose_after(calls: u64) {
+    driver().settings.calls_left = Some(calls);
+}
+
+/// # Safety
+///
+/// `place` must have room for `bytes` bytes.
+unsafe fn put(text: &str, place: *mut c_char, bytes: usize) -> usize {
+    let length = text.len().min(bytes.saturating_sub(1));
+    if bytes > 0 {
+        // SAFETY: the text and its end are no longer than the room.
+        unsafe {
+            std::ptr::copy_nonoverlapping(text.as_ptr().cast(), place, length);
+            place.add(length).write(0);
+        }
+    }
+    length
+}
