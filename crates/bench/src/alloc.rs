@@ -15,8 +15,8 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
-pub use process::{Order, process};
 use process::Outcome;
+pub use process::{Order, process};
 pub use ways::Way;
 
 use crate::{Machine, Report, memory};
@@ -51,7 +51,10 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
     let most = options.processes.iter().copied().max().unwrap_or(1) as u64;
     let needed = options.host_bytes * most;
     let there_are = Machine::here().memory_bytes;
-    ensure!(needed * 5 / 4 < there_are, "{needed} bytes of caches need a machine with a quarter more; set --host lower");
+    ensure!(
+        needed * 5 / 4 < there_are,
+        "{needed} bytes of caches need a machine with a quarter more; set --host lower"
+    );
     ensure!(options.host_bytes >= 4 * options.snapshot_bytes, "the host buffer must hold four snapshots");
     let mut runs = Vec::new();
     for &processes in &options.processes {
@@ -69,7 +72,13 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
         "rounds": options.rounds,
         "memory": "had by another process just before, and given back",
     });
-    Ok(Report { bench: "alloc", machine: Machine::here(), settings, runs: runs.iter().map(Run::to_json).collect(), ratios })
+    Ok(Report {
+        bench: "alloc",
+        machine: Machine::here(),
+        settings,
+        runs: runs.iter().map(Run::to_json).collect(),
+        ratios,
+    })
 }
 
 /// Every way, in several rounds, in turn: the median of the rounds.

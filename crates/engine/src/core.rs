@@ -14,7 +14,7 @@ use outcrop_plan::{
 use smallvec::SmallVec;
 
 use crate::{
-    Error, Layout, Result, Span, SpanKind, Trace, device,
+    Error, Layout, Result, Span, SpanKind, Trace,
     log::Recorder,
     stats::{Busy, LayerStats},
 };
@@ -257,7 +257,9 @@ impl Shared {
             let mut sealed = core.take_sealed(id).expect("the plan slides what is there");
             let slid = host.slide(sealed.remove(0), to).expect("the plan slides what nobody uses");
             core.set_sealed(id, Pieces::from_elem(slid, 1));
-        } else if let Err(error) = device::slide(&*self.layers[0], from..from + core.planner.bytes(id), to) {
+        } else if let Some(Err(error)) =
+            self.layers[0].device().map(|device| device.slide(from..from + core.planner.bytes(id), to))
+        {
             // The plan holds the bytes to be there, and they are not.
             tracing::error!(%error, "device memory cannot be moved together");
             core.layers[0].stats.fault = Some(error.to_string());

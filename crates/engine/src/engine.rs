@@ -12,9 +12,7 @@ use std::{
 };
 
 use outcrop_layers::{Copier, Host, Layer};
-use outcrop_plan::{
-    Event, LAYERS_MAX, LayerSettings, MemorySettings, Order, Planner, Ranking, Settings, Touching,
-};
+use outcrop_plan::{Event, LAYERS_MAX, LayerSettings, MemorySettings, Order, Planner, Ranking, Settings, Touching};
 
 use crate::{
     Error, Handle, Result, Stats, Trace,
@@ -73,7 +71,9 @@ impl Engine {
     pub fn open(mut layers: Vec<Arc<dyn Layer>>, options: &Options) -> Result<Handle> {
         let is_memory = |layer: &Arc<dyn Layer>| layer.host().is_some() || layer.device().is_some();
         let front = layers.iter().position(is_memory).ok_or_else(|| {
-            Error::Stack("a tape needs host memory or a device to save into; add a host layer, such as host(\"1 GiB\")".into())
+            Error::Stack(
+                "a tape needs host memory or a device to save into; add a host layer, such as host(\"1 GiB\")".into(),
+            )
         })?;
         let mut rates = options.rates.clone();
         rates.resize(layers.len(), Rates::default());

@@ -11,7 +11,7 @@ use outcrop_plan::{Event, Refusal, SnapshotId};
 use crate::{
     Error, Layout, Result, Span, SpanKind, Stats,
     core::{Answer, Core, Front, Pieces, Saved, Shared, Snapshot},
-    device::Desk,
+    desk::Desk,
     engine::Engine,
 };
 
@@ -82,12 +82,7 @@ impl Handle {
         })
     }
 
-    fn save_with(
-        &mut self,
-        key: u64,
-        layout: Layout,
-        fill: impl FnOnce(&Self, &mut Lent) -> Result<()>,
-    ) -> Result<()> {
+    fn save_with(&mut self, key: u64, layout: Layout, fill: impl FnOnce(&Self, &mut Lent) -> Result<()>) -> Result<()> {
         let start_ns = self.begin_call();
         let result = self.lend_slot(key, layout, true).and_then(|mut lent| {
             fill(self, &mut lent)?;

@@ -8,7 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod core;
-mod device;
+mod desk;
 mod engine;
 mod error;
 mod handle;

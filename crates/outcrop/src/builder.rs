@@ -184,9 +184,7 @@ impl Wish {
             Self::SharedHost(name, total, mine) => {
                 Arc::new(Host::shared(&name, total.bytes()?, mine.bytes()?).map_err(layer_error)?)
             }
-            Self::Device(device, size) => {
-                Arc::new(DeviceLayer::new(device, size.bytes()?, None).map_err(layer_error)?)
-            }
+            Self::Device(device, size) => Arc::new(DeviceLayer::new(device, size.bytes()?, None).map_err(layer_error)?),
             Self::Dir(path, size, options) => Arc::new(Dir::open(&path, size.bytes()?, options).map_err(layer_error)?),
             Self::Made(layer) => layer,
         })

@@ -165,7 +165,10 @@ impl Planner {
         }
         if let Some(victims) = self.victims_in_a_row(bytes, admits) {
             victims.into_iter().for_each(|victim| self.evict(victim, 0));
-            return self.layers[0].space.take_whole(bytes).map_or(Reuse::No, |range| Reuse::Place(Extents::from_elem(range, 1)));
+            return self.layers[0]
+                .space
+                .take_whole(bytes)
+                .map_or(Reuse::No, |range| Reuse::Place(Extents::from_elem(range, 1)));
         }
         if is_patient { Reuse::Wait } else { Reuse::No }
     }

@@ -73,7 +73,10 @@ impl fmt::Display for Reason {
             Self::Faster { concurrent_ns, sequential_ns } => {
                 let ms = |ns: u64| ns as f64 / 1e6;
                 let (concurrent, sequential) = (ms(*concurrent_ns), ms(*sequential_ns));
-                write!(f, "a write should take {concurrent:.2} ms with concurrent and {sequential:.2} ms with sequential touching")
+                write!(
+                    f,
+                    "a write should take {concurrent:.2} ms with concurrent and {sequential:.2} ms with sequential touching"
+                )
             }
         }
     }
@@ -184,8 +187,7 @@ impl Model {
             self.trial_writes -= 1;
             return;
         }
-        let (Some(bytes), Some(gap_ns), Some(touch)) =
-            (self.write_bytes.get(), self.gap_ns.get(), self.touch_rate())
+        let (Some(bytes), Some(gap_ns), Some(touch)) = (self.write_bytes.get(), self.gap_ns.get(), self.touch_rate())
         else {
             return self.set(Strategy::Sequential, Reason::Unmeasured);
         };

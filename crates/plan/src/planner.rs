@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Action, Event, Extents, Fault, LayerIndex, MemorySettings, MemoryState, Order, Place, Purpose, Refusal, SnapshotId, Timestamp,
+    Action, Event, Extents, Fault, LayerIndex, MemorySettings, MemoryState, Order, Place, Purpose, Refusal, SnapshotId,
+    Timestamp,
     memory::{Begun, Memory},
     order::{TurnSet, Turns},
     rank::Lane,
@@ -47,13 +48,7 @@ pub enum Ranking {
 impl Settings {
     /// The usual settings for these layers.
     pub fn new(layers: Vec<LayerSettings>, order: Order) -> Self {
-        Self {
-            layers,
-            order,
-            lane_bytes_max: 64 << 20,
-            patience_ns: 30_000_000_000,
-            ranking: Ranking::default(),
-        }
+        Self { layers, order, lane_bytes_max: 64 << 20, patience_ns: 30_000_000_000, ranking: Ranking::default() }
     }
 }
 

@@ -100,7 +100,8 @@ impl Lane {
 impl Planner {
     /// The lane between two layers.
     pub(crate) fn lane(&mut self, from: LayerIndex, to: LayerIndex) -> &mut Lane {
-        let known_rate = if from < to { self.settings.layers[to].write_rate } else { self.settings.layers[from].read_rate };
+        let known_rate =
+            if from < to { self.settings.layers[to].write_rate } else { self.settings.layers[from].read_rate };
         self.lanes.entry((from, to)).or_insert_with(|| Lane::new(known_rate))
     }
 

@@ -281,10 +281,7 @@ fn who_finds_no_shared_memory_left_asks_again_and_is_refused_in_the_end() {
         settings.patience_ns = 1_000_000_000;
         let mut planner = Planner::new(settings);
         let (mut now, mut asked) = (1, 0);
-        planner.handle(
-            Timestamp(now),
-            Event::RoomWanted { id: SnapshotId(0), key: 0, bytes: 16 * MIB, is_copy: true },
-        );
+        planner.handle(Timestamp(now), Event::RoomWanted { id: SnapshotId(0), key: 0, bytes: 16 * MIB, is_copy: true });
         loop {
             while let Some(action) = planner.poll() {
                 match action {

@@ -70,10 +70,7 @@ impl Way {
 }
 
 /// Makes room in the way that the order says, and uses it; `measure` is told how long making it took.
-pub(super) fn with_room(
-    order: &Order,
-    measure: impl FnOnce(f64, &mut dyn Room) -> Result<Outcome>,
-) -> Result<Outcome> {
+pub(super) fn with_room(order: &Order, measure: impl FnOnce(f64, &mut dyn Room) -> Result<Outcome>) -> Result<Outcome> {
     let start = Instant::now();
     let bytes = order.host_bytes as usize;
     let ready = |room: &mut dyn Room| measure(start.elapsed().as_secs_f64(), room);

@@ -6,8 +6,8 @@ use std::{
 };
 
 use outcrop_plan::{
-    Action, Event, Extents, Fault, LayerIndex, LayerSettings, MemorySettings, Order, Place, Planner, Purpose, Refusal, Settings,
-    SnapshotId, Timestamp,
+    Action, Event, Extents, Fault, LayerIndex, LayerSettings, MemorySettings, Order, Place, Planner, Purpose, Refusal,
+    Settings, SnapshotId, Timestamp,
 };
 
 /// How a request ended.
