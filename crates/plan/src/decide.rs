@@ -392,6 +392,9 @@ impl Planner {
 
     /// Shifts snapshots in the front together until somebody who waits finds a place. Says whether that worked.
     fn compact(&mut self) -> bool {
+        if !self.layers[0].is_writable {
+            return false;
+        }
         let want = self.wants.iter().map(|&(id, _)| id).find(|id| self.snapshots[id].copy(0).is_none());
         let room = self.rooms.front().copied().filter(|id| self.may_stay(self.snapshots[id].bytes, 0));
         let Some(bytes) = want.or(room).map(|id| self.snapshots[&id].bytes) else { return false };
