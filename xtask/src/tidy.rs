@@ -20,7 +20,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("outcrop-layers", &["outcrop-cuda-stand-in"]),
     ("outcrop-engine", &["outcrop-plan", "outcrop-layers"]),
     ("outcrop-survey", &["outcrop-layers"]),
-    ("outcrop", &["outcrop-plan", "outcrop-layers", "outcrop-engine", "outcrop-survey"]),
+    ("outcrop", &["outcrop-plan", "outcrop-layers", "outcrop-engine", "outcrop-survey", "outcrop-cuda-stand-in"]),
     ("outcrop-rtm", &["outcrop"]),
     ("outcrop-sim", &["outcrop-plan"]),
     ("outcrop-bench", &["outcrop", "outcrop-rtm", "outcrop-sim"]),

@@ -6,6 +6,8 @@ mod bench;
 mod demo;
 mod progress;
 mod rtm;
+mod sim;
+mod survey;
 mod table;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -35,6 +37,10 @@ enum Command {
     Demo(demo::DemoArgs),
     /// Migrate a model of your own.
     Rtm(rtm::RtmArgs),
+    /// Measure every layer that this machine has, and write a profile that tapes can use.
+    Survey(survey::SurveyArgs),
+    /// Simulate the figures of the papers on models of their machines, with the same plan that tapes use.
+    Sim(sim::SimArgs),
     /// Measure, against the obvious alternatives in the same run.
     #[command(subcommand)]
     Bench(bench::BenchCommand),
@@ -67,6 +73,8 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Demo(args) => demo::run(&args),
         Command::Rtm(args) => rtm::run(&args),
+        Command::Survey(args) => survey::run(&args),
+        Command::Sim(args) => sim::run(&args),
         Command::Bench(command) => bench::run(&command),
     };
     match result {

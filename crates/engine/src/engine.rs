@@ -12,7 +12,7 @@ use std::{
 };
 
 use outcrop_layers::{Copier, Host, Layer};
-use outcrop_plan::{Event, LAYERS_MAX, LayerSettings, MemorySettings, Order, Planner, Ranking, Settings, Touching};
+use outcrop_plan::{Event, LAYERS_MAX, LayerSettings, MemoryRates, MemorySettings, Order, Planner, Ranking, Settings, Touching};
 
 use crate::{
     Error, Handle, Result, Stats, Trace,
@@ -47,6 +47,8 @@ pub struct Options {
     pub ranking: Ranking,
     /// What is known of the speed of the layers, in their order; measured as it goes where nothing is.
     pub rates: Vec<Rates>,
+    /// What is known of the speed of host memory.
+    pub memory_rates: MemoryRates,
 }
 
 /// Bytes per second of writing to a layer and reading from it, as far as is known beforehand.
@@ -201,6 +203,7 @@ fn settings(layers: &[Arc<dyn Layer>], rates: &[Rates], options: &Options) -> Se
                     needs_touch: true,
                     is_shared: false,
                     pins: false,
+                    rates: MemoryRates::default(),
                 })
             }
             _ => host.map_or(settings, |host| settings.with_memory(host_settings(host, index > 0, options))),
@@ -230,6 +233,7 @@ fn host_settings(host: &Host, is_below_device: bool, options: &Options) -> Memor
         needs_touch: is_shared,
         is_shared,
         pins: !options.is_unpinned && !is_shared,
+        rates: options.memory_rates,
     }
 }
 

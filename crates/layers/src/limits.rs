@@ -58,7 +58,7 @@ impl Limits {
         let left = wanted.saturating_sub(used).saturating_sub(margin(wanted));
         Self {
             most: Limit { bytes: most, from: format!("are all that {place} has") },
-            left: Limit { bytes: left, from: format!("are left now of what {place} has, with a margin") },
+            left: Limit { bytes: left, from: format!("are left now of what {place} has, after a margin") },
         }
     }
 }

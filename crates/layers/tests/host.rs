@@ -15,7 +15,7 @@ use common::{
     expect_success, pattern,
 };
 use outcrop_layers::{Error, Host, Layer, contract};
-use tempfile::tempdir;
+use tempfile::{tempdir, tempdir_in};
 
 const MIB: u64 = 1 << 20;
 
@@ -193,9 +193,7 @@ impl Drop for Group {
 /// In a child: fills as much as it gets, and touches until there is no more.
 #[test]
 fn child_lives_in_a_small_group() {
-    if child_directory().is_none() {
-        return;
-    }
+    let Some(node) = child_directory() else { return };
     answer("ready");
     listen();
     let error = Host::new(1 << 30).unwrap_err();
@@ -211,6 +209,23 @@ fn child_lives_in_a_small_group() {
     let host = Host::new(200 * MIB).unwrap();
     assert_eq!(host.capacity(), 200 * MIB);
     let ballast = vec![1_u8; 120 << 20];
+    let touched = touch_until_there_is_no_more(&host);
+    assert!((50 * MIB..130 * MIB).contains(&touched), "{touched}");
+    host.slot(0, touched).unwrap().fill(2);
+    assert!(matches!(host.pin(), Err(Error::Exhausted { .. })), "pinning would touch the rest");
+    drop(ballast);
+    host.touch(0..host.capacity()).expect("there is room again");
+    drop(host);
+
+    let shared = Host::shared_in(&node, "test", 512 * MIB, 512 * MIB).unwrap();
+    let touched = touch_until_there_is_no_more(&shared);
+    assert!((128 * MIB..256 * MIB).contains(&touched), "{touched}");
+    shared.slot(0, touched).unwrap().fill(3);
+    answer("alive");
+}
+
+/// How far it came before the group's limit.
+fn touch_until_there_is_no_more(host: &Host) -> u64 {
     let mut touched = 0;
     let error = loop {
         match host.touch(touched..touched + host.piece_bytes()) {
@@ -219,12 +234,7 @@ fn child_lives_in_a_small_group() {
         }
     };
     assert!(matches!(&error, Error::Exhausted { limit, .. } if limit.contains("the control group")), "{error:?}");
-    assert!((50 * MIB..130 * MIB).contains(&touched), "{touched}");
-    host.slot(0, touched).unwrap().fill(2);
-    assert!(matches!(host.pin(), Err(Error::Exhausted { .. })), "pinning would touch the rest");
-    drop(ballast);
-    host.touch(0..host.capacity()).expect("there is room again");
-    answer("alive");
+    touched
 }
 
 #[test]
@@ -233,7 +243,8 @@ fn a_small_control_group_makes_a_smaller_cache_and_kills_nobody() {
         Ok(group) => group,
         Err(reason) => return println!("SKIPPED: no control group can be made here: {reason}"),
     };
-    let given = tempdir().unwrap();
+    // In memory, where shared memory usually is.
+    let given = tempdir_in("/dev/shm").or_else(|_| tempdir()).unwrap();
     let mut companion = Companion::start("child_lives_in_a_small_group", given.path());
     companion.expect("ready");
     group.add(companion.id());

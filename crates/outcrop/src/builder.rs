@@ -6,8 +6,10 @@ use std::{
     time::Duration,
 };
 
-use outcrop_engine::{Engine, Options};
+use outcrop_engine::{Engine, Options, Rates};
 use outcrop_layers::{Device, DeviceLayer, Dir, DirOptions, Host, Layer};
+use outcrop_plan::MemoryRates;
+use outcrop_survey::{DirectoryRates, Profile};
 
 use crate::{Error, Order, Ranking, Result, Tape, Touching};
 
@@ -58,6 +60,7 @@ impl From<String> for Size {
 pub struct TapeBuilder {
     layers: Vec<Wish>,
     options: Options,
+    profile: Option<PathBuf>,
 }
 
 /// A layer that is made when the tape is opened.
@@ -169,14 +172,39 @@ impl TapeBuilder {
         self
     }
 
+    /// Begins with what a survey has found out about this machine's memory and directories (`outcrop survey` writes such a
+    /// file), instead of finding it out. What is measured while the tape is used takes over.
+    pub fn profile(mut self, path: impl AsRef<Path>) -> Self {
+        self.profile = Some(path.as_ref().to_owned());
+        self
+    }
+
     /// Opens the tape.
-    pub fn open(self) -> Result<Tape> {
+    pub fn open(mut self) -> Result<Tape> {
+        if let Some(path) = &self.profile {
+            let profile = Profile::load(path)?;
+            self.options.rates = self.layers.iter().map(|wish| wish.rates(&profile)).collect();
+            self.options.memory_rates = MemoryRates {
+                touched: Some(profile.memory.touched.write_all_cores),
+                untouched: Some(profile.memory.untouched.write_all_cores),
+                touch: Some(profile.memory.touch_one_core),
+            };
+        }
         let layers = self.layers.into_iter().map(Wish::make).collect::<Result<Vec<_>>>()?;
         Ok(Tape::new(Engine::open(layers, &self.options)?))
     }
 }
 
 impl Wish {
+    /// What a survey has found out about it.
+    fn rates(&self, profile: &Profile) -> Rates {
+        let known = match self {
+            Self::Dir(path, ..) => profile.directory(path).map(DirectoryRates::rates),
+            _ => None,
+        };
+        Rates { write: known.map(|rates| rates.write), read: known.map(|rates| rates.read) }
+    }
+
     fn make(self) -> Result<Arc<dyn Layer>> {
         let layer_error = |error| Error::Engine(outcrop_engine::Error::Layer(error));
         Ok(match self {

@@ -52,6 +52,9 @@ pub enum Error {
         /// The snapshot.
         key: u64,
     },
+    /// A survey's profile cannot be used.
+    #[error(transparent)]
+    Profile(#[from] outcrop_survey::Error),
     /// The timeline cannot be written.
     #[error("cannot write the timeline to {path}: {source}")]
     Timeline {
@@ -120,9 +123,12 @@ impl Error {
             Self::Engine(Engine::Damaged { .. }) => ErrorKind::Damaged,
             Self::Engine(Engine::Stack(_)) => ErrorKind::Usage,
             Self::Engine(_) | Self::Timeline { .. } => ErrorKind::Storage,
-            Self::Element { .. } | Self::Length { .. } | Self::Region { .. } | Self::Key(_) | Self::Size(_) => {
-                ErrorKind::Usage
-            }
+            Self::Element { .. }
+            | Self::Length { .. }
+            | Self::Region { .. }
+            | Self::Key(_)
+            | Self::Size(_)
+            | Self::Profile(_) => ErrorKind::Usage,
         }
     }
 }

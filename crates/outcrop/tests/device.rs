@@ -14,13 +14,14 @@ fn values(step: u64) -> Vec<f32> {
     (0..LEN).map(|index| step as f32 + (index % 1000) as f32 / 1024.0).collect()
 }
 
-/// The first OpenCL device. A machine for tests has one: the package pocl-opencl-icd makes the processor one.
-fn device() -> Arc<dyn Device> {
-    assert!(
-        devices().iter().any(|device| device.kind == DeviceKind::OpenCl),
-        "no OpenCL device: install pocl-opencl-icd and ocl-icd-libopencl1"
-    );
-    open_device(DeviceKind::OpenCl, 0).unwrap()
+/// The first OpenCL device; where there is none, the test is skipped. The package pocl-opencl-icd makes the processor one.
+fn device() -> Option<Arc<dyn Device>> {
+    if devices().iter().any(|device| device.kind == DeviceKind::OpenCl) {
+        return Some(open_device(DeviceKind::OpenCl, 0).unwrap());
+    }
+    assert!(std::env::var_os("OUTCROP_TEST_ALL").is_none(), "OUTCROP_TEST_ALL is set, but there is no OpenCL device");
+    println!("SKIPPED: no OpenCL device; install pocl-opencl-icd and ocl-icd-libopencl1");
+    None
 }
 
 /// 8 MiB on the device in chunks of 2 MiB, 16 MiB in host memory, and a directory.
@@ -37,7 +38,8 @@ fn tape(device: &Arc<dyn Device>, scratch: &std::path::Path, order: Order) -> Ta
 
 #[test]
 fn host_slices_go_down_through_device_host_and_directory_and_come_back() {
-    let (device, scratch) = (device(), tempfile::tempdir().unwrap());
+    let Some(device) = device() else { return };
+    let scratch = tempfile::tempdir().unwrap();
     for order in [Order::Reverse, Order::Forward, Order::Unknown] {
         let mut tape = tape(&device, scratch.path(), order.clone());
         (0..60).for_each(|step| tape.save(step, &values(step)).unwrap());
@@ -71,7 +73,8 @@ fn keys(order: &Order) -> Vec<u64> {
 
 #[test]
 fn device_buffers_are_saved_and_restored_without_passing_the_host() {
-    let (device, scratch) = (device(), tempfile::tempdir().unwrap());
+    let Some(device) = device() else { return };
+    let scratch = tempfile::tempdir().unwrap();
     let mut tape = tape(&device, scratch.path(), Order::Reverse);
     let mut buffer = device.buffer(3 * MIB).unwrap();
     let bytes = |values: &[f32]| values.iter().flat_map(|value| value.to_ne_bytes()).collect::<Vec<u8>>();
@@ -93,7 +96,7 @@ fn device_buffers_are_saved_and_restored_without_passing_the_host() {
 
 #[test]
 fn nothing_is_evicted_before_the_cache_is_mapped_and_filled() {
-    let device = device();
+    let Some(device) = device() else { return };
     let layer = DeviceLayer::new(Arc::clone(&device), 8 * MIB, Some(2 * MIB)).unwrap();
     let mut tape = Tape::builder().layer(Arc::new(layer) as Arc<dyn Layer>).host(64 * MIB).open().unwrap();
     (0..8).for_each(|step| tape.save(step, &values(step)).unwrap());
@@ -107,7 +110,8 @@ fn nothing_is_evicted_before_the_cache_is_mapped_and_filled() {
 
 #[test]
 fn host_memory_below_a_device_is_registered_once_all_of_it_is_touched() {
-    let (device, scratch) = (device(), tempfile::tempdir().unwrap());
+    let Some(device) = device() else { return };
+    let scratch = tempfile::tempdir().unwrap();
     let tape = tape(&device, scratch.path(), Order::Reverse);
     let start = std::time::Instant::now();
     while tape.stats().layers[1].memory.unwrap().pinning != Pinning::Done {
@@ -119,7 +123,8 @@ fn host_memory_below_a_device_is_registered_once_all_of_it_is_touched() {
 
 #[test]
 fn bad_calls_are_refused_and_change_nothing() {
-    let (device, scratch) = (device(), tempfile::tempdir().unwrap());
+    let Some(device) = device() else { return };
+    let scratch = tempfile::tempdir().unwrap();
     let mut tape = tape(&device, scratch.path(), Order::Reverse);
     tape.save(1, &values(1)).unwrap();
     assert_eq!(tape.lend::<f32>(2, LEN).unwrap_err().kind(), ErrorKind::Usage);
@@ -136,7 +141,8 @@ fn bad_calls_are_refused_and_change_nothing() {
 
 #[test]
 fn a_device_without_host_memory_below_it_drains_to_a_directory() {
-    let (device, scratch) = (device(), tempfile::tempdir().unwrap());
+    let Some(device) = device() else { return };
+    let scratch = tempfile::tempdir().unwrap();
     let mut tape = Tape::builder().device(device, 8 * MIB).dir(scratch.path(), "256 MiB").open().unwrap();
     (0..40).for_each(|step| tape.save(step, &values(step)).unwrap());
     for step in (0..40).rev() {
@@ -146,7 +152,8 @@ fn a_device_without_host_memory_below_it_drains_to_a_directory() {
 
 #[test]
 fn snapshots_of_many_sizes_find_their_places_on_the_device() {
-    let (device, scratch) = (device(), tempfile::tempdir().unwrap());
+    let Some(device) = device() else { return };
+    let scratch = tempfile::tempdir().unwrap();
     let mut tape = tape(&device, scratch.path(), Order::Unknown);
     let sized = |step: u64| vec![step as f32; 1000 + (step as usize * 7919) % LEN];
     (0..80).for_each(|step| tape.save(step, &sized(step)).unwrap());

@@ -6,8 +6,11 @@ use std::{
 };
 
 use outcrop::{
-    Ranking, Tape,
+    ErrorKind, Ranking, Tape,
     layers::{Host, Layer, Throttled},
+    survey::{
+        self, DirectoryRates, FileRates, MemoryProfile, Profile, SharedMemoryRates, TouchedRates, UntouchedRates,
+    },
 };
 
 const MIB: u64 = 1 << 20;
@@ -107,4 +110,56 @@ fn writing_and_reading_have_ranks_of_their_own_and_a_layer_that_recovers_is_used
     assert_eq!(stats.layers[1].write_rank, Some(1));
     take(&mut tape, (0..160).rev());
     assert_eq!(tape.stats().layers[1].read_rank, Some(1), "it was never slow for reading");
+}
+
+#[test]
+fn a_profile_ranks_layers_before_anything_is_measured() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (slow, fast) = (scratch.path().join("slow"), scratch.path().join("fast"));
+    std::fs::create_dir(&slow).unwrap();
+    std::fs::create_dir(&fast).unwrap();
+    let profile = scratch.path().join("profile.toml");
+    let device = std::os::unix::fs::MetadataExt::dev(&std::fs::metadata(&slow).unwrap());
+    let rates = |rate| FileRates { write_new: rate, overwrite: rate, read: rate };
+    let directory = |path: &std::path::Path, rate| DirectoryRates {
+        path: path.canonicalize().unwrap(),
+        device,
+        direct: Some(rates(rate)),
+        buffered: rates(rate),
+    };
+    let touched = TouchedRates { write_one_core: 1, write_all_cores: 2, read_one_core: 3, read_all_cores: 4 };
+    Profile {
+        version: survey::VERSION,
+        machine: "test".to_owned(),
+        kernel: "test".to_owned(),
+        date: "today".to_owned(),
+        cores: 2,
+        memory_bytes: 1 << 34,
+        memory: MemoryProfile {
+            touch_one_core: 5_000_000_000,
+            touch_all_cores: 6_000_000_000,
+            pin_refusal: None,
+            untouched: UntouchedRates { write_one_core: 3_000_000_000, write_all_cores: 4_000_000_000 },
+            touched,
+            pinned: None,
+            shared: SharedMemoryRates { write_untouched: 1, write_touched: 2, read: 3 },
+        },
+        directories: vec![directory(&slow, 50_000_000), directory(&fast, 2_000_000_000)],
+        devices: Vec::new(),
+    }
+    .store(&profile)
+    .unwrap();
+    let builder = || Tape::builder().host(4 * MIB).dir(&slow, "64 MiB").dir(&fast, "64 MiB");
+    let mut tape = builder().profile(&profile).open().unwrap();
+    let stats = tape.stats();
+    assert_eq!((stats.layers[1].write_rank, stats.layers[2].write_rank), (Some(2), Some(1)));
+    assert_eq!(stats.layers[0].memory.unwrap().touch_rate, Some(5e9));
+    (0..8).for_each(|step| tape.save(step, &values(step)).unwrap());
+    let stats = tape.stats();
+    assert!(stats.layers[2].writes > 0 && stats.layers[1].writes == 0, "{stats:?}");
+    take(&mut tape, (0..8).rev());
+    std::fs::write(&profile, "version = 1\nspeed = 9").unwrap();
+    let error = builder().profile(&profile).open().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Usage);
+    assert!(error.to_string().contains("profile.toml"), "{error}");
 }

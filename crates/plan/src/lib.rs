@@ -25,7 +25,7 @@ mod snapshot;
 mod space;
 
 pub use event::{Action, Event, Extents, Fault, LayerIndex, Place, Purpose, Refusal, SnapshotId, Timestamp};
-pub use memory::{MemorySettings, MemoryState, Pinning, Touching};
+pub use memory::{MemoryRates, MemorySettings, MemoryState, Pinning, Touching};
 pub use model::{Reason, Strategy};
 pub use order::Order;
 pub use planner::{Counters, LAYERS_MAX, LayerSettings, Planner, Ranking, Settings};

@@ -32,6 +32,19 @@ pub struct MemorySettings {
     pub is_shared: bool,
     /// It is to be pinned, in one piece, once all of it has been touched.
     pub pins: bool,
+    /// How fast it is, as far as that is known before it is used.
+    pub rates: MemoryRates,
+}
+
+/// Bytes per second, as far as they are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct MemoryRates {
+    /// Of writing to memory that has been touched.
+    pub touched: Option<u64>,
+    /// Of writing to memory that has not.
+    pub untouched: Option<u64>,
+    /// Of touching it.
+    pub touch: Option<u64>,
 }
 
 impl MemorySettings {
@@ -44,6 +57,7 @@ impl MemorySettings {
             needs_touch: false,
             is_shared: false,
             pins: false,
+            rates: MemoryRates::default(),
         }
     }
 }
@@ -138,11 +152,12 @@ pub(crate) struct Begun {
 
 impl Memory {
     pub(crate) fn new(settings: MemorySettings) -> Self {
-        let model = match settings.touching {
-            Touching::Chosen => Model::new(Strategy::Sequential, Reason::Unmeasured),
-            Touching::Concurrent => Model::new(Strategy::Concurrent, Reason::Told),
-            Touching::Sequential | Touching::Never => Model::new(Strategy::Sequential, Reason::Told),
+        let (strategy, reason) = match settings.touching {
+            Touching::Chosen => (Strategy::Sequential, Reason::Unmeasured),
+            Touching::Concurrent => (Strategy::Concurrent, Reason::Told),
+            Touching::Sequential | Touching::Never => (Strategy::Sequential, Reason::Told),
         };
+        let model = Model::new(strategy, reason, settings.rates);
         Self {
             settings,
             touched_bytes: 0,

@@ -8,7 +8,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::rates::{Average, Meter};
+use crate::{
+    MemoryRates,
+    rates::{Average, Meter},
+};
 
 /// When both ways have been measured, the other one is tried again after so many writes.
 const WRITES_PER_TRIAL: u32 = 64;
@@ -115,13 +118,13 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    pub(crate) fn new(strategy: Strategy, reason: Reason) -> Self {
+    pub(crate) fn new(strategy: Strategy, reason: Reason, rates: MemoryRates) -> Self {
         Self {
             strategy,
             reason,
-            touched: Pair::default(),
-            untouched: Pair::default(),
-            touch: Pair::default(),
+            touched: Pair::known(rates.touched),
+            untouched: Pair::known(rates.untouched),
+            touch: Pair::known(rates.touch),
             gap_ns: Average::default(),
             write_bytes: Average::default(),
             writes_since_trial: 0,
@@ -272,6 +275,11 @@ impl Model {
 }
 
 impl Pair {
+    /// What is known is known of the thing by itself.
+    fn known(rate: Option<u64>) -> Self {
+        Self { alone: Meter::known(rate), contended: Meter::default() }
+    }
+
     /// The meter for something that took `ns`, during `other_ns` of which the other thing went on; none if it was neither
     /// the one case nor the other.
     fn meter(&mut self, ns: u64, other_ns: u64) -> Option<&mut Meter> {
@@ -291,7 +299,7 @@ mod tests {
 
     /// Writes of 32 MiB with `gap_ms` between them; touching takes bandwidth from writes by `disturbance`.
     fn settled(gap_ms: f64, disturbance: f64) -> Model {
-        let mut model = Model::new(Strategy::Sequential, Reason::Unmeasured);
+        let mut model = Model::new(Strategy::Sequential, Reason::Unmeasured, MemoryRates::default());
         let bytes = 32 * MIB;
         let (touched, untouched, touch) = (6.0, 3.0, 3.0);
         let mut ready: f64 = 0.0;
@@ -344,7 +352,7 @@ mod tests {
         // Writes follow each other without a pause, and touching meanwhile makes them slower than untouched memory does. If
         // it is fast, most of the buffer is still to be written when all is touched; if it is slow, nothing is gained.
         let chosen = |touch_rate: u64| {
-            let mut model = Model::new(Strategy::Sequential, Reason::Unmeasured);
+            let mut model = Model::new(Strategy::Sequential, Reason::Unmeasured, MemoryRates::default());
             model.touched(100 * MIB, 10 * MIB, 0);
             for _ in 0..8 {
                 let is_concurrent = model.strategy() == Strategy::Concurrent;
@@ -367,7 +375,7 @@ mod tests {
 
     #[test]
     fn nothing_is_chosen_before_anything_is_measured() {
-        let mut model = Model::new(Strategy::Sequential, Reason::Unmeasured);
+        let mut model = Model::new(Strategy::Sequential, Reason::Unmeasured, MemoryRates::default());
         model.wrote(Write { bytes: MIB, untouched_bytes: MIB, ns: 1000, touching_ns: 0 });
         model.choose(MIB);
         assert_eq!(model.reason(), Reason::Unmeasured);

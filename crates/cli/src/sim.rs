@@ -1,0 +1,224 @@
+//! `outcrop sim`: the figures of the papers, simulated, and random worlds against the plan.
+
+use std::{
+    io::IsTerminal,
+    path::{Path, PathBuf},
+    sync::Mutex,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+use outcrop_sim::{Coverage, Entry, Figure};
+use serde_json::{Value, json};
+
+use crate::table;
+
+/// Where plots go if nobody says it.
+const OUTPUT: &str = "outcrop-sim";
+
+/// Elsewhere than on a terminal a line is enough from time to time.
+const LINE_EVERY: Duration = Duration::from_secs(5);
+
+#[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct SimArgs {
+    #[command(subcommand)]
+    command: Option<SimCommand>,
+    /// The figure: 3b to 6c, or mlbs-2 to mlbs-5; `outcrop sim list` says what each shows.
+    #[arg(value_name = "FIGURE", required = true)]
+    figure: Option<String>,
+    #[command(flatten)]
+    report: ReportArgs,
+}
+
+#[derive(Subcommand)]
+enum SimCommand {
+    /// List the figures.
+    List {
+        /// Print JSON instead of a table.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Simulate all figures.
+    All(ReportArgs),
+    /// Let random programs on random stacks with random faults try the plan, and check that it keeps its promises.
+    ///
+    /// Ends with exit code 1 at the first seed that finds something wrong, and prints the seed and what was said last.
+    Fuzz(FuzzArgs),
+}
+
+/// How to report.
+#[derive(Args)]
+struct ReportArgs {
+    /// Print JSON instead of tables; plots are then drawn only if --output is given.
+    #[arg(long)]
+    json: bool,
+    /// Where to put the plots, as PNG and SVG [default: outcrop-sim].
+    #[arg(long, value_name = "DIR")]
+    output: Option<PathBuf>,
+    /// Fewer points: under a minute for all.
+    #[arg(long)]
+    quick: bool,
+}
+
+#[derive(Args)]
+struct FuzzArgs {
+    /// How many seeds to try.
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    seeds: u64,
+    /// The first of them.
+    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    start: u64,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &SimArgs) -> Result<()> {
+    match (&args.command, &args.figure) {
+        (Some(SimCommand::List { json }), _) => list(*json),
+        (Some(SimCommand::All(report)), _) => all(report),
+        (Some(SimCommand::Fuzz(args)), _) => fuzz(args),
+        (None, figure) => {
+            let entry = outcrop_sim::figure(figure.as_deref().unwrap_or_default())?;
+            let figure = simulate(entry, &args.report)?;
+            if args.report.json {
+                println!("{}", serde_json::to_string_pretty(&figure)?);
+            }
+            Ok(())
+        }
+    }
+}
+
+fn list(is_json: bool) -> Result<()> {
+    if is_json {
+        let figure = |entry: &Entry| json!({ "figure": entry.name, "title": entry.title });
+        let figures: Vec<_> = outcrop_sim::figures().iter().map(figure).collect();
+        println!("{}", serde_json::to_string_pretty(&figures)?);
+        return Ok(());
+    }
+    let mut figures = table::new(&["figure", "what it shows"]);
+    for entry in outcrop_sim::figures() {
+        figures.add_row(vec![entry.name, entry.title]);
+    }
+    println!("{figures}");
+    Ok(())
+}
+
+fn all(report: &ReportArgs) -> Result<()> {
+    let mut figures = Vec::new();
+    for entry in outcrop_sim::figures() {
+        figures.push(simulate(entry, report)?);
+    }
+    if report.json {
+        println!("{}", serde_json::to_string_pretty(&figures)?);
+    }
+    Ok(())
+}
+
+/// Simulates a figure, prints it unless it is to be JSON, and draws it.
+fn simulate(entry: &Entry, report: &ReportArgs) -> Result<Figure> {
+    eprintln!("simulating: {} ({})", entry.name, entry.title);
+    let figure = entry.run(report.quick)?;
+    let output = report.output.as_deref().or((!report.json).then_some(Path::new(OUTPUT)));
+    if let Some(output) = output {
+        outcrop_sim::draw(&figure.chart, figure.name, figure.title, output)?;
+    }
+    if !report.json {
+        print(&figure);
+        let name = output.unwrap_or(Path::new(OUTPUT)).join(figure.name);
+        println!("plots: {0}.png, {0}.svg\n", name.display());
+    }
+    Ok(figure)
+}
+
+fn print(figure: &Figure) {
+    println!("{}: {}", figure.name, figure.title);
+    let columns: Vec<_> = figure.rows.first().map_or(&[][..], |row| &row.0).iter().map(|(name, _)| name.as_str()).collect();
+    let mut rows = table::new(&columns);
+    for row in &figure.rows {
+        rows.add_row(row.0.iter().map(|(_, value)| cell(value)));
+    }
+    println!("{rows}");
+    let mut headline = table::new(&["ratio", "paper", "here"]);
+    for (name, paper) in &figure.headline.paper {
+        let ours = figure.headline.ours.get(name).copied().unwrap_or(f64::NAN);
+        headline.add_row(vec![(*name).to_owned(), number(*paper), number(ours)]);
+    }
+    println!("{headline}");
+}
+
+fn cell(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Number(integer) if integer.is_u64() => integer.to_string(),
+        other => other.as_f64().map_or_else(|| other.to_string(), number),
+    }
+}
+
+fn number(value: f64) -> String {
+    match value.abs() {
+        size if size >= 100.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        size if size >= 0.1 => format!("{value:.2}"),
+        _ => format!("{value:.4}"),
+    }
+}
+
+fn fuzz(args: &FuzzArgs) -> Result<()> {
+    let end = args.start.saturating_add(args.seeds);
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let progress = FuzzProgress::new(args.seeds);
+    let outcome = outcrop_sim::fuzz(args.start..end, threads, |tried| progress.show(tried));
+    progress.end();
+    if args.json {
+        let (tried, failure) = match &outcome {
+            Ok(tried) => (Some(tried), None),
+            Err(failure) => (None, Some(failure)),
+        };
+        let object = json!({ "start": args.start, "seeds": args.seeds, "tried": tried, "failure": failure });
+        println!("{}", serde_json::to_string_pretty(&object)?);
+    }
+    let Coverage { seeds, events, faults, refusals } = outcome.map_err(|failure| *failure)?;
+    if !args.json {
+        println!("{seeds} seeds, {events} events, {faults} faults, {refusals} refusals: nothing wrong");
+    }
+    Ok(())
+}
+
+/// A bar on a terminal, now and then a line elsewhere.
+struct FuzzProgress {
+    bar: Option<ProgressBar>,
+    seeds: u64,
+    last_line: Mutex<Instant>,
+}
+
+impl FuzzProgress {
+    fn new(seeds: u64) -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let style = ProgressStyle::with_template("{bar:40} {pos} of {len} seeds (left: {eta})");
+            ProgressBar::new(seeds).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        });
+        Self { bar, seeds, last_line: Mutex::new(Instant::now()) }
+    }
+
+    fn show(&self, tried: &Coverage) {
+        if let Some(bar) = &self.bar {
+            return bar.set_position(tried.seeds);
+        }
+        let Ok(mut last_line) = self.last_line.lock() else { return };
+        if last_line.elapsed() >= LINE_EVERY {
+            *last_line = Instant::now();
+            eprintln!("{} of {} seeds", tried.seeds, self.seeds);
+        }
+    }
+
+    fn end(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

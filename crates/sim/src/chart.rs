@@ -1,0 +1,74 @@
+//! What is drawn: lines, stacked bars or a timeline, without a word of how.
+
+/// A plot.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Chart {
+    /// One or more panels, one above the other.
+    pub panels: Vec<Panel>,
+}
+
+/// One pair of axes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Panel {
+    /// What it shows.
+    pub title: String,
+    /// Below the horizontal axis.
+    pub x_label: String,
+    /// Beside the vertical axis.
+    pub y_label: String,
+    /// Whether the vertical axis is logarithmic.
+    pub is_log: bool,
+    /// What is drawn in it.
+    pub content: Content,
+}
+
+/// What is drawn in a panel.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Content {
+    /// One line for each series, over equally spaced places with these names.
+    Lines {
+        /// Names of the places.
+        places: Vec<String>,
+        /// The lines.
+        series: Vec<Series>,
+    },
+    /// One bar for each place, of parts that lie on each other.
+    Bars {
+        /// Names of the bars.
+        places: Vec<String>,
+        /// The parts; each has a value for every bar.
+        parts: Vec<Series>,
+    },
+    /// One row for each name, with coloured stretches of time in it.
+    Timeline {
+        /// Names of the rows, from the top.
+        rows: Vec<String>,
+        /// Names of the colours.
+        kinds: Vec<String>,
+        /// Row, kind, begin and end.
+        spans: Vec<(usize, usize, f64, f64)>,
+    },
+}
+
+/// Numbers with a name.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Series {
+    /// The name.
+    pub name: String,
+    /// A number for every place.
+    pub values: Vec<f64>,
+    /// Whether this is what the figure is about.
+    pub is_ours: bool,
+}
+
+impl Series {
+    /// A series to compare with.
+    pub fn new(name: &str, values: Vec<f64>) -> Self {
+        Self { name: name.to_owned(), values, is_ours: false }
+    }
+
+    /// The series that the figure is about.
+    pub fn ours(name: &str, values: Vec<f64>) -> Self {
+        Self { name: name.to_owned(), values, is_ours: true }
+    }
+}

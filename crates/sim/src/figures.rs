@@ -1,0 +1,157 @@
+//! The figures of the papers, simulated: what each shows, what the paper says, and what comes out here.
+
+mod buffers;
+mod caches;
+mod traces;
+
+use std::collections::BTreeMap;
+
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+
+use crate::{Error, chart::Chart, error::Result};
+
+/// A line of a figure's table: columns with their values, in order.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Row(pub Vec<(String, Value)>);
+
+impl Serialize for Row {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(column, value)| (column, value)))
+    }
+}
+
+impl Row {
+    /// The number in a column.
+    pub fn number(&self, column: &str) -> Option<f64> {
+        self.0.iter().find(|(name, _)| name == column).and_then(|(_, value)| value.as_f64())
+    }
+}
+
+/// Ratios by name: what the paper says, or what came out here.
+pub type Ratios = BTreeMap<&'static str, f64>;
+
+/// A figure of a paper, simulated.
+#[derive(Debug, Clone)]
+pub struct Figure {
+    /// As it is called here.
+    pub name: &'static str,
+    /// What it shows.
+    pub title: &'static str,
+    /// Its numbers.
+    pub rows: Vec<Row>,
+    /// What the paper says in words, and the same from these numbers.
+    pub headline: Headline,
+    /// What to draw.
+    pub chart: Chart,
+}
+
+/// The same ratios, from the paper and from here.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Headline {
+    /// What the paper says.
+    pub paper: Ratios,
+    /// What came out here.
+    pub ours: Ratios,
+}
+
+impl Headline {
+    fn new(ratios: &[(&'static str, f64, f64)]) -> Self {
+        Self {
+            paper: ratios.iter().map(|&(name, paper, _)| (name, paper)).collect(),
+            ours: ratios.iter().map(|&(name, _, ours)| (name, ours)).collect(),
+        }
+    }
+}
+
+/// A figure as one JSON object: `figure`, `rows`, `headline`.
+impl Serialize for Figure {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct;
+        let mut object = serializer.serialize_struct("Figure", 3)?;
+        object.serialize_field("figure", self.name)?;
+        object.serialize_field("rows", &self.rows)?;
+        object.serialize_field("headline", &self.headline)?;
+        object.end()
+    }
+}
+
+/// A figure that can be simulated.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry {
+    /// Its name.
+    pub name: &'static str,
+    /// What it shows.
+    pub title: &'static str,
+    run: fn(bool) -> Result<Figure>,
+}
+
+impl Entry {
+    /// Simulates it; `is_quick` leaves out every other point.
+    ///
+    /// # Errors
+    /// If a simulation fails, which none of the built-in ones does.
+    pub fn run(&self, is_quick: bool) -> Result<Figure> {
+        let figure = (self.run)(is_quick)?;
+        Ok(Figure { name: self.name, title: self.title, ..figure })
+    }
+}
+
+const ENTRIES: &[Entry] = &[
+    Entry { name: "3b", title: "Variable sizes: waiting in saves", run: caches::variable_saves },
+    Entry { name: "3c", title: "Variable sizes: waiting in saves and takes", run: caches::variable_total },
+    Entry { name: "4a", title: "Rate of allocating device memory", run: caches::allocation_rate },
+    Entry { name: "4b", title: "Large device cache: waiting in saves", run: caches::large_device_saves },
+    Entry { name: "4c", title: "Large device cache: waiting in saves and takes", run: caches::large_device_total },
+    Entry { name: "5a", title: "Large host buffer: waiting in saves", run: caches::large_host_saves },
+    Entry { name: "5b", title: "Large host buffer: waiting in saves and takes", run: caches::large_host_total },
+    Entry { name: "5c", title: "Touching and pinning: waiting in saves and takes", run: caches::strategies },
+    Entry { name: "6a", title: "1 to 8 processes: waiting in saves", run: caches::processes_saves },
+    Entry { name: "6b", title: "1 to 8 processes: waiting in saves and takes", run: caches::processes_total },
+    Entry { name: "6c", title: "Host buffers of 8 to 64 GiB: waiting in saves and takes", run: caches::buffer_sizes },
+    Entry { name: "mlbs-2", title: "A shot on Shaheen-2: computing and I/O", run: buffers::timeline },
+    Entry { name: "mlbs-3", title: "Shaheen-2: throughput as the program sees it", run: buffers::shaheen },
+    Entry { name: "mlbs-4", title: "Summit: throughput as the program sees it", run: buffers::summit },
+    Entry { name: "mlbs-5", title: "One GPU of Summit: where the time goes", run: buffers::breakdown },
+];
+
+/// All figures, in the order of the papers.
+pub fn figures() -> &'static [Entry] {
+    ENTRIES
+}
+
+/// The figure of that name.
+///
+/// # Errors
+/// If there is none.
+pub fn figure(name: &str) -> Result<&'static Entry> {
+    ENTRIES.iter().find(|entry| entry.name == name).ok_or_else(|| Error::Unknown {
+        kind: "figure",
+        name: name.to_owned(),
+        known: ENTRIES.iter().map(|entry| entry.name).collect::<Vec<_>>().join(", "),
+    })
+}
+
+/// Every other point, but always the first and the last ones that headlines speak of, if it has to be quick.
+fn thinned<T: Copy>(points: &[T], is_quick: bool) -> Vec<T> {
+    let is_kept = |&(index, _): &(usize, &T)| !is_quick || index.is_multiple_of(2) || index + 1 == points.len();
+    points.iter().enumerate().filter(is_kept).map(|(_, point)| *point).collect()
+}
+
+/// A row: what it is about, then numbers under these heads.
+fn row<'a>(
+    about: impl IntoIterator<Item = (&'a str, Value)>,
+    numbers: impl IntoIterator<Item = (&'a str, f64)>,
+) -> Row {
+    let numbers = numbers.into_iter().map(|(name, number)| (name, Value::from(round(number))));
+    Row(about.into_iter().chain(numbers).map(|(name, value)| (name.to_owned(), value)).collect())
+}
+
+/// To six digits: more would be noise in a table.
+fn round(number: f64) -> f64 {
+    if number == 0.0 || !number.is_finite() {
+        return number;
+    }
+    let scale = 10f64.powi(5 - number.abs().log10().floor() as i32);
+    (number * scale).round() / scale
+}

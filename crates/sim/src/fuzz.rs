@@ -1,0 +1,174 @@
+//! Random stacks, programs and faults against the planner: every seed is a world of its own, and replays exactly.
+
+mod checks;
+mod program;
+mod stack;
+mod trial;
+
+use std::{
+    fmt,
+    ops::Range,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+};
+
+use serde::Serialize;
+
+use trial::Trial;
+
+/// Every so many seeds are run twice, to see that they do the same.
+const REPEATED_EVERY: u64 = 16;
+
+/// What was wrong with the planner, and how it came to it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Failure {
+    /// The world in which it happened.
+    pub seed: u64,
+    /// What was wrong.
+    pub problem: String,
+    /// What was said last, to the planner and by it.
+    pub last: Vec<String>,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "seed {}: {}", self.seed, self.problem)?;
+        self.last.iter().try_for_each(|line| writeln!(f, "    {line}"))?;
+        write!(f, "to see it again: outcrop sim fuzz --start {} --seeds 1", self.seed)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// How much was tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Coverage {
+    /// Worlds.
+    pub seeds: u64,
+    /// Events that the planner was told.
+    pub events: u64,
+    /// Moves that failed, memory that was not to be had, pinning that was refused.
+    pub faults: u64,
+    /// Requests of programs that were refused.
+    pub refusals: u64,
+}
+
+impl Coverage {
+    /// Both together.
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            seeds: self.seeds + other.seeds,
+            events: self.events + other.events,
+            faults: self.faults + other.faults,
+            refusals: self.refusals + other.refusals,
+        }
+    }
+}
+
+/// Something that a test breaks on purpose, to see that it is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sabotage {
+    None,
+    /// The planner is told that a move has ended well when its target was full.
+    #[cfg(test)]
+    LieAboutWrites,
+    /// The planner is told that memory was touched when there was none.
+    #[cfg(test)]
+    LieAboutMemory,
+}
+
+/// Tries these seeds with some threads; `progress` is told what has been tried, after each.
+///
+/// # Errors
+/// With the lowest seed that found something wrong before all stopped.
+pub fn fuzz(seeds: Range<u64>, threads: usize, progress: impl Fn(&Coverage) + Sync) -> Result<Coverage, Box<Failure>> {
+    let next = AtomicU64::new(seeds.start);
+    let tried = Mutex::new(Coverage::default());
+    let failures = Mutex::new(Vec::new());
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                return;
+            }
+            match try_seed(seed, Sabotage::None) {
+                Ok(coverage) => {
+                    let mut tried = tried.lock().unwrap_or_else(PoisonError::into_inner);
+                    *tried = tried.plus(coverage);
+                    progress(&tried);
+                }
+                Err(failure) => {
+                    next.store(seeds.end, Ordering::Relaxed);
+                    failures.lock().unwrap_or_else(PoisonError::into_inner).push(failure);
+                }
+            }
+        }
+    };
+    thread::scope(|scope| (0..threads.max(1)).for_each(|_| drop(scope.spawn(work))));
+    let failures = failures.into_inner().unwrap_or_else(PoisonError::into_inner);
+    match failures.into_iter().min_by_key(|failure| failure.seed) {
+        Some(failure) => Err(failure),
+        None => Ok(tried.into_inner().unwrap_or_else(PoisonError::into_inner)),
+    }
+}
+
+fn try_seed(seed: u64, sabotage: Sabotage) -> Result<Coverage, Box<Failure>> {
+    let is_repeated = seed.is_multiple_of(REPEATED_EVERY);
+    let mut trial = Trial::new(seed, sabotage, is_repeated);
+    run(seed, &mut trial)?;
+    if is_repeated {
+        let mut again = Trial::new(seed, sabotage, true);
+        run(seed, &mut again)?;
+        if trial.actions() != again.actions() {
+            let problem = "the same events gave other actions".to_owned();
+            return Err(Box::new(Failure { seed, problem, last: again.last() }));
+        }
+    }
+    Ok(trial.coverage())
+}
+
+fn run(seed: u64, trial: &mut Trial) -> Result<(), Box<Failure>> {
+    let problem = match catch_unwind(AssertUnwindSafe(|| trial.run())) {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(problem)) => problem,
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("without a word");
+            format!("the planner panicked: {text}")
+        }
+    };
+    Err(Box::new(Failure { seed, problem, last: trial.last() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(sabotage: Sabotage) -> Option<Box<Failure>> {
+        (0..500).find_map(|seed| try_seed(seed, sabotage).err())
+    }
+
+    #[test]
+    fn a_lie_about_a_write_is_found() {
+        let failure = found(Sabotage::LieAboutWrites).expect("a lost snapshot is noticed");
+        assert!(!failure.last.is_empty());
+        assert_eq!(try_seed(failure.seed, Sabotage::LieAboutWrites), Err(failure.clone()), "and again");
+        assert!(failure.to_string().contains(&format!("--start {} --seeds 1", failure.seed)), "{failure}");
+    }
+
+    #[test]
+    fn a_lie_about_memory_is_found() {
+        let failure = found(Sabotage::LieAboutMemory).expect("a place in memory that is not there is noticed");
+        assert!(failure.problem.contains("not been touched"), "{failure}");
+    }
+
+    #[test]
+    fn seeds_differ_and_all_kinds_of_trouble_occur() {
+        let coverage = fuzz(0..200, 1, |_| {}).unwrap();
+        assert!(coverage.faults > 150 && coverage.refusals > 20 && coverage.events > 10_000, "{coverage:?}");
+    }
+}

@@ -1,0 +1,181 @@
+//! What must hold, whatever happens.
+
+use std::ops::Range;
+
+use outcrop_plan::{Extents, LayerIndex, Place, Purpose, Refusal, SnapshotId};
+
+use super::trial::{Checked, Job, Saved, Trial};
+
+fn demand(holds: bool, problem: impl FnOnce() -> String) -> Checked {
+    if holds { Ok(()) } else { Err(problem()) }
+}
+
+impl Trial {
+    /// No layer is above its limit.
+    pub(super) fn check_limits(&self) -> Checked {
+        for (index, layer) in self.layers.iter().enumerate() {
+            let (used, most) = self.planner.used_bytes(index);
+            demand(used <= most && most <= layer.capacity_bytes, || {
+                format!("layer {index} uses {used} and has used {most} of {}", layer.capacity_bytes)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Takes a place. It must lie inside its layer, in memory that is there if it has to be, and nobody may need it.
+    pub(super) fn occupy(&mut self, layer: LayerIndex, extents: &Extents, id: SnapshotId) -> Checked {
+        for piece in extents {
+            let real = &self.layers[layer];
+            demand(piece.start < piece.end && piece.end <= real.capacity_bytes, || {
+                format!("{id:?} is put at {piece:?}, outside of layer {layer}")
+            })?;
+            demand(!real.needs_touch || piece.end <= real.ready_bytes, || {
+                format!("{id:?} is put at {piece:?} of layer {layer}, which has not been touched")
+            })?;
+            let others: Vec<_> = real
+                .places
+                .range(..piece.end)
+                .rev()
+                .take_while(|&(_, &(end, _))| end > piece.start)
+                .map(|(&start, &(_, other))| (start, other))
+                .collect();
+            for (start, other) in others {
+                demand(other == id || !self.needs(other, layer), || {
+                    format!("{id:?} is put at {piece:?} of layer {layer}, where {other:?} lies at {start}")
+                })?;
+                self.layers[layer].places.remove(&start);
+            }
+            let real = &mut self.layers[layer];
+            real.places.insert(piece.start, (piece.end, id));
+            real.ready_bytes = real.ready_bytes.max(piece.end);
+        }
+        Ok(())
+    }
+
+    /// A place has become free.
+    pub(super) fn vacate(&mut self, layer: LayerIndex, extents: &Extents) {
+        for piece in extents {
+            self.layers[layer].places.remove(&piece.start);
+        }
+    }
+
+    /// Whether a snapshot's place on a layer is still needed.
+    fn needs(&self, id: SnapshotId, layer: LayerIndex) -> bool {
+        let is_moving = self.jobs.iter().any(|job| match job {
+            Job::Move { id: moving, from, to } => *moving == id && (from.layer == layer || to.layer == layer),
+            Job::Touch { .. } | Job::Pin { .. } => false,
+        });
+        let Some(saved) = self.saved.get(&id) else { return is_moving };
+        // A copy that could not be read may be given up when there is another.
+        let is_given_up = saved.doubtful & (1 << layer) != 0 && saved.complete.len() > 1;
+        let is_kept = saved.is_live && saved.complete.contains_key(&layer) && !is_given_up;
+        is_moving || is_kept || (layer == 0 && (saved.is_lent || saved.holders > 0))
+    }
+
+    fn known(&self, id: SnapshotId) -> Checked<&Saved> {
+        self.saved.get(&id).ok_or_else(|| format!("{id:?} was never there"))
+    }
+
+    pub(super) fn check_hand(&self, id: SnapshotId) -> Checked {
+        let saved = self.known(id)?;
+        demand(saved.is_live, || format!("{id:?} is handed over, and does not exist any more"))?;
+        demand(saved.complete.contains_key(&0) && saved.missing & 1 == 0, || {
+            format!("{id:?} is handed over, and is not in the front")
+        })
+    }
+
+    pub(super) fn check_move(&self, id: SnapshotId, from: &Place, to: &Place, purpose: Purpose) -> Checked {
+        let saved = self.known(id)?;
+        demand(saved.complete.get(&from.layer) == Some(&from.extents), || {
+            format!("{id:?} is to be read at {from:?}, and lies at {:?}", saved.complete.get(&from.layer))
+        })?;
+        demand(saved.missing & (1 << from.layer) == 0, || {
+            format!("{id:?} is lost: its only copy, on layer {}, was never written", from.layer)
+        })?;
+        demand((purpose == Purpose::Drain) == (to.layer > from.layer), || format!("{purpose:?} from {from:?} to {to:?}"))?;
+        let bytes: u64 = to.extents.iter().map(|piece| piece.end - piece.start).sum();
+        demand(bytes == saved.bytes, || format!("{id:?} has {} bytes and gets a place of {bytes}", saved.bytes))?;
+        demand(to.layer > 0 || to.extents.len() == 1, || format!("{id:?} gets {to:?}: the front holds whole snapshots"))?;
+        let is_there = saved.complete.contains_key(&to.layer) && saved.doubtful & (1 << to.layer) == 0;
+        demand(!is_there && !self.is_arriving(id, to.layer), || format!("{id:?} is on layer {} already", to.layer))?;
+        demand(!self.layers[to.layer].is_broken, || format!("{id:?} is sent to layer {}, which is broken", to.layer))
+    }
+
+    fn is_arriving(&self, id: SnapshotId, layer: LayerIndex) -> bool {
+        let arrives = |job: &Job| matches!(job, Job::Move { id: moving, to, .. } if *moving == id && to.layer == layer);
+        self.jobs.iter().any(arrives)
+    }
+
+    fn is_read(&self, id: SnapshotId, layer: LayerIndex) -> bool {
+        let reads = |job: &Job| matches!(job, Job::Move { id: moving, from, .. } if *moving == id && from.layer == layer);
+        self.jobs.iter().any(reads)
+    }
+
+    pub(super) fn check_evict(&self, id: SnapshotId, layer: LayerIndex) -> Checked {
+        let saved = self.known(id)?;
+        demand(saved.complete.contains_key(&layer), || format!("{id:?} is evicted from layer {layer}, and is not there"))?;
+        let is_elsewhere = |other: &LayerIndex| *other != layer && saved.missing & (1 << other) == 0;
+        demand(!saved.is_live || saved.complete.keys().any(is_elsewhere), || {
+            format!("{id:?} is lost: evicted from layer {layer}, and nowhere else")
+        })?;
+        demand(layer > 0 || (saved.holders == 0 && !saved.is_lent), || format!("{id:?} is evicted from the program's hands"))?;
+        demand(!self.is_read(id, layer), || format!("{id:?} is evicted from layer {layer} while it is read there"))?;
+        let real = &self.layers[layer];
+        demand(!saved.is_live || !real.needs_touch || real.is_whole(), || {
+            let (ready, capacity) = (real.ready_bytes, real.capacity_bytes);
+            format!("{id:?} is evicted from layer {layer}, of which only {ready} of {capacity} have been touched")
+        })
+    }
+
+    pub(super) fn check_slide(&self, id: SnapshotId, from: u64, to: u64) -> Checked {
+        let saved = self.known(id)?;
+        let at = saved.complete.get(&0).and_then(|extents| extents.first()).map(|piece| piece.start);
+        demand(at == Some(from) && to < from, || format!("{id:?} slides from {from} to {to}, and lies at {at:?}"))?;
+        let is_idle = saved.holders == 0 && !saved.is_lent && !self.is_read(id, 0) && !self.is_arriving(id, 0);
+        demand(is_idle, || format!("{id:?} slides while it is in use"))
+    }
+
+    pub(super) fn check_touch(&self, layer: LayerIndex, range: &Range<u64>) -> Checked {
+        let real = &self.layers[layer];
+        demand(!real.is_touching, || format!("layer {layer} is touched twice at once"))?;
+        demand(!real.is_exhausted || real.is_shared, || format!("layer {layer} is touched, and there is no more memory"))?;
+        demand(range.start < range.end && range.end <= real.capacity_bytes, || {
+            format!("{range:?} of layer {layer} is touched, and it has {}", real.capacity_bytes)
+        })
+    }
+
+    pub(super) fn check_release(&self, layer: LayerIndex, range: &Range<u64>) -> Checked {
+        let real = &self.layers[layer];
+        demand(real.is_shared && !real.is_touching, || format!("layer {layer} gives back memory at a bad moment"))?;
+        let in_use = real.places.range(..range.end).rev().find(|&(_, &(end, id))| end > range.start && self.needs(id, layer));
+        demand(in_use.is_none(), || format!("layer {layer} gives back {range:?}, where {in_use:?} lies"))
+    }
+
+    pub(super) fn check_pin(&self, layer: LayerIndex) -> Checked {
+        let real = &self.layers[layer];
+        demand(!real.has_pinned, || format!("layer {layer} is pinned twice"))?;
+        demand(real.is_whole() && !real.is_touching, || {
+            format!("layer {layer} is pinned when {} of {} have been touched", real.ready_bytes, real.capacity_bytes)
+        })
+    }
+
+    pub(super) fn check_refusal(&self, id: SnapshotId, why: Refusal) -> Checked {
+        let saved = self.known(id)?;
+        let is_moving = self.jobs.iter().any(|job| matches!(job, Job::Move { .. }));
+        match why {
+            Refusal::TooLarge => {
+                let front = &self.layers[0];
+                let is_small = saved.bytes <= front.capacity_bytes && !front.is_exhausted;
+                demand(!is_small, || format!("{id:?} is refused as too large with {} bytes", saved.bytes))
+            }
+            Refusal::Full | Refusal::Held => {
+                demand(!is_moving, || format!("{id:?} is refused while something moves that could make room"))?;
+                demand(self.program.is_all_waiting(), || format!("{id:?} is refused while others could make room"))
+            }
+            Refusal::Gone => demand(!saved.is_live, || format!("{id:?} is refused as gone, and it is not")),
+            Refusal::Unreadable(layer) | Refusal::Damaged(layer) => {
+                demand(saved.doubtful & (1 << layer) != 0, || format!("{id:?} is refused, and could always be read"))
+            }
+        }
+    }
+}

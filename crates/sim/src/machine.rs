@@ -1,0 +1,319 @@
+//! Machines as models: what a node has, how fast it is, and what its processes share.
+//!
+//! A machine is a TOML file; every number in the built-in ones says where it comes from. Rates are bytes per second.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, error::Result};
+
+/// The machines that come with this crate.
+const BUILT_IN: &[(&str, &str)] = &[
+    ("dgx-a100", include_str!("../machines/dgx-a100.toml")),
+    ("summit", include_str!("../machines/summit.toml")),
+    ("shaheen-2", include_str!("../machines/shaheen-2.toml")),
+    ("titan", include_str!("../machines/titan.toml")),
+];
+
+const POSITIVE: &str = "it must be a number above 0, and not infinite";
+
+/// One kind of node, and what its nodes share.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// What it is called.
+    pub name: String,
+    /// Processes of one node that run at the same time, at most.
+    pub processes_per_node: u32,
+    /// Grid points that one process advances by one time step in a second, where that is known.
+    pub points_per_second: Option<f64>,
+    /// The device of each process, if there are any.
+    pub device: Option<Device>,
+    /// Host memory.
+    pub host: Host,
+    /// Disks, burst buffers and file systems.
+    #[serde(default)]
+    pub storage: Vec<Storage>,
+}
+
+/// A device with memory of its own, one for each process.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Device {
+    /// Its memory.
+    pub memory_bytes: u64,
+    /// Copies from one place in it to another.
+    pub copy_bytes_per_second: f64,
+    /// Mapping of physical memory; all processes of a node share one lock in the driver.
+    pub map_bytes_per_second: f64,
+    /// Mapped in pieces of this size.
+    pub map_piece_bytes: u64,
+    /// The link to host memory.
+    pub link_bytes_per_second: f64,
+    /// So many processes share a link.
+    pub processes_per_link: u32,
+    /// On-demand paging between device and host, one process at a time; where that is possible.
+    pub paging_bytes_per_second: Option<f64>,
+}
+
+/// Host memory, as seen by one process.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Host {
+    /// The memory of a node.
+    pub memory_bytes: u64,
+    /// What the memory of one domain can do in all.
+    pub domain_bytes_per_second: f64,
+    /// So many processes have their memory in the same domain.
+    pub processes_per_domain: u32,
+    /// Writes of one process to memory that was never touched.
+    pub untouched_bytes_per_second: f64,
+    /// Writes to memory that was touched.
+    pub touched_bytes_per_second: f64,
+    /// Writes to memory that is pinned.
+    pub pinned_bytes_per_second: f64,
+    /// Bytes that cross memory for a byte that is copied by a processor.
+    pub copy_traffic: f64,
+    /// Bytes that cross memory for a byte that a device writes to or reads from pinned memory.
+    pub pinned_traffic: f64,
+    /// Touching huge pages.
+    pub touch_bytes_per_second: f64,
+    /// With so many threads.
+    pub touch_threads: u32,
+    /// Bytes that cross memory for a byte that is touched: 1 if the system clears pages with streaming stores, 2 if it reads
+    /// them first.
+    pub touch_traffic: f64,
+    /// Filling small pages for the first time.
+    pub fill_small_bytes_per_second: f64,
+    /// Pinning of touched huge pages; all processes of a node share one lock in the driver.
+    pub pin_bytes_per_second: f64,
+    /// Pinning of touched small pages.
+    pub pin_small_bytes_per_second: f64,
+    /// Allocating and pinning at once, memory that was never touched.
+    pub register_bytes_per_second: f64,
+}
+
+/// A disk, a burst buffer or a file system.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Storage {
+    /// What it is called.
+    pub name: String,
+    /// Whether all nodes share it; otherwise each has its own.
+    pub is_shared: bool,
+    /// Bytes for one node.
+    pub node_capacity_bytes: u64,
+    /// Writing, all who share it together.
+    pub write_bytes_per_second: f64,
+    /// Reading, all who share it together.
+    pub read_bytes_per_second: f64,
+    /// Writing, one node; as much as all together if left out.
+    pub node_write_bytes_per_second: Option<f64>,
+    /// Reading, one node.
+    pub node_read_bytes_per_second: Option<f64>,
+    /// Writing, one process.
+    pub process_write_bytes_per_second: Option<f64>,
+    /// Reading, one process.
+    pub process_read_bytes_per_second: Option<f64>,
+    /// Before the first byte of a snapshot moves.
+    pub latency_ns: u64,
+}
+
+/// Rates of a machine with nothing but memory and a directory, as a survey measures them. Bytes per second.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct PlainRates {
+    /// Copies into memory that was never touched.
+    pub copy_untouched: f64,
+    /// Copies into memory that was.
+    pub copy_touched: f64,
+    /// Touching.
+    pub touch: f64,
+    /// Pinning of touched memory.
+    pub pin: f64,
+    /// Writing to the directory.
+    pub directory_write: f64,
+    /// Reading from the directory.
+    pub directory_read: f64,
+}
+
+impl Machine {
+    /// The names of the built-in machines.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        BUILT_IN.iter().map(|&(name, _)| name)
+    }
+
+    /// A built-in machine.
+    ///
+    /// # Errors
+    /// If there is none of that name.
+    pub fn named(name: &str) -> Result<Self> {
+        let found = BUILT_IN.iter().find(|&&(known, _)| known == name);
+        let (_, text) = found.ok_or_else(|| Error::Unknown {
+            kind: "machine",
+            name: name.to_owned(),
+            known: Self::names().collect::<Vec<_>>().join(", "),
+        })?;
+        Self::parse(name, text)
+    }
+
+    /// A machine from the text of a TOML file; `origin` is for messages.
+    ///
+    /// # Errors
+    /// If the text is not a machine, or one that cannot be.
+    pub fn parse(origin: &str, text: &str) -> Result<Self> {
+        let syntax = |error: toml::de::Error| Error::Syntax { machine: origin.to_owned(), problem: error.to_string() };
+        let machine: Self = toml::from_str(text).map_err(syntax)?;
+        machine.check()?;
+        Ok(machine)
+    }
+
+    /// A machine of one process, with memory and one directory called `directory`.
+    ///
+    /// # Errors
+    /// If a rate is not a positive number.
+    pub fn plain(name: &str, rates: PlainRates, memory_bytes: u64, directory_bytes: u64) -> Result<Self> {
+        let PlainRates { copy_untouched, copy_touched, touch, pin, directory_write, directory_read } = rates;
+        let machine = Self {
+            name: name.to_owned(),
+            processes_per_node: 1,
+            points_per_second: None,
+            device: None,
+            host: Host {
+                memory_bytes,
+                // Two threads do not disturb each other: where that was measured, a second core touched at no cost.
+                domain_bytes_per_second: copy_touched + touch,
+                processes_per_domain: 1,
+                untouched_bytes_per_second: copy_untouched,
+                touched_bytes_per_second: copy_touched,
+                pinned_bytes_per_second: copy_touched,
+                touch_bytes_per_second: touch,
+                copy_traffic: 1.0,
+                pinned_traffic: 1.0,
+                touch_threads: 1,
+                touch_traffic: 1.0,
+                fill_small_bytes_per_second: copy_untouched,
+                pin_bytes_per_second: pin,
+                pin_small_bytes_per_second: pin,
+                register_bytes_per_second: copy_untouched.min(pin),
+            },
+            storage: vec![Storage {
+                name: "directory".to_owned(),
+                is_shared: false,
+                node_capacity_bytes: directory_bytes,
+                write_bytes_per_second: directory_write,
+                read_bytes_per_second: directory_read,
+                node_write_bytes_per_second: None,
+                node_read_bytes_per_second: None,
+                process_write_bytes_per_second: None,
+                process_read_bytes_per_second: None,
+                latency_ns: 0,
+            }],
+        };
+        machine.check()?;
+        Ok(machine)
+    }
+
+    /// The storage of that name, and its number.
+    pub(crate) fn storage(&self, name: &str) -> Result<(usize, &Storage)> {
+        let found = self.storage.iter().enumerate().find(|(_, storage)| storage.name == name);
+        found.ok_or_else(|| self.missing(&format!("storage called {name:?}")))
+    }
+
+    pub(crate) fn device(&self) -> Result<&Device> {
+        self.device.as_ref().ok_or_else(|| self.missing("device"))
+    }
+
+    pub(crate) fn missing(&self, what: &str) -> Error {
+        Error::Missing { machine: self.name.clone(), what: what.to_owned() }
+    }
+
+    /// Finds values that cannot be.
+    fn check(&self) -> Result<()> {
+        let wrong = |key: &str, value: String| {
+            let (machine, key) = (self.name.clone(), key.to_owned());
+            Error::Value { machine, key, value, advice: POSITIVE }
+        };
+        for (key, value) in self.rates() {
+            if !value.is_finite() || value <= 0.0 {
+                return Err(wrong(&key, value.to_string()));
+            }
+        }
+        for (key, value) in self.counts() {
+            if value == 0 {
+                return Err(wrong(&key, value.to_string()));
+            }
+        }
+        for (index, storage) in self.storage.iter().enumerate() {
+            let is_repeated = self.storage[..index].iter().any(|other| other.name == storage.name);
+            if is_repeated || storage.name.is_empty() {
+                let (machine, key) = (self.name.clone(), format!("storage.{index}.name"));
+                let advice = "every storage needs a name of its own";
+                return Err(Error::Value { machine, key, value: format!("{:?}", storage.name), advice });
+            }
+        }
+        Ok(())
+    }
+
+    /// Every rate with its key.
+    fn rates(&self) -> Vec<(String, f64)> {
+        let mut all = Vec::new();
+        all.extend(self.points_per_second.map(|rate| ("points_per_second".to_owned(), rate)));
+        if let Some(device) = &self.device {
+            let of_device = [
+                ("copy_bytes_per_second", Some(device.copy_bytes_per_second)),
+                ("map_bytes_per_second", Some(device.map_bytes_per_second)),
+                ("link_bytes_per_second", Some(device.link_bytes_per_second)),
+                ("paging_bytes_per_second", device.paging_bytes_per_second),
+            ];
+            all.extend(of_device.into_iter().filter_map(|(key, rate)| Some((format!("device.{key}"), rate?))));
+        }
+        let host = &self.host;
+        let of_host = [
+            ("domain_bytes_per_second", host.domain_bytes_per_second),
+            ("untouched_bytes_per_second", host.untouched_bytes_per_second),
+            ("touched_bytes_per_second", host.touched_bytes_per_second),
+            ("pinned_bytes_per_second", host.pinned_bytes_per_second),
+            ("touch_bytes_per_second", host.touch_bytes_per_second),
+            ("copy_traffic", host.copy_traffic),
+            ("pinned_traffic", host.pinned_traffic),
+            ("touch_traffic", host.touch_traffic),
+            ("fill_small_bytes_per_second", host.fill_small_bytes_per_second),
+            ("pin_bytes_per_second", host.pin_bytes_per_second),
+            ("pin_small_bytes_per_second", host.pin_small_bytes_per_second),
+            ("register_bytes_per_second", host.register_bytes_per_second),
+        ];
+        all.extend(of_host.map(|(key, rate)| (format!("host.{key}"), rate)));
+        for storage in &self.storage {
+            let of_storage = [
+                ("write_bytes_per_second", Some(storage.write_bytes_per_second)),
+                ("read_bytes_per_second", Some(storage.read_bytes_per_second)),
+                ("node_write_bytes_per_second", storage.node_write_bytes_per_second),
+                ("node_read_bytes_per_second", storage.node_read_bytes_per_second),
+                ("process_write_bytes_per_second", storage.process_write_bytes_per_second),
+                ("process_read_bytes_per_second", storage.process_read_bytes_per_second),
+            ];
+            let name = &storage.name;
+            all.extend(of_storage.into_iter().filter_map(|(key, rate)| Some((format!("storage.{name}.{key}"), rate?))));
+        }
+        all
+    }
+
+    /// Every count and capacity with its key.
+    fn counts(&self) -> Vec<(String, u64)> {
+        let mut all = vec![
+            ("processes_per_node".to_owned(), self.processes_per_node.into()),
+            ("host.memory_bytes".to_owned(), self.host.memory_bytes),
+            ("host.processes_per_domain".to_owned(), self.host.processes_per_domain.into()),
+            ("host.touch_threads".to_owned(), self.host.touch_threads.into()),
+        ];
+        if let Some(device) = &self.device {
+            all.push(("device.memory_bytes".to_owned(), device.memory_bytes));
+            all.push(("device.map_piece_bytes".to_owned(), device.map_piece_bytes));
+            all.push(("device.processes_per_link".to_owned(), device.processes_per_link.into()));
+        }
+        let capacity = |storage: &Storage| {
+            (format!("storage.{}.node_capacity_bytes", storage.name), storage.node_capacity_bytes)
+        };
+        all.extend(self.storage.iter().map(capacity));
+        all
+    }
+}

@@ -1,0 +1,142 @@
+//! The speed of a directory, past the page cache and through it.
+
+use std::{
+    io,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+use outcrop_layers::{Host, Slot};
+use rustix::{
+    fs::{Advice, AtFlags, CWD, Mode, OFlags, fadvise, fdatasync, fstat, fstatvfs, openat, unlinkat},
+    io::{Errno, pread, pwrite},
+};
+
+use crate::{
+    BYTES_MIN, DirectoryRates, Error, FREE_SHARE, FileRates, Options, Result, bytes_of,
+    rate::{self, BLOCK_BYTES, median},
+};
+
+/// A directory that can be measured.
+pub(crate) struct Place {
+    path: PathBuf,
+    device: u64,
+    bytes: u64,
+}
+
+impl Place {
+    /// Looks whether there is a directory with enough room in which files can be made. Writes nothing.
+    pub(crate) fn check(path: &Path, options: &Options) -> Result<Self> {
+        let fail = |attempt, source| Error::Directory { path: path.to_owned(), attempt, source };
+        let absolute = path.canonicalize().map_err(|source| fail("find it", source))?;
+        let file = nameless(&absolute, OFlags::empty()).map_err(|errno| fail("make a file in it", errno.into()))?;
+        let looked = fstat(&file).and_then(|stat| Ok((stat, fstatvfs(&file)?)));
+        let (stat, space) = looked.map_err(|errno| fail("look at its file system", errno.into()))?;
+        let free_bytes = space.f_bavail.saturating_mul(space.f_frsize);
+        let needed_bytes = BYTES_MIN * FREE_SHARE;
+        let bytes = bytes_of(free_bytes, options);
+        let bytes = bytes.ok_or(Error::LittleSpace { path: path.to_owned(), free_bytes, needed_bytes })?;
+        Ok(Self { path: absolute, device: stat.st_dev, bytes })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The number of the file system that it lies on.
+    pub(crate) fn device(&self) -> u64 {
+        self.device
+    }
+
+    /// Measures it, with files that have no name and so are gone in any case.
+    pub(crate) fn measure(&self, options: &Options, progress: &mut dyn FnMut(&str)) -> Result<DirectoryRates> {
+        let host = Host::new(BLOCK_BYTES)?;
+        host.touch(0..BLOCK_BYTES)?;
+        let mut block = host.slot(0, BLOCK_BYTES)?;
+        // Not all the same, for file systems that would notice.
+        for (index, word) in block.chunks_exact_mut(8).enumerate() {
+            word.copy_from_slice(&(index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_ne_bytes());
+        }
+        let fail = |errno: Errno| Error::Directory {
+            path: self.path.clone(),
+            attempt: "write and read a file in it",
+            source: io::Error::from(errno),
+        };
+        progress(&format!("{}, past the page cache", self.path.display()));
+        let direct = match self.rounds(options, &mut block, self.bytes, true) {
+            Ok(rates) => Some(rates),
+            // This file system has no such thing.
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => None,
+            Err(errno) => return Err(fail(errno)),
+        };
+        progress(&format!("{}, through the page cache", self.path.display()));
+        // What the cache has taken must be written out at the end, however long that takes: so no more than fits the time.
+        let fits = direct.map_or(self.bytes, |rates| (rates.write_new as f64 * options.time_max.as_secs_f64()) as u64);
+        let bytes = (fits / BLOCK_BYTES * BLOCK_BYTES).clamp(BLOCK_BYTES, self.bytes);
+        let buffered = self.rounds(options, &mut block, bytes, false).map_err(fail)?;
+        Ok(DirectoryRates { path: self.path.clone(), device: self.device, direct, buffered })
+    }
+
+    fn rounds(
+        &self,
+        options: &Options,
+        block: &mut Slot,
+        bytes: u64,
+        is_direct: bool,
+    ) -> rustix::io::Result<FileRates> {
+        let mut rates = [Vec::new(), Vec::new(), Vec::new()];
+        for _ in 0..options.rounds.max(1) {
+            let flags = if is_direct { OFlags::DIRECT } else { OFlags::empty() };
+            let file = nameless(&self.path, flags)?;
+            let mut extent = bytes;
+            for (index, rates) in rates.iter_mut().enumerate() {
+                // The third time it reads.
+                let is_write = index < 2;
+                if !is_write && !is_direct {
+                    fadvise(&file, 0, None, Advice::DontNeed)?;
+                }
+                let start = Instant::now();
+                let done = rate::blocks(extent, options.time_max, |at| transfer(&file, block, at, is_write))?;
+                if is_write && !is_direct {
+                    fdatasync(&file)?;
+                }
+                rates.push(rate::per_second(done, start.elapsed()));
+                // What is not there is neither overwritten nor read.
+                extent = extent.min(done);
+            }
+        }
+        let [write_new, overwrite, read] = rates.map(median);
+        Ok(FileRates { write_new, overwrite, read })
+    }
+}
+
+/// Writes or reads one whole block.
+fn transfer(file: &OwnedFd, block: &mut Slot, at: u64, is_write: bool) -> rustix::io::Result<()> {
+    let mut done = 0;
+    while done < block.len() {
+        let place = at + done as u64;
+        let count = rustix::io::retry_on_intr(|| {
+            if is_write { pwrite(file, &block[done..], place) } else { pread(file, &mut block[done..], place) }
+        })?;
+        if count == 0 {
+            return Err(Errno::IO);
+        }
+        done += count;
+    }
+    Ok(())
+}
+
+/// A file without a name: it is gone when it is closed, whoever closes it.
+fn nameless(directory: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let (flags, mode) = (flags | OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
+    match openat(CWD, directory, flags | OFlags::TMPFILE, mode) {
+        // A file system or a kernel that cannot: the name lives for a moment.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => {}
+        result => return result,
+    }
+    let path = directory.join(format!("outcrop-survey-{}", std::process::id()));
+    let file = openat(CWD, &path, flags | OFlags::CREATE | OFlags::EXCL, mode)?;
+    unlinkat(CWD, &path, AtFlags::empty())?;
+    Ok(file)
+}

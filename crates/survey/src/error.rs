@@ -1,0 +1,68 @@
+//! What can go wrong in a survey, and with its profile.
+
+use std::{io, path::PathBuf};
+
+/// The outcome of a survey or of what is done with its profile.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What went wrong, where, and what can be done about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A directory cannot be measured.
+    #[error("cannot survey {}: {attempt}: {source}; name a directory in which this user may make files", path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// What was tried.
+        attempt: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A directory has too little room.
+    #[error(
+        "cannot survey {}: {free_bytes} bytes are free there, and a survey uses no more than a tenth: free at least \
+         {needed_bytes} bytes, or name another directory",
+        path.display()
+    )]
+    LittleSpace {
+        /// The directory.
+        path: PathBuf,
+        /// The bytes that are free in it.
+        free_bytes: u64,
+        /// The bytes that should be.
+        needed_bytes: u64,
+    },
+    /// There is too little memory.
+    #[error(
+        "cannot survey memory: {free_bytes} bytes are free, and a survey uses no more than a tenth: free at least \
+         {needed_bytes} bytes"
+    )]
+    LittleMemory {
+        /// The bytes that are free.
+        free_bytes: u64,
+        /// The bytes that should be.
+        needed_bytes: u64,
+    },
+    /// Memory cannot be used.
+    #[error("cannot survey memory: {0}")]
+    Memory(#[from] outcrop_layers::Error),
+    /// A file cannot be read or written.
+    #[error("cannot {attempt} the profile {}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What was tried.
+        attempt: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file is not a profile, or says what cannot be.
+    #[error("{} is not a profile that can be used: {reason}; make a new one with `outcrop survey`", path.display())]
+    Nonsense {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+}

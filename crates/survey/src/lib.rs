@@ -1,0 +1,128 @@
+//! Measures what a machine has to keep snapshots in: memory in each of its states, directories, devices.
+//!
+//! A survey takes a few seconds, moves a bounded number of bytes, and leaves nothing behind: its files have no name. Its
+//! outcome is a [`Profile`], which can be stored and from which tapes know speeds before they have measured any.
+//!
+//! ```no_run
+//! use outcrop_survey::{Options, Survey};
+//!
+//! let profile = Survey::run(&["scratch".into()], &Options::default(), &mut |what| eprintln!("measuring: {what}"))?;
+//! profile.store("outcrop-profile.toml".as_ref())?;
+//! # Ok::<(), outcrop_survey::Error>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod device;
+mod directory;
+mod error;
+mod memory;
+mod profile;
+mod rank;
+mod rate;
+
+use std::{
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, SystemTime},
+};
+
+pub use error::{Error, Result};
+pub use profile::{
+    DeviceRates, DirectoryRates, FILE, FileRates, MemoryProfile, PinnedRates, Profile, Rates, SharedMemoryRates,
+    TouchedRates, UntouchedRates, VERSION,
+};
+pub use rank::Ranked;
+
+/// A measurement of less than this says nothing: caches would hold it all.
+const BYTES_MIN: u64 = 8 << 20;
+/// Of what is free, a survey uses one part in so many.
+const FREE_SHARE: u64 = 10;
+
+/// How much effort a survey takes.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// At most so many bytes are moved at a time; fewer where a tenth of what is free is less.
+    pub bytes_max: u64,
+    /// Measurements of slow places end after so long, with fewer bytes.
+    pub time_max: Duration,
+    /// So many measurements are made of everything, of which the median counts.
+    pub rounds: usize,
+    /// Whether devices are measured as well.
+    pub has_devices: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { bytes_max: 128 << 20, time_max: Duration::from_millis(250), rounds: 3, has_devices: true }
+    }
+}
+
+/// The survey of a machine.
+#[derive(Debug)]
+pub struct Survey;
+
+impl Survey {
+    /// Measures memory, these directories, and devices. Tells `progress` what comes next.
+    ///
+    /// A directory that cannot be measured is an error before anything has been measured.
+    pub fn run(directories: &[PathBuf], options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Profile> {
+        let places = directories
+            .iter()
+            .map(|path| directory::Place::check(path, options))
+            .collect::<Result<Vec<directory::Place>>>()?;
+        let system = rustix::system::uname();
+        let text = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
+        let memory = memory::measure(options, progress)?;
+        let mut directories = Vec::new();
+        for place in &places {
+            directories.push(place.measure(options, progress)?);
+        }
+        let devices = if options.has_devices { device::measure_all(options, progress) } else { Vec::new() };
+        Ok(Profile {
+            version: VERSION,
+            machine: text(system.nodename()),
+            kernel: format!("{} {}", text(system.sysname()), text(system.release())),
+            date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+            cores: cores() as u64,
+            memory_bytes: memory_bytes(),
+            memory,
+            directories,
+            devices,
+        })
+    }
+
+    /// Whether a directory can be measured; an error that says why not, if not.
+    pub fn check(directory: &Path, options: &Options) -> Result<()> {
+        directory::Place::check(directory, options).map(drop)
+    }
+
+    /// What is measured if nothing is named: the current directory and the temporary one, as far as they can be and are
+    /// not on the same file system.
+    pub fn usual_directories(options: &Options) -> Vec<PathBuf> {
+        let mut usual: Vec<directory::Place> = Vec::new();
+        for path in [PathBuf::from("."), std::env::temp_dir()] {
+            match directory::Place::check(&path, options) {
+                Ok(place) if usual.iter().all(|known| known.device() != place.device()) => usual.push(place),
+                Ok(_) => {}
+                Err(error) => tracing::warn!(%error, "this directory is left out"),
+            }
+        }
+        usual.iter().map(|place| place.path().to_owned()).collect()
+    }
+}
+
+/// How much may be moved at a time where so many bytes are free; nothing if that is too little.
+fn bytes_of(free_bytes: u64, options: &Options) -> Option<u64> {
+    let bytes = (free_bytes / FREE_SHARE).min(options.bytes_max) / rate::BLOCK_BYTES * rate::BLOCK_BYTES;
+    (bytes >= BYTES_MIN).then_some(bytes)
+}
+
+fn cores() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn memory_bytes() -> u64 {
+    let system = rustix::system::sysinfo();
+    system.totalram.saturating_mul(u64::from(system.mem_unit))
+}
