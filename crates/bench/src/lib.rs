@@ -6,6 +6,7 @@ pub mod alloc;
 mod clock;
 mod disk;
 mod memory;
+pub mod model;
 mod report;
 pub mod rtm;
 mod scratch;

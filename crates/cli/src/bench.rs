@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use bytesize::ByteSize;
 use clap::{Args, Subcommand};
-use outcrop_bench::{Report, alloc, rtm, tape};
+use outcrop_bench::{Report, alloc, model, rtm, tape};
 use outcrop_rtm::{Config, Shots};
 
 use crate::{RoomArgs, table};
@@ -25,6 +25,8 @@ pub(crate) enum BenchCommand {
     /// Compares pinning everything first, memory on demand, setting memory to zero bit by bit, and tapes that touch memory
     /// while they write, between writes, and as they choose; with one and with several programs at a time.
     Alloc(AllocArgs),
+    /// The simulator against reality: the same workloads really run, and simulated with the rates that a survey finds.
+    Sim(SimBenchArgs),
     /// One process of `bench alloc`.
     #[command(hide = true)]
     AllocProcess {
@@ -94,6 +96,24 @@ pub(crate) struct AllocArgs {
     rounds: Option<usize>,
 }
 
+#[derive(Args)]
+pub(crate) struct SimBenchArgs {
+    #[command(flatten)]
+    report: ReportArgs,
+    /// Host memory of the tape [default: 1 GiB, quick: 256 MiB].
+    #[arg(long, value_name = "SIZE")]
+    host: Option<ByteSize>,
+    /// One state.
+    #[arg(long, value_name = "SIZE", default_value = "32 MiB")]
+    snapshot: ByteSize,
+    /// How many states [default: 128, quick: 32].
+    #[arg(long, value_name = "COUNT")]
+    snapshots: Option<usize>,
+    /// Where files go; nothing is left there.
+    #[arg(long, value_name = "DIR", default_value = "outcrop-scratch")]
+    dir: PathBuf,
+}
+
 pub(crate) fn run(command: &BenchCommand) -> Result<()> {
     match command {
         BenchCommand::Tape(args) => {
@@ -134,6 +154,18 @@ pub(crate) fn run(command: &BenchCommand) -> Result<()> {
             let report = alloc::run(&options, &mut |what| eprintln!("measuring: {what}"))?;
             print(&report, args.report.json)
         }
+        BenchCommand::Sim(args) => {
+            let is_quick = args.report.quick;
+            let options = model::Options {
+                host_bytes: args.host.map_or(if is_quick { 256 << 20 } else { 1 << 30 }, |size| size.as_u64()),
+                snapshot_bytes: args.snapshot.as_u64(),
+                snapshots: args.snapshots.unwrap_or(if is_quick { 32 } else { 128 }),
+                directory: args.dir.clone(),
+                rounds: 3,
+            };
+            let report = model::run(&options, &mut |what| eprintln!("measuring: {what}"))?;
+            print(&report, args.report.json)
+        }
         BenchCommand::AllocProcess { order } => alloc::process(order),
     }
 }
@@ -144,6 +176,8 @@ const COLUMNS: &[(&str, &str, &str)] = &[
     ("computing", "compute_seconds", "s"),
     ("blocked", "blocked_seconds", "s"),
     ("starting", "init_seconds", "s"),
+    ("in saves", "save_seconds", "s"),
+    ("in takes", "take_seconds", "s"),
     ("save", "save_ms_mean", "ms"),
     ("take", "take_ms_mean", "ms"),
     ("memory", "memory_mib", "MiB"),

@@ -95,7 +95,11 @@ fn exit_code(error: &anyhow::Error) -> u8 {
             cause.downcast_ref::<Rtm>(),
             Some(Rtm::Syntax(_) | Rtm::Setting { .. } | Rtm::Unstable { .. } | Rtm::Model(_) | Rtm::ModelFile { .. })
         );
-        of_tape.or(is_setting.then_some(outcrop::ErrorKind::Usage))
+        let is_of_model = matches!(
+            cause.downcast_ref::<outcrop_sim::Error>(),
+            Some(error) if !matches!(error, outcrop_sim::Error::File { .. } | outcrop_sim::Error::Plot { .. })
+        );
+        of_tape.or((is_setting || is_of_model).then_some(outcrop::ErrorKind::Usage))
     };
     error.chain().find_map(of_cause).map_or(1, outcrop::ErrorKind::exit_code)
 }

@@ -1,6 +1,7 @@
 //! `outcrop sim`: the figures of the papers, simulated, and random worlds against the plan.
 
 use std::{
+    fs,
     io::IsTerminal,
     path::{Path, PathBuf},
     sync::Mutex,
@@ -8,10 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
-use outcrop_sim::{Coverage, Entry, Figure};
+use outcrop_sim::{Coverage, Entry, Figure, Machine};
 use serde_json::{Value, json};
 
 use crate::table;
@@ -59,9 +60,12 @@ struct ReportArgs {
     /// Where to put the plots, as PNG and SVG [default: outcrop-sim].
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// Fewer points: under a minute for all.
+    /// Fewer points.
     #[arg(long)]
     quick: bool,
+    /// A machine of your own instead of the paper's: a TOML file, described in docs/sim.md.
+    #[arg(long, value_name = "FILE")]
+    machine: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -122,7 +126,10 @@ fn all(report: &ReportArgs) -> Result<()> {
 /// Simulates a figure, prints it unless it is to be JSON, and draws it.
 fn simulate(entry: &Entry, report: &ReportArgs) -> Result<Figure> {
     eprintln!("simulating: {} ({})", entry.name, entry.title);
-    let figure = entry.run(report.quick)?;
+    let figure = match &report.machine {
+        Some(file) => entry.run_on(&machine(file)?, report.quick)?,
+        None => entry.run(report.quick)?,
+    };
     let output = report.output.as_deref().or((!report.json).then_some(Path::new(OUTPUT)));
     if let Some(output) = output {
         outcrop_sim::draw(&figure.chart, figure.name, figure.title, output)?;
@@ -135,9 +142,16 @@ fn simulate(entry: &Entry, report: &ReportArgs) -> Result<Figure> {
     Ok(figure)
 }
 
+fn machine(file: &Path) -> Result<Machine> {
+    let name = file.display().to_string();
+    let text = fs::read_to_string(file).with_context(|| format!("cannot read the machine {name}"))?;
+    Ok(Machine::parse(&name, &text)?)
+}
+
 fn print(figure: &Figure) {
     println!("{}: {}", figure.name, figure.title);
-    let columns: Vec<_> = figure.rows.first().map_or(&[][..], |row| &row.0).iter().map(|(name, _)| name.as_str()).collect();
+    let columns: Vec<_> =
+        figure.rows.first().map_or(&[][..], |row| &row.0).iter().map(|(name, _)| name.as_str()).collect();
     let mut rows = table::new(&columns);
     for row in &figure.rows {
         rows.add_row(row.0.iter().map(|(_, value)| cell(value)));

@@ -11,8 +11,8 @@ use crate::table;
 /// What to survey, and where to keep the outcome.
 #[derive(Args)]
 pub(crate) struct SurveyArgs {
-    /// Directories to measure, next to memory and devices; the current and the temporary one where none is named. Nothing
-    /// is left in them.
+    /// Directories to measure, next to memory and devices; the current and the temporary one where none is named.
+    /// Nothing is left in them.
     #[arg(value_name = "DIR")]
     directories: Vec<PathBuf>,
     /// Print the profile and the ranking as JSON.

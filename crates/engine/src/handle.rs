@@ -28,14 +28,6 @@ pub struct Handle {
     desk: Desk,
 }
 
-/// A snapshot in the front, for as long as somebody looks at it.
-pub enum View<'a> {
-    /// In host memory.
-    Host(&'a [u8]),
-    /// In device memory, at this place.
-    Device(&'a DeviceLayer, Range<u64>),
-}
-
 impl Handle {
     pub(crate) fn first(engine: Engine) -> Self {
         let idle_since_ns = engine.shared.now_ns();
@@ -107,22 +99,48 @@ impl Handle {
         result
     }
 
-    /// As [`read`](Self::read), but only for as long as `look` looks at it, wherever it is.
-    pub fn read_with<E: From<Error>>(
+    /// As [`read`](Self::read), but copies it to `target`, which is as long as the snapshot if `check` has seen to that.
+    pub fn read_into<E: From<Error>>(
         &mut self,
         key: u64,
         consume: bool,
         check: impl FnOnce(&Layout) -> std::result::Result<(), E>,
-        look: impl FnOnce(View<'_>) -> outcrop_layers::Result<()>,
+        target: &mut [u8],
+    ) -> std::result::Result<(), E> {
+        self.read_with(key, consume, check, |handle, held| match (held.device_at, handle.device()) {
+            (Some(at), Some(device)) => Ok(device.copy_out(at, target)?),
+            _ => {
+                handle.shared().copier.copy(target, held);
+                Ok(())
+            }
+        })
+    }
+
+    /// As [`read`](Self::read), but has `load` copy it from its place in the device memory in which this tape begins.
+    pub fn read_on_device<E: From<Error>>(
+        &mut self,
+        key: u64,
+        consume: bool,
+        check: impl FnOnce(&Layout) -> std::result::Result<(), E>,
+        load: impl FnOnce(&DeviceLayer, Range<u64>) -> outcrop_layers::Result<()>,
+    ) -> std::result::Result<(), E> {
+        self.need_device()?;
+        self.read_with(key, consume, check, |handle, held| {
+            let place = held.device_at.zip(handle.device());
+            let bytes = held.saved.layout.bytes() as u64;
+            Ok(place.map_or(Ok(()), |(at, device)| load(device, at..at + bytes))?)
+        })
+    }
+
+    fn read_with<E: From<Error>>(
+        &mut self,
+        key: u64,
+        consume: bool,
+        check: impl FnOnce(&Layout) -> std::result::Result<(), E>,
+        look: impl FnOnce(&Self, &Held) -> Result<()>,
     ) -> std::result::Result<(), E> {
         let start_ns = self.begin_call();
-        let result = self.read_slot(key, consume, check).and_then(|held| {
-            let view = match (held.device_at, self.device()) {
-                (Some(at), Some(device)) => View::Device(device, at..at + held.saved.layout.bytes() as u64),
-                _ => View::Host(&held),
-            };
-            look(view).map_err(|error| E::from(Error::Layer(error)))
-        });
+        let result = self.read_slot(key, consume, check).and_then(|held| look(self, &held).map_err(E::from));
         self.end_call(SpanKind::Take, key, start_ns);
         result
     }
@@ -133,7 +151,7 @@ impl Handle {
     }
 
     /// An error if this tape does not begin in device memory.
-    pub fn need_device(&self) -> Result<()> {
+    fn need_device(&self) -> Result<()> {
         let what = "this tape begins in host memory; for buffers of a device give it a device layer first";
         self.device().map(drop).ok_or_else(|| Error::Stack(what.to_owned()))
     }

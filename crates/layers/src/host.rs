@@ -1,9 +1,8 @@
 //! Host memory, handed out as slots.
 //!
-//! One mapping is reserved at once and costs nothing until it is touched; `mapping.rs` has it, and `shared.rs` the memory that
-//! several processes share. A [`Slot`] is the right to a piece of it and a
-//! [`Sealed`] the shared right to read it; no two slots ever overlap, whatever the caller asks for, so that everything
-//! above this file is safe code.
+//! One mapping is reserved at once and costs nothing until it is touched; `mapping.rs` has it, and `shared.rs` the
+//! memory that several processes share. A [`Slot`] is the right to a piece of it and a [`Sealed`] the shared right to
+//! read it; no two slots ever overlap, whatever the caller asks for, so that everything above this file is safe code.
 
 mod mapping;
 mod shared;
@@ -37,8 +36,8 @@ impl Host {
         Ok(Self { mapping: Arc::new(Mapping::private(layer::aligned(bytes))?) })
     }
 
-    /// Reserves up to `bytes_mine` out of `bytes_total` that all processes share which name the same buffer, belong to the
-    /// same user, and run on this machine. They must be told the same total.
+    /// Reserves up to `bytes_mine` out of `bytes_total` that all processes share which name the same buffer, belong to
+    /// the same user, and run on this machine. They must be told the same total.
     ///
     /// Nothing can be used before it has been touched, and what is touched must be free in the buffer: see
     /// [`needs_touch`](Self::needs_touch) and [`release`](Self::release).
@@ -100,14 +99,15 @@ impl Host {
         Ok(slot.seal())
     }
 
-    /// Has the system provide the memory of `range` now, so that writing to it later is fast. Shared memory is taken from
-    /// the others for it. [`Error::Exhausted`] if there is no more, before the system would end a program for it.
+    /// Has the system provide the memory of `range` now, so that writing to it later is fast. Shared memory is taken
+    /// from the others for it. [`Error::Exhausted`] if there is no more, before the system would end a program for it.
     pub fn touch(&self, range: Range<u64>) -> Result<()> {
         self.mapping.touch(&range)
     }
 
-    /// Gives the whole pieces of shared memory in `range` to the others; they cannot be used until they are touched again,
-    /// and what was in them is lost. Returns the bytes that other processes still wait for. Private memory stays.
+    /// Gives the whole pieces of shared memory in `range` to the others; they cannot be used until they are touched
+    /// again, and what was in them is lost. Returns the bytes that other processes still wait for. Private memory
+    /// stays.
     pub fn release(&self, range: Range<u64>) -> Result<u64> {
         self.mapping.release(&range)
     }
@@ -137,8 +137,9 @@ impl Layer for Host {
         // Copied under the lock: where a host layer is used by reading and writing it has no slots, so that nobody but
         // other copies waits.
         let _table = self.mapping.unclaimed(&(at..at.saturating_add(bytes.len() as u64)))?;
-        // SAFETY: the place lies inside the mapping, there is memory behind it, no slot overlaps it, and none can be made
-        // while the lock is held; `bytes` cannot overlap it either, as only a slot gives out references to the mapping.
+        // SAFETY: the place lies inside the mapping, there is memory behind it, no slot overlaps it, and none can be
+        // made while the lock is held; `bytes` cannot overlap it either, as only a slot gives out references to the
+        // mapping.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.mapping.address(at), bytes.len()) };
         Ok(())
     }
@@ -163,7 +164,8 @@ impl Layer for Host {
     }
 }
 
-/// The exclusive right to a piece of host memory. The bytes are what was there before; dropping it gives the piece back.
+/// The exclusive right to a piece of host memory. The bytes are what was there before; dropping it gives the piece
+/// back.
 pub struct Slot {
     mapping: Arc<Mapping>,
     range: Range<u64>,
@@ -190,8 +192,9 @@ impl Deref for Slot {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the range lies inside the mapping, which lives as long as the slot; there is memory behind it, which is
-        // not given back while there is a slot; its bytes are initialised, as the system maps zeroes; and no other slot overlaps it, so that only this one, by `&mut`, can change them.
+        // SAFETY: the range lies inside the mapping, which lives as long as the slot; there is memory behind it, which
+        // is not given back while there is a slot; its bytes are initialised, as the system maps zeroes; and no other
+        // slot overlaps it, so that only this one, by `&mut`, can change them.
         unsafe { std::slice::from_raw_parts(self.mapping.address(self.range.start), self.length()) }
     }
 }

@@ -1,15 +1,17 @@
 //! How much memory this process may have: what the machine has, and what its control groups allow.
 //!
 //! A system hands out more address space than it has memory, and ends a program that comes to use it. So whoever takes
-//! memory looks here first. Reading and parsing are separate, so that both versions of control groups are tested anywhere.
+//! memory looks here first. Reading and parsing are separate, so that both versions of control groups are tested
+//! anywhere.
 
 use std::{
     fmt, fs, io,
     path::{Path, PathBuf},
 };
 
-/// What is left to others and to the program itself, of the smallest limit: page tables (1/512 with small pages), stacks, the
-/// kernel's buffers for I/O, counters that run behind by some pages per core, and estimates that are just that.
+/// What is left to others and to the program itself, of the smallest limit: page tables (1/512 with small pages),
+/// stacks, the kernel's buffers for I/O, counters that run behind by some pages per core, and estimates that are just
+/// that.
 const MARGIN_SHARE: u64 = 16;
 const MARGIN_BYTES_MAX: u64 = 1 << 30;
 

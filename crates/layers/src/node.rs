@@ -1,9 +1,9 @@
 //! Where the processes of one node meet: a directory in memory that every user may write to.
 //!
 //! Nothing has to be made for it: the system provides one, with the mode of a temporary directory. Files in it are made
-//! by one user and opened by others, so that they are opened in two ways only: as new ones that must not exist, or as old
-//! ones that must (a system with `fs.protected_regular` refuses "make it if it is missing" on a file of another user);
-//! and nothing is believed of a file before it is known to be an ordinary one.
+//! by one user and opened by others, so that they are opened in two ways only: as new ones that must not exist, or as
+//! old ones that must (a system with `fs.protected_regular` refuses "make it if it is missing" on a file of another
+//! user); and nothing is believed of a file before it is known to be an ordinary one.
 
 use std::{
     ffi::OsStr,
@@ -55,7 +55,8 @@ impl Node {
 
     /// Keeps all others out of what `work` does, for as long as it takes: it must be short.
     pub(crate) fn alone<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        // A lock belongs to what was opened, and one that is shared by threads would let them all in: so each time anew.
+        // A lock belongs to what was opened, and one that is shared by threads would let them all in: so each time
+        // anew.
         let door = openat(&self.directory, ".", DIRECTORY, Mode::empty());
         let locked = door.and_then(|door| lock(door.as_fd(), FlockOperation::LockExclusive).map(|()| door));
         let _locked = locked.map_err(|errno| self.failure("lock it for a moment", errno))?;

@@ -1,17 +1,18 @@
 //! A turn that goes round all processes of a node: one at a time, first come first served.
 //!
-//! Who wants the turn draws a ticket: a file with the next number, on which it keeps a lock for as long as it wants or has
-//! the turn. Then it waits for the lock of every lower ticket, one after the other; after the last it is its turn. The
-//! system gives up the locks of a process that ends, in whatever way, so that a dead one holds nobody up, be it waiting or
-//! in its turn. To wait is to sleep in the system.
+//! Who wants the turn draws a ticket: a file with the next number, on which it keeps a lock for as long as it wants or
+//! has the turn. Then it waits for the lock of every lower ticket, one after the other; after the last it is its turn.
+//! The system gives up the locks of a process that ends, in whatever way, so that a dead one holds nobody up, be it
+//! waiting or in its turn. To wait is to sleep in the system.
 //!
 //! The next number is one more than the highest that exists, found and taken while the directory is locked: a number
-//! cannot come back while anybody waits behind it, there is no counter to be damaged or to survive a reboot, and nothing
-//! is left when nobody wants the turn. A ticket that a dead process left is removed by whoever meets it and may.
+//! cannot come back while anybody waits behind it, there is no counter to be damaged or to survive a reboot, and
+//! nothing is left when nobody wants the turn. A ticket that a dead process left is removed by whoever meets it and
+//! may.
 //!
 //! Users trust each other as far as they share a node: one who never gives the turn back keeps the others waiting. So a
-//! turn is for work that can also be done without it, by a thread that can wait. A process that forks and is then killed
-//! in its turn leaves it to the child, until that ends or executes another program.
+//! turn is for work that can also be done without it, by a thread that can wait. A process that forks and is then
+//! killed in its turn leaves it to the child, until that ends or executes another program.
 
 use std::{
     os::fd::{AsFd, OwnedFd},

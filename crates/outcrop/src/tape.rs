@@ -6,12 +6,12 @@ use std::{
     fs::File,
     io::{BufWriter, Write},
     marker::PhantomData,
-    ops::{Deref, DerefMut},
+    ops::{Deref, DerefMut, Range},
     path::Path,
 };
 
-use outcrop_engine::{Handle, Held, Layout, Stats, View};
-use outcrop_layers::Buffer;
+use outcrop_engine::{Handle, Held, Layout, Stats};
+use outcrop_layers::{Buffer, DeviceLayer};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::{Error, Result, TapeBuilder};
@@ -68,13 +68,7 @@ impl Tape {
             saved if saved == given => Ok(()),
             saved => Err(Error::Length { key, saved, given }),
         };
-        self.handle.read_with(key, true, check, |view| match view {
-            View::Host(bytes) => {
-                buffer.as_mut_bytes().copy_from_slice(bytes);
-                Ok(())
-            }
-            View::Device(device, place) => device.copy_out(place.start, buffer.as_mut_bytes()),
-        })
+        self.handle.read_into(key, true, check, buffer.as_mut_bytes())
     }
 
     /// Saves `len` values of `T` that lie at byte `offset` of a buffer on the device in whose memory this tape begins. Returns
@@ -90,16 +84,15 @@ impl Tape {
     /// drops it. If the buffer is too short, nothing happens to either.
     pub fn take_buffer<T>(&mut self, key: impl Key, buffer: &mut Buffer, offset: u64) -> Result<()> {
         let key = key.number()?;
-        self.handle.need_device()?;
         let room = buffer.bytes().saturating_sub(offset) as usize / size_of::<T>().max(1);
         let check = |layout: &Layout| match single::<T>(key, layout)? {
             saved if saved <= room => Ok(()),
             saved => Err(Error::Length { key, saved, given: room }),
         };
-        self.handle.read_with(key, true, check, |view| match view {
-            View::Device(device, place) => device.load(place.start, buffer, offset, place.end - place.start),
-            View::Host(_) => unreachable!("a tape that begins in device memory hands over from there"),
-        })
+        let load = |device: &DeviceLayer, place: Range<u64>| {
+            device.load(place.start, buffer, offset, place.end - place.start)
+        };
+        self.handle.read_on_device(key, true, check, load)
     }
 
     /// Forgets a snapshot without reading it.

@@ -71,7 +71,8 @@ impl Place {
             Err(errno) => return Err(fail(errno)),
         };
         progress(&format!("{}, through the page cache", self.path.display()));
-        // What the cache has taken must be written out at the end, however long that takes: so no more than fits the time.
+        // What the cache has taken must be written out at the end, however long that takes: so no more than fits the
+        // time.
         let fits = direct.map_or(self.bytes, |rates| (rates.write_new as f64 * options.time_max.as_secs_f64()) as u64);
         let bytes = (fits / BLOCK_BYTES * BLOCK_BYTES).clamp(BLOCK_BYTES, self.bytes);
         let buffered = self.rounds(options, &mut block, bytes, false).map_err(fail)?;

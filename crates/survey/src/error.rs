@@ -10,7 +10,10 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[non_exhaustive]
 pub enum Error {
     /// A directory cannot be measured.
-    #[error("cannot survey {}: {attempt}: {source}; name a directory in which this user may make files", path.display())]
+    #[error(
+        "cannot survey {}: {attempt}: {source}; name a directory in which this user may make files",
+        path.display()
+    )]
     Directory {
         /// The directory.
         path: PathBuf,

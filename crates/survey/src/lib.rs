@@ -1,7 +1,7 @@
 //! Measures what a machine has to keep snapshots in: memory in each of its states, directories, devices.
 //!
-//! A survey takes a few seconds, moves a bounded number of bytes, and leaves nothing behind: its files have no name. Its
-//! outcome is a [`Profile`], which can be stored and from which tapes know speeds before they have measured any.
+//! A survey takes a few seconds, moves a bounded number of bytes, and leaves nothing behind: its files have no name.
+//! Its outcome is a [`Profile`], which can be stored and from which tapes know speeds before they have measured any.
 //!
 //! ```no_run
 //! use outcrop_survey::{Options, Survey};

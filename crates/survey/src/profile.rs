@@ -168,8 +168,8 @@ pub struct Rates {
 }
 
 impl DirectoryRates {
-    /// What a tape gets from it: it bypasses the page cache where that is possible, and writes each place for the first time
-    /// before it writes it again.
+    /// What a tape gets from it: it bypasses the page cache where that is possible, and writes each place for the first
+    /// time before it writes it again.
     pub fn rates(&self) -> Rates {
         let rates = self.direct.unwrap_or(self.buffered);
         Rates { write: rates.write_new, read: rates.read }
@@ -198,8 +198,8 @@ impl Profile {
         })
     }
 
-    /// What is known of the directory `path`, which need not exist yet: measured there, or above it, or else elsewhere on
-    /// the same file system.
+    /// What is known of the directory `path`, which need not exist yet: measured there, or above it, or else elsewhere
+    /// on the same file system.
     pub fn directory(&self, path: &Path) -> Option<&DirectoryRates> {
         let absolute = std::path::absolute(path).ok()?;
         let there_is = absolute.ancestors().find_map(|ancestor| ancestor.canonicalize().ok())?;

@@ -25,8 +25,8 @@ use crate::{
 
 /// Huge pages are this large; the mapping starts at a multiple of it.
 pub(super) const HUGE_PAGE: usize = 2 << 20;
-/// Limits are looked at again when so much has been taken. A look took 0.15 ms where this was written, nearly as long as the
-/// touch of a huge page.
+/// Limits are looked at again when so much has been taken. A look took 0.15 ms where this was written, nearly as long
+/// as the touch of a huge page.
 const LOOK_EVERY_BYTES: u64 = 64 << 20;
 /// Or when this part of what was left has been taken, as others take too.
 const LOOK_EVERY_SHARE: u64 = 16;
@@ -358,7 +358,8 @@ impl Mapping {
         let bytes = (range.end - range.start) as usize;
         let page_bytes = rustix::param::page_size();
         let mut pages = vec![0_u8; bytes.div_ceil(page_bytes)];
-        // SAFETY: the range lies inside the reserved address space and starts at a page, and there is a byte for each page.
+        // SAFETY: the range lies inside the reserved address space and starts at a page, and there is a byte for each
+        // page.
         let outcome = unsafe {
             let address = self.start.as_ptr().add(range.start as usize);
             libc::mincore(address.cast(), bytes, pages.as_mut_ptr())

@@ -1,16 +1,17 @@
 //! A segment of memory that several processes of a node share: who has which chunk of it.
 //!
-//! The segment is a file in memory: a header, and chunks. The header names the owner of each chunk; it is read and written
-//! like any file, under a lock, so that nothing in it is believed before it has been checked. A process has a number among
-//! the owners, and keeps a lock on the byte of that number for as long as it lives: the system gives the lock up when it
-//! ends, in whatever way, and then its chunks are anybody's. A process maps the chunks that it owns, and no others.
+//! The segment is a file in memory: a header, and chunks. The header names the owner of each chunk; it is read and
+//! written like any file, under a lock, so that nothing in it is believed before it has been checked. A process has a
+//! number among the owners, and keeps a lock on the byte of that number for as long as it lives: the system gives the
+//! lock up when it ends, in whatever way, and then its chunks are anybody's. A process maps the chunks that it owns,
+//! and no others.
 //!
 //! The file belongs to one user, and nobody else may open it. It is made by who comes first and removed by who leaves
 //! last; one that nobody living uses is made anew, whatever it holds. Both happen while the node's directory is locked.
 //!
-//! A process that forks shares its chunks with the child; if it is then killed, they are free when the child has ended too.
-//! Processes of one user trust each other, as they could look into each other's memory anyway: one that cuts the file
-//! off, or writes into the chunks of others, is not defended against.
+//! A process that forks shares its chunks with the child; if it is then killed, they are free when the child has ended
+//! too. Processes of one user trust each other, as they could look into each other's memory anyway: one that cuts the
+//! file off, or writes into the chunks of others, is not defended against.
 
 use std::{
     io,
@@ -30,8 +31,8 @@ const MAGIC: [u8; 8] = *b"outcrop1";
 const OWNERS_MAX: u32 = 1024;
 /// The byte that is locked while the header is read or written; owners have the bytes from 1.
 const DOOR: u32 = 0;
-/// In the header: magic, length of a chunk, number of chunks; then by owner the chunks that it waits for; then by chunk its
-/// owner, or 0.
+/// In the header: magic, length of a chunk, number of chunks; then by owner the chunks that it waits for; then by chunk
+/// its owner, or 0.
 const WANTED_AT: u64 = 64;
 const CHUNKS_AT: u64 = WANTED_AT + 4 * (OWNERS_MAX as u64 + 1);
 /// Chunks start at a multiple of a huge page.

@@ -8,7 +8,8 @@ use rustix::{
 };
 use tempfile::tempdir;
 
-/// Calls `test` in a thread with mounts of its own, which end with it, whatever happens; says so if that is not possible.
+/// Calls `test` in a thread with mounts of its own, which end with it, whatever happens; says so if that is not
+/// possible.
 pub(crate) fn with_own_mounts(test: impl FnOnce(&Path) + Send) {
     let given = tempdir().unwrap();
     thread::scope(|scope| {

@@ -1,0 +1,166 @@
+//! The simulator against reality: the same workloads really run and simulated, with the rates that a survey finds.
+
+use std::{
+    collections::BTreeMap,
+    hint::black_box,
+    path::PathBuf,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use outcrop::{
+    Tape,
+    survey::{self, Profile, Survey},
+};
+use outcrop_sim::{Approach, Experiment, Layer, Machine as Model, PlainRates, Workload, simulate};
+use serde_json::json;
+
+use crate::{Machine, Report, Scratch, memory};
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Host memory of the tape.
+    pub host_bytes: u64,
+    /// One snapshot.
+    pub snapshot_bytes: u64,
+    /// How many are saved and taken.
+    pub snapshots: usize,
+    /// Where the tape's directory is; nothing is left there.
+    pub directory: PathBuf,
+    /// How often each workload is really run; the median counts.
+    pub rounds: usize,
+}
+
+/// A workload, really run or simulated, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Times {
+    wall: f64,
+    saves: f64,
+    takes: f64,
+}
+
+impl Times {
+    fn blocked(self) -> f64 {
+        self.saves + self.takes
+    }
+
+    fn to_json(self, way: String) -> serde_json::Value {
+        json!({
+            "way": way,
+            "wall_seconds": self.wall,
+            "blocked_seconds": self.blocked(),
+            "save_seconds": self.saves,
+            "take_seconds": self.takes,
+        })
+    }
+}
+
+/// Runs the benchmark; `progress` is told what is being measured.
+pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> {
+    ensure!(options.host_bytes >= 4 * options.snapshot_bytes, "the host memory must hold four snapshots");
+    let _scratch = Scratch::new(&options.directory)?;
+    progress("the machine: a survey before the runs");
+    let before = rates(options)?;
+    // Long enough for the disk to keep up, half of that, and not at all.
+    let disk_ms = options.snapshot_bytes as f64 / before.directory_write.min(before.directory_read) * 1e3;
+    let gaps_ms = [("calm", 2.0 * disk_ms), ("busy", 0.5 * disk_ms), ("disk-bound", 0.0)];
+    let mut real: Vec<Vec<Times>> = vec![Vec::new(); gaps_ms.len()];
+    for round in 1..=options.rounds.max(1) {
+        for ((name, gap_ms), times) in gaps_ms.iter().zip(&mut real) {
+            progress(&format!("{name}, round {round}"));
+            times.push(really(options, *gap_ms)?);
+        }
+    }
+    progress("the machine: a survey after the runs");
+    let rates = mean(before, rates(options)?);
+    let (mut runs, mut ratios) = (Vec::new(), BTreeMap::new());
+    let names = [
+        ("calm_wall_sim_over_real", "calm_blocked_sim_over_real"),
+        ("busy_wall_sim_over_real", "busy_blocked_sim_over_real"),
+        ("disk_bound_wall_sim_over_real", "disk_bound_blocked_sim_over_real"),
+    ];
+    for (((name, gap_ms), mut times), (wall, blocked)) in gaps_ms.into_iter().zip(real).zip(names) {
+        times.sort_by(|one, other| one.wall.total_cmp(&other.wall));
+        let real = times[times.len() / 2];
+        let simulated = simulated(options, rates, gap_ms)?;
+        runs.push(real.to_json(format!("{name}, {gap_ms:.1} ms, really")));
+        runs.push(simulated.to_json(format!("{name}, {gap_ms:.1} ms, simulated")));
+        ratios.insert(wall, simulated.wall / real.wall);
+        ratios.insert(blocked, simulated.blocked() / real.blocked());
+    }
+    let off = |ratio: &f64| ratio.max(1.0 / ratio);
+    ratios.insert("worst_over_or_under", ratios.values().map(off).fold(1.0, f64::max));
+    let settings = json!({
+        "host_bytes": options.host_bytes,
+        "snapshot_bytes": options.snapshot_bytes,
+        "snapshots": options.snapshots,
+        "rounds": options.rounds,
+        "rates": rates,
+    });
+    Ok(Report { bench: "sim", machine: Machine::here(), settings, runs, ratios })
+}
+
+/// What a survey says of this machine.
+fn rates(options: &Options) -> Result<PlainRates> {
+    memory::warm(1 << 30);
+    let how = survey::Options { bytes_max: 512 << 20, rounds: 3, has_devices: false, ..survey::Options::default() };
+    let profile = Survey::run(std::slice::from_ref(&options.directory), &how, &mut |_| {})?;
+    let Profile { memory, .. } = &profile;
+    let directory = profile.directory(&options.directory).context("the directory was just measured")?.rates();
+    Ok(PlainRates {
+        copy_untouched: memory.untouched.write_all_cores as f64,
+        copy_touched: memory.touched.write_all_cores.max(memory.touched.write_one_core) as f64,
+        touch: memory.touch_one_core as f64,
+        pin: memory.pinned.as_ref().map_or(1e12, |pinned| pinned.pin_touched as f64),
+        directory_write: directory.write as f64,
+        directory_read: directory.read as f64,
+    })
+}
+
+fn mean(one: PlainRates, other: PlainRates) -> PlainRates {
+    let mean = |rate: fn(&PlainRates) -> f64| f64::midpoint(rate(&one), rate(&other));
+    PlainRates {
+        copy_untouched: mean(|rates| rates.copy_untouched),
+        copy_touched: mean(|rates| rates.copy_touched),
+        touch: mean(|rates| rates.touch),
+        pin: mean(|rates| rates.pin),
+        directory_write: mean(|rates| rates.directory_write),
+        directory_read: mean(|rates| rates.directory_read),
+    }
+}
+
+/// A forward and a backward pass on a real tape. Computing is a pause.
+fn really(options: &Options, gap_ms: f64) -> Result<Times> {
+    let scratch = tempfile::tempdir_in(&options.directory)?;
+    let pause = Duration::from_secs_f64(gap_ms / 1e3);
+    let state = vec![1u8; options.snapshot_bytes as usize];
+    let mut back = vec![0u8; state.len()];
+    memory::warm(options.host_bytes);
+    let mut times = Times { wall: 0.0, saves: 0.0, takes: 0.0 };
+    let start = Instant::now();
+    let mut tape = Tape::builder().host(options.host_bytes).dir(scratch.path(), "1 TiB").open()?;
+    for step in 0..options.snapshots {
+        thread::sleep(pause);
+        let start = Instant::now();
+        tape.save(step, black_box(&state))?;
+        times.saves += start.elapsed().as_secs_f64();
+    }
+    for step in (0..options.snapshots).rev() {
+        let start = Instant::now();
+        tape.take_into(step, black_box(&mut back))?;
+        times.takes += start.elapsed().as_secs_f64();
+        thread::sleep(pause);
+    }
+    times.wall = start.elapsed().as_secs_f64();
+    Ok(times)
+}
+
+fn simulated(options: &Options, rates: PlainRates, gap_ms: f64) -> Result<Times> {
+    let machine = Model::plain("here", rates, Machine::here().memory_bytes, 1 << 40)?;
+    let workload = Workload::uniform(options.snapshots, options.snapshot_bytes, (gap_ms * 1e6) as u64);
+    let layers = vec![Layer::host(options.host_bytes), Layer::storage("directory", 1 << 40)];
+    let outcome = simulate(&Experiment::one_node(machine, Approach::OURS, layers, vec![workload]))?;
+    Ok(Times { wall: outcome.wall_seconds(), saves: outcome.save_seconds(), takes: outcome.take_seconds() })
+}
