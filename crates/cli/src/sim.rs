@@ -11,6 +11,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
+use comfy_table::CellAlignment;
 use indicatif::{ProgressBar, ProgressStyle};
 use outcrop_sim::{Coverage, Entry, Figure, Machine};
 use serde_json::{Value, json};
@@ -107,6 +108,9 @@ fn list(is_json: bool) -> Result<()> {
     let mut figures = table::new(&["figure", "what it shows"]);
     for entry in outcrop_sim::figures() {
         figures.add_row(vec![entry.name, entry.title]);
+    }
+    if let Some(column) = figures.column_mut(1) {
+        column.set_cell_alignment(CellAlignment::Left);
     }
     println!("{figures}");
     Ok(())

@@ -26,7 +26,7 @@ const SMALL: &str = "model = 'layers'\npoints = [90, 60]\nduration = 0.8\nshots 
 fn help_tells_the_whole_story() {
     let directory = tempfile::tempdir().unwrap();
     let help = text(&outcrop(directory.path(), &["--help"]).stdout);
-    for word in ["demo", "rtm", "bench", "Exit codes", "OUTCROP_LOG"] {
+    for word in ["demo", "rtm", "bench", "survey", "sim", "Exit codes", "OUTCROP_LOG"] {
         assert!(help.contains(word), "{word} is not in {help}");
     }
     assert_eq!(outcrop(directory.path(), &["nonsense"]).status.code(), Some(2));
@@ -83,6 +83,41 @@ fn bad_input_is_explained_and_changes_nothing() {
         assert!(message.contains(words), "{arguments:?}: {message}");
         assert_eq!(entries(path), before, "{arguments:?}");
     }
+}
+
+#[test]
+fn the_benchmark_of_beginnings_runs_every_way_in_processes_of_its_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let arguments =
+        ["bench", "alloc", "--json", "--host", "64 MiB", "--snapshot", "4 MiB", "--gaps", "0,2", "--rounds", "1"];
+    let output = outcrop(directory.path(), &arguments);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    for key in ["direct_pin_over_ours_20ms", "ours_over_best_static_max", "steady_over_memcpy"] {
+        assert!(report["ratios"][key].as_f64().is_some_and(|ratio| ratio > 0.0), "{key}: {report}");
+    }
+    let runs = report["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 7 * 2 * 2, "seven ways, two gaps, one and two processes");
+    let ours = runs.iter().find(|run| run["way"].as_str().is_some_and(|way| way.starts_with("outcrop, 1")));
+    assert!(
+        ours.is_some_and(|run| run["details"]["reason"].is_string()),
+        "the choice and its reason are there: {runs:?}"
+    );
+    assert!(entries(directory.path()).is_empty());
+}
+
+#[test]
+fn the_simulator_is_compared_with_reality() {
+    let directory = tempfile::tempdir().unwrap();
+    let sizes = ["--host", "16 MiB", "--snapshot", "2 MiB", "--snapshots", "16"];
+    let output = outcrop(directory.path(), &[&["bench", "sim", "--json"], &sizes[..]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["runs"].as_array().unwrap().len(), 6);
+    for key in ["calm_wall_sim_over_real", "disk_bound_blocked_sim_over_real", "worst_over_or_under"] {
+        assert!(report["ratios"][key].as_f64().is_some_and(|ratio| ratio > 0.0), "{key}: {report}");
+    }
+    assert!(entries(directory.path()).is_empty());
 }
 
 #[test]

@@ -12,7 +12,9 @@ use std::{
 };
 
 use outcrop_layers::{Copier, Host, Layer};
-use outcrop_plan::{Event, LAYERS_MAX, LayerSettings, MemoryRates, MemorySettings, Order, Planner, Ranking, Settings, Touching};
+use outcrop_plan::{
+    Event, LAYERS_MAX, LayerSettings, MemoryRates, MemorySettings, Order, Planner, Ranking, Settings, Touching,
+};
 
 use crate::{
     Error, Handle, Result, Stats, Trace,

@@ -217,7 +217,7 @@ fn device_memory_is_waited_for_piece_by_piece_and_filled_before_anything_leaves_
     };
     let mut machine = Machine::new(memory, &[256 * MIB, 4 << 30], 1.0);
     let first = machine.save(32 * MIB, 0);
-    assert!(first >= 64 * MIB && first < 80 * MIB, "one piece, not four: {first} ns");
+    assert!((64 * MIB..80 * MIB).contains(&first), "one piece, not four: {first} ns");
     let second = machine.save(32 * MIB, 0);
     assert!(second < 10 * MIB, "the piece was there: {second} ns");
     machine.saves(20, 32 * MIB, 0);
