@@ -91,7 +91,7 @@ pub(crate) struct AllocArgs {
     /// Milliseconds between two saves [default: 0,5,10,20,50,100, quick: 0,5,20].
     #[arg(long, value_name = "MS", value_delimiter = ',')]
     gaps: Option<Vec<f64>>,
-    /// How often each case is measured; the median counts [default: 3].
+    /// How often each case is measured; the best counts [default: 3].
     #[arg(long, value_name = "COUNT")]
     rounds: Option<usize>,
 }

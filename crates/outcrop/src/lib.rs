@@ -35,7 +35,7 @@ pub use builder::{Size, TapeBuilder};
 pub use error::{Error, ErrorKind, Result};
 pub use outcrop_engine::{LayerStats, Span, SpanKind, Stats, Trace};
 pub use outcrop_layers as layers;
-pub use outcrop_survey as survey;
 pub use outcrop_plan::{MemoryState, Order, Pinning, Ranking, Reason, Strategy, Touching};
+pub use outcrop_survey as survey;
 pub use regions::{LentRegions, Part, PastRegions, Shape};
 pub use tape::{Lent, Past, Tape};

@@ -89,9 +89,8 @@ impl Tape {
             saved if saved <= room => Ok(()),
             saved => Err(Error::Length { key, saved, given: room }),
         };
-        let load = |device: &DeviceLayer, place: Range<u64>| {
-            device.load(place.start, buffer, offset, place.end - place.start)
-        };
+        let load =
+            |device: &DeviceLayer, place: Range<u64>| device.load(place.start, buffer, offset, place.end - place.start);
         self.handle.read_on_device(key, true, check, load)
     }
 

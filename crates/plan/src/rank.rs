@@ -119,13 +119,20 @@ impl Planner {
         (rate((0, layer)), rate((layer, 0)))
     }
 
-    /// The layers below `from`, best first for a snapshot of `bytes`. If somebody waits, what is queued counts as well.
+    /// The layers below `from`, best first for a snapshot of `bytes`: it has to get there, and where that is known, it counts as
+    /// well that it has to come back. If somebody waits, so does what is queued.
     pub(crate) fn targets(&self, from: LayerIndex, bytes: u64, is_urgent: bool) -> SmallVec<[LayerIndex; 4]> {
         let below = from + 1..self.layers.len();
         if self.settings.ranking == Ranking::Fixed {
             return below.collect();
         }
-        let mut targets = ranked(below.map(|to| (to, self.write_ns(from, to, bytes, is_urgent))));
+        let back_ns = |to: LayerIndex| self.lane_rate((to, from)).map(|rate| bytes as f64 / rate);
+        let is_way_back_known = below.clone().all(|to| back_ns(to).is_some());
+        let expected_ns = |to: LayerIndex| {
+            let back_ns = back_ns(to).filter(|_| is_way_back_known).unwrap_or(0.0);
+            Some(self.write_ns(from, to, bytes, is_urgent)? + back_ns)
+        };
+        let mut targets = ranked(below.map(|to| (to, expected_ns(to))));
         let trial = (from + 1..targets.first().copied().unwrap_or(0)).find(|&to| {
             let lane = self.lanes.get(&(from, to));
             lane.is_some_and(|lane| lane.is_idle() && lane.passed_over >= lane.trial_after)

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use crate::{Error, chart::Chart, error::Result};
+use crate::{Error, Machine, chart::Chart, error::Result};
 
 /// A line of a figure's table: columns with their values, in order.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -83,36 +83,55 @@ pub struct Entry {
     pub name: &'static str,
     /// What it shows.
     pub title: &'static str,
-    run: fn(bool) -> Result<Figure>,
+    /// The machine of the paper.
+    pub machine: &'static str,
+    run: fn(&Machine, bool) -> Result<Figure>,
 }
 
 impl Entry {
-    /// Simulates it; `is_quick` leaves out every other point.
+    const fn new(
+        name: &'static str,
+        machine: &'static str,
+        title: &'static str,
+        run: fn(&Machine, bool) -> Result<Figure>,
+    ) -> Self {
+        Self { name, title, machine, run }
+    }
+
+    /// Simulates it on the machine of the paper; `is_quick` leaves out every other point.
     ///
     /// # Errors
     /// If a simulation fails, which none of the built-in ones does.
     pub fn run(&self, is_quick: bool) -> Result<Figure> {
-        let figure = (self.run)(is_quick)?;
+        self.run_on(&Machine::named(self.machine)?, is_quick)
+    }
+
+    /// Simulates the same on another machine.
+    ///
+    /// # Errors
+    /// If that machine lacks something that the figure needs.
+    pub fn run_on(&self, machine: &Machine, is_quick: bool) -> Result<Figure> {
+        let figure = (self.run)(machine, is_quick)?;
         Ok(Figure { name: self.name, title: self.title, ..figure })
     }
 }
 
 const ENTRIES: &[Entry] = &[
-    Entry { name: "3b", title: "Variable sizes: waiting in saves", run: caches::variable_saves },
-    Entry { name: "3c", title: "Variable sizes: waiting in saves and takes", run: caches::variable_total },
-    Entry { name: "4a", title: "Rate of allocating device memory", run: caches::allocation_rate },
-    Entry { name: "4b", title: "Large device cache: waiting in saves", run: caches::large_device_saves },
-    Entry { name: "4c", title: "Large device cache: waiting in saves and takes", run: caches::large_device_total },
-    Entry { name: "5a", title: "Large host buffer: waiting in saves", run: caches::large_host_saves },
-    Entry { name: "5b", title: "Large host buffer: waiting in saves and takes", run: caches::large_host_total },
-    Entry { name: "5c", title: "Touching and pinning: waiting in saves and takes", run: caches::strategies },
-    Entry { name: "6a", title: "1 to 8 processes: waiting in saves", run: caches::processes_saves },
-    Entry { name: "6b", title: "1 to 8 processes: waiting in saves and takes", run: caches::processes_total },
-    Entry { name: "6c", title: "Host buffers of 8 to 64 GiB: waiting in saves and takes", run: caches::buffer_sizes },
-    Entry { name: "mlbs-2", title: "A shot on Shaheen-2: computing and I/O", run: buffers::timeline },
-    Entry { name: "mlbs-3", title: "Shaheen-2: throughput as the program sees it", run: buffers::shaheen },
-    Entry { name: "mlbs-4", title: "Summit: throughput as the program sees it", run: buffers::summit },
-    Entry { name: "mlbs-5", title: "One GPU of Summit: where the time goes", run: buffers::breakdown },
+    Entry::new("3b", "dgx-a100", "Variable sizes: waiting in saves", caches::variable_saves),
+    Entry::new("3c", "dgx-a100", "Variable sizes: waiting in saves and takes", caches::variable_total),
+    Entry::new("4a", "dgx-a100", "Rate of allocating device memory", caches::allocation_rate),
+    Entry::new("4b", "dgx-a100", "Large device cache: waiting in saves", caches::large_device_saves),
+    Entry::new("4c", "dgx-a100", "Large device cache: waiting in saves and takes", caches::large_device_total),
+    Entry::new("5a", "dgx-a100", "Large host buffer: waiting in saves", caches::large_host_saves),
+    Entry::new("5b", "dgx-a100", "Large host buffer: waiting in saves and takes", caches::large_host_total),
+    Entry::new("5c", "dgx-a100", "Touching and pinning: waiting in saves and takes", caches::strategies),
+    Entry::new("6a", "dgx-a100", "1 to 8 processes: waiting in saves", caches::processes_saves),
+    Entry::new("6b", "dgx-a100", "1 to 8 processes: waiting in saves and takes", caches::processes_total),
+    Entry::new("6c", "dgx-a100", "Host buffers of 8 to 64 GiB: waiting in saves and takes", caches::buffer_sizes),
+    Entry::new("mlbs-2", "shaheen-2", "A shot on Shaheen-2: computing and I/O", buffers::timeline),
+    Entry::new("mlbs-3", "shaheen-2", "Shaheen-2: throughput as the program sees it", buffers::shaheen),
+    Entry::new("mlbs-4", "summit", "Summit: throughput as the program sees it", buffers::summit),
+    Entry::new("mlbs-5", "summit", "One GPU of Summit: where the time goes", buffers::breakdown),
 ];
 
 /// All figures, in the order of the papers.

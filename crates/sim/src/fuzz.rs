@@ -69,16 +69,13 @@ impl Coverage {
     }
 }
 
-/// Something that a test breaks on purpose, to see that it is found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sabotage {
-    None,
+/// What a test breaks on purpose, to see that it is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Sabotage {
     /// The planner is told that a move has ended well when its target was full.
-    #[cfg(test)]
-    LieAboutWrites,
+    lies_about_writes: bool,
     /// The planner is told that memory was touched when there was none.
-    #[cfg(test)]
-    LieAboutMemory,
+    lies_about_memory: bool,
 }
 
 /// Tries these seeds with some threads; `progress` is told what has been tried, after each.
@@ -95,7 +92,7 @@ pub fn fuzz(seeds: Range<u64>, threads: usize, progress: impl Fn(&Coverage) + Sy
             if seed >= seeds.end {
                 return;
             }
-            match try_seed(seed, Sabotage::None) {
+            match try_seed(seed, Sabotage::default()) {
                 Ok(coverage) => {
                     let mut tried = tried.lock().unwrap_or_else(PoisonError::into_inner);
                     *tried = tried.plus(coverage);
@@ -154,15 +151,17 @@ mod tests {
 
     #[test]
     fn a_lie_about_a_write_is_found() {
-        let failure = found(Sabotage::LieAboutWrites).expect("a lost snapshot is noticed");
+        let sabotage = Sabotage { lies_about_writes: true, ..Sabotage::default() };
+        let failure = found(sabotage).expect("a lost snapshot is noticed");
         assert!(!failure.last.is_empty());
-        assert_eq!(try_seed(failure.seed, Sabotage::LieAboutWrites), Err(failure.clone()), "and again");
+        assert_eq!(try_seed(failure.seed, sabotage), Err(failure.clone()), "and again");
         assert!(failure.to_string().contains(&format!("--start {} --seeds 1", failure.seed)), "{failure}");
     }
 
     #[test]
     fn a_lie_about_memory_is_found() {
-        let failure = found(Sabotage::LieAboutMemory).expect("a place in memory that is not there is noticed");
+        let sabotage = Sabotage { lies_about_memory: true, ..Sabotage::default() };
+        let failure = found(sabotage).expect("a place in memory that is not there is noticed");
         assert!(failure.problem.contains("not been touched"), "{failure}");
     }
 

@@ -310,9 +310,8 @@ impl Machine {
             all.push(("device.map_piece_bytes".to_owned(), device.map_piece_bytes));
             all.push(("device.processes_per_link".to_owned(), device.processes_per_link.into()));
         }
-        let capacity = |storage: &Storage| {
-            (format!("storage.{}.node_capacity_bytes", storage.name), storage.node_capacity_bytes)
-        };
+        let capacity =
+            |storage: &Storage| (format!("storage.{}.node_capacity_bytes", storage.name), storage.node_capacity_bytes);
         all.extend(self.storage.iter().map(capacity));
         all
     }

@@ -6,8 +6,8 @@ use std::{
 };
 
 use outcrop_plan::{
-    Action, Event, LayerIndex, LayerSettings, MemorySettings, Order, Place, Planner, Settings, SnapshotId,
-    Timestamp, Touching,
+    Action, Event, LayerIndex, LayerSettings, MemorySettings, Order, Place, Planner, Settings, SnapshotId, Timestamp,
+    Touching,
 };
 
 use crate::{
@@ -286,7 +286,9 @@ impl Planned {
     }
 
     fn moved(&mut self, world: &mut World, lane: LaneIndex, is_begin: bool) -> Result<Step> {
-        let Some(mut transfer) = self.lanes.get_mut(&lane).and_then(VecDeque::pop_front) else { return Ok(Step::Pending) };
+        let Some(mut transfer) = self.lanes.get_mut(&lane).and_then(VecDeque::pop_front) else {
+            return Ok(Step::Pending);
+        };
         if is_begin {
             transfer.begun_ns = world.now_ns;
         } else {
@@ -447,7 +449,7 @@ fn usual_memory(experiment: &Experiment, index: LayerIndex) -> Option<MemorySett
             touching: Touching::Concurrent,
             needs_touch: true,
             pins: false,
-            is_shared: false,
+            ..MemorySettings::new()
         }),
         Medium::Host if has_device => Some(MemorySettings {
             piece_bytes: TOUCH_PIECE_BYTES,
@@ -456,10 +458,9 @@ fn usual_memory(experiment: &Experiment, index: LayerIndex) -> Option<MemorySett
             // Filling is a producer that runs ahead: only what has been filled is written to.
             needs_touch: experiment.approach == Approach::IncrementalMemset,
             pins: true,
-            is_shared: false,
+            ..MemorySettings::new()
         }),
         Medium::Host => Some(MemorySettings { touching, ..MemorySettings::new() }),
         Medium::Storage(_) => None,
     }
 }
-

@@ -79,9 +79,8 @@ pub fn draw(chart: &Chart, name: &str, title: &str, directory: &Path) -> Result<
 
 fn register() -> Drawn {
     static REGISTERED: OnceLock<bool> = OnceLock::new();
-    let is_registered = REGISTERED.get_or_init(|| {
-        register_font(FONT, FontStyle::Normal, epaint_default_fonts::UBUNTU_LIGHT).is_ok()
-    });
+    let is_registered =
+        REGISTERED.get_or_init(|| register_font(FONT, FontStyle::Normal, epaint_default_fonts::UBUNTU_LIGHT).is_ok());
     if *is_registered { Ok(()) } else { Err("the built-in font cannot be read".to_owned()) }
 }
 
@@ -294,10 +293,11 @@ fn write<B: DrawingBackend>(area: &DrawingArea<B, Shift>, text: &str, at: (i32, 
 
 /// As short as it can be.
 fn number(value: f64) -> String {
-    match value.abs() {
-        size if size == 0.0 => "0".to_owned(),
-        size if size >= 10.0 => format!("{value:.0}"),
-        size if size >= 1.0 => format!("{value:.1}").trim_end_matches(".0").to_owned(),
-        _ => format!("{value:.3}").trim_end_matches('0').to_owned(),
-    }
+    let digits = match value.abs() {
+        size if size >= 10.0 => 0,
+        size if size >= 1.0 => 1,
+        _ => 3,
+    };
+    let text = format!("{value:.digits$}");
+    if digits == 0 { text } else { text.trim_end_matches('0').trim_end_matches('.').to_owned() }
 }

@@ -209,15 +209,12 @@ impl World {
 }
 
 impl Node {
-    fn new(
-        machine: &Machine,
-        group: &Group,
-        shared: &[(ResourceId, ResourceId)],
-        network: &mut Network<Wake>,
-    ) -> Self {
+    fn new(machine: &Machine, group: &Group, shared: &[(ResourceId, ResourceId)], network: &mut Network<Wake>) -> Self {
         let processes = machine.processes_per_node;
-        let (link_rate, per_link) =
-            machine.device.as_ref().map_or((1.0, processes), |device| (device.link_bytes_per_second, device.processes_per_link));
+        let (link_rate, per_link) = machine
+            .device
+            .as_ref()
+            .map_or((1.0, processes), |device| (device.link_bytes_per_second, device.processes_per_link));
         let per_domain = machine.host.processes_per_domain;
         let mut several = |count: u32, rate: f64| (0..count).map(|_| network.add_resource(rate)).collect::<Vec<_>>();
         let links = several(processes.div_ceil(per_link), link_rate);

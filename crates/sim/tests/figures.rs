@@ -41,7 +41,10 @@ fn of_every_figure_the_json_has_exactly_three_keys() {
     let json = serde_json::to_value(&figure).unwrap();
     let keys: Vec<_> = json.as_object().unwrap().keys().collect();
     assert_eq!(keys, ["figure", "headline", "rows"]);
-    assert_eq!(json["headline"]["paper"].as_object().unwrap().len(), json["headline"]["ours"].as_object().unwrap().len());
+    assert_eq!(
+        json["headline"]["paper"].as_object().unwrap().len(),
+        json["headline"]["ours"].as_object().unwrap().len()
+    );
     assert_eq!(json["rows"][0].as_object().unwrap().len(), 3);
 }
 
@@ -165,7 +168,8 @@ fn on_summit_the_burst_buffer_wins_only_on_many_nodes_and_for_reading_sooner() {
 #[test]
 fn a_grid_that_fits_into_device_memory_costs_nothing() {
     let figure = run("mlbs-5");
-    let waiting: Vec<_> = column(&figure, "writing").iter().zip(column(&figure, "reading")).map(|(w, r)| w + r).collect();
+    let waiting: Vec<_> =
+        column(&figure, "writing").iter().zip(column(&figure, "reading")).map(|(w, r)| w + r).collect();
     let computing = column(&figure, "computing forward");
     assert!(waiting[1] < computing[1] * 0.02 && waiting[3] < computing[3] * 0.4, "{figure:?}");
     assert!(waiting[0] > computing[0] * 3.0 && waiting[2] > computing[2] * 3.0, "{figure:?}");

@@ -24,7 +24,8 @@ fn a_rate_must_be_a_positive_number() {
         let text = SMALL.replace("touched_bytes_per_second = 45e9", &format!("touched_bytes_per_second = {nonsense}"));
         let message = refusal(&text);
         assert!(message.contains("host.touched_bytes_per_second"), "{message}");
-        let text = SMALL.replace("node_read_bytes_per_second = 1.5e9", &format!("node_read_bytes_per_second = {nonsense}"));
+        let text =
+            SMALL.replace("node_read_bytes_per_second = 1.5e9", &format!("node_read_bytes_per_second = {nonsense}"));
         let message = refusal(&text);
         assert!(message.contains("storage.file-system.node_read_bytes_per_second"), "{message}");
     }

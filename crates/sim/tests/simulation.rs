@@ -49,10 +49,16 @@ fn a_program_that_does_not_compute_is_as_fast_as_the_disk() {
 
 #[test]
 fn time_to_compute_hides_the_disk() {
-    let gaps = |gap_ns| run(100_000_000, Workload { is_copied_back: false, ..Workload::uniform(100, 10_000_000, gap_ns) });
+    let gaps =
+        |gap_ns| run(100_000_000, Workload { is_copied_back: false, ..Workload::uniform(100, 10_000_000, gap_ns) });
     let (short, long) = (gaps(2 * MS), gaps(12 * MS));
     assert!(short.save_seconds() > 0.5, "{}", short.save_seconds());
-    assert!(long.save_seconds() < 0.11 && long.take_seconds() < 0.02, "{} {}", long.save_seconds(), long.take_seconds());
+    assert!(
+        long.save_seconds() < 0.11 && long.take_seconds() < 0.02,
+        "{} {}",
+        long.save_seconds(),
+        long.take_seconds()
+    );
 }
 
 #[test]
@@ -88,7 +94,8 @@ fn pinning_first_takes_as_long_as_the_paper_says() {
 fn all_approaches_bring_everything_back() {
     let touching = [Touching::Never, Touching::Concurrent, Touching::Sequential, Touching::Chosen];
     let turns = [Turns::Serial, Turns::Parallel];
-    let adaptive = touching.into_iter().flat_map(|touching| turns.map(|pinning| Approach::Adaptive { touching, pinning }));
+    let adaptive =
+        touching.into_iter().flat_map(|touching| turns.map(|pinning| Approach::Adaptive { touching, pinning }));
     let others = [Approach::DirectPin(Turns::Serial), Approach::OnDemand, Approach::IncrementalMemset];
     for approach in adaptive.chain(others) {
         let outcome = dgx(approach, 4);
@@ -109,6 +116,15 @@ fn nodes(groups: Vec<Group>) -> Outcome {
 
 fn workloads(start_ns: u64, bytes: u64) -> Vec<Workload> {
     vec![Workload { start_ns, ..Workload::uniform(60, bytes, 30 * MS) }; 6]
+}
+
+#[test]
+fn nothing_is_read_twice_from_the_slowest_layer() {
+    // The file system is what everybody waits for: what is on its way to host memory must not be read again for the device.
+    let outcome = nodes(vec![Group { nodes: 8, workloads: workloads(0, 100 * MIB) }]);
+    let process = &outcome.processes[0];
+    let read: u64 = process.lane_bytes.iter().filter(|((from, _), _)| *from == 2).map(|(_, bytes)| bytes).sum();
+    assert!(read > 0 && read < process.saved_bytes, "{process:?}");
 }
 
 #[test]

@@ -160,21 +160,20 @@ impl Scaling {
     /// How many times faster the whole run is than with the file system alone, with the best way, at most.
     fn speedup_max(&self) -> f64 {
         let plain = &self.results[0];
-        let of_way = |way: &Vec<(f64, f64, f64)>| plain.iter().zip(way).map(|(plain, way)| plain.2 / way.2).fold(0.0, f64::max);
+        let of_way =
+            |way: &Vec<(f64, f64, f64)>| plain.iter().zip(way).map(|(plain, way)| plain.2 / way.2).fold(0.0, f64::max);
         self.results[2..].iter().map(of_way).fold(0.0, f64::max)
     }
 }
 
-pub(super) fn shaheen(is_quick: bool) -> Result<Figure> {
-    let machine = Machine::named("shaheen-2")?;
-    let scaling = scaling(&machine, Grid::new(800, 800, 800, SNAPSHOTS), is_quick)?;
+pub(super) fn shaheen(machine: &Machine, is_quick: bool) -> Result<Figure> {
+    let scaling = scaling(machine, Grid::new(800, 800, 800, SNAPSHOTS), is_quick)?;
     let headline = Headline::new(&[("file_system_over_ours_wall_max", 2.5, scaling.speedup_max())]);
     Ok(Figure { name: "", title: "", rows: scaling.rows, headline, chart: scaling.chart })
 }
 
-pub(super) fn summit(is_quick: bool) -> Result<Figure> {
-    let machine = Machine::named("summit")?;
-    let scaling = scaling(&machine, Grid::new(700, 700, 700, SNAPSHOTS), is_quick)?;
+pub(super) fn summit(machine: &Machine, is_quick: bool) -> Result<Figure> {
+    let scaling = scaling(machine, Grid::new(700, 700, 700, SNAPSHOTS), is_quick)?;
     // The paper's survey settles on one storage; so does this comparison, with whichever is best.
     let last = |way: &Vec<(f64, f64, f64)>| way.last().map_or(0.0, |result| result.1);
     let best = scaling.results[2..].iter().map(last).fold(0.0, f64::max);
@@ -187,8 +186,8 @@ pub(super) fn summit(is_quick: bool) -> Result<Figure> {
 
 /// Where the time of one process goes, with and without buffers, for a grid that fits into device memory and one that
 /// does not.
-pub(super) fn breakdown(_is_quick: bool) -> Result<Figure> {
-    let machine = Machine { processes_per_node: 1, ..Machine::named("summit")? };
+pub(super) fn breakdown(machine: &Machine, _is_quick: bool) -> Result<Figure> {
+    let machine = Machine { processes_per_node: 1, ..machine.clone() };
     let grids = [("256 x 256 x 64", Grid::new(256, 256, 64, 350)), ("512 x 512 x 128", Grid::new(512, 512, 128, 350))];
     let kinds = ["computing forward", "computing backward", "writing", "reading"];
     let mut places = Vec::new();
@@ -218,8 +217,7 @@ pub(super) fn breakdown(_is_quick: bool) -> Result<Figure> {
 }
 
 /// One node among 2048, with and without buffers.
-pub(super) fn timeline(_is_quick: bool) -> Result<Figure> {
-    let machine = Machine::named("shaheen-2")?;
+pub(super) fn timeline(machine: &Machine, _is_quick: bool) -> Result<Figure> {
     // Fewer than in a whole shot, so that each can be seen; more than fit into memory.
     let grid = Grid::new(800, 800, 800, 60);
     let kinds = ["computing forward", "computing backward", "waiting for a write", "waiting for a read", "down", "up"];
@@ -227,7 +225,7 @@ pub(super) fn timeline(_is_quick: bool) -> Result<Figure> {
     let mut rows = Vec::new();
     let mut shares = Vec::new();
     for (index, way) in [&WAYS[0], &WAYS[4]].into_iter().enumerate() {
-        let outcome = way.run(&machine, grid, 2048, true)?;
+        let outcome = way.run(machine, grid, 2048, true)?;
         let wall = outcome.processes[0].wall_ns as f64;
         let process = &outcome.processes[0];
         shares.push((process.save_blocked_ns + process.take_blocked_ns) as f64 / wall);

@@ -55,9 +55,8 @@ impl Count {
     }
 }
 
-fn run(approach: Approach, layers: &[Layer], workloads: Vec<Workload>) -> Result<Outcome> {
-    let machine = Machine::named("dgx-a100")?;
-    simulate(&Experiment::one_node(machine, approach, layers.to_vec(), workloads))
+fn run(machine: &Machine, approach: Approach, layers: &[Layer], workloads: Vec<Workload>) -> Result<Outcome> {
+    simulate(&Experiment::one_node(machine.clone(), approach, layers.to_vec(), workloads))
 }
 
 fn large_host() -> Vec<Layer> {
@@ -116,13 +115,14 @@ fn mean(values: &[f64]) -> f64 {
 }
 
 fn gaps(
+    machine: &Machine,
     is_quick: bool,
     count: Count,
     paper: f64,
     workloads: impl Fn(u64) -> Vec<Workload>,
 ) -> Result<Figure> {
     let gaps = thinned(GAPS_MS, is_quick);
-    let seconds = |approach, gap_ms| Ok(count.of(&run(approach, &large_host(), workloads(gap_ms))?));
+    let seconds = |approach, gap_ms| Ok(count.of(&run(machine, approach, &large_host(), workloads(gap_ms))?));
     let (rows, series) = compare("gap_ms", WAYS, &gaps, seconds)?;
     let sum = |name| named(&series, name).iter().sum::<f64>();
     let headline = Headline::new(&[("direct_pin_over_ours_all_gaps", paper, sum("direct pin") / sum("ours"))]);
@@ -134,32 +134,32 @@ fn variable(gap_ms: u64) -> Vec<Workload> {
     (0..PROCESSES).map(of_process).collect()
 }
 
-pub(super) fn variable_saves(is_quick: bool) -> Result<Figure> {
-    gaps(is_quick, Count::Saves, 16.7, variable)
+pub(super) fn variable_saves(machine: &Machine, is_quick: bool) -> Result<Figure> {
+    gaps(machine, is_quick, Count::Saves, 16.7, variable)
 }
 
-pub(super) fn variable_total(is_quick: bool) -> Result<Figure> {
-    gaps(is_quick, Count::SavesAndTakes, 9.3, variable)
+pub(super) fn variable_total(machine: &Machine, is_quick: bool) -> Result<Figure> {
+    gaps(machine, is_quick, Count::SavesAndTakes, 9.3, variable)
 }
 
-pub(super) fn large_host_saves(is_quick: bool) -> Result<Figure> {
-    gaps(is_quick, Count::Saves, 12.5, |gap_ms| uniform(PROCESSES, gap_ms))
+pub(super) fn large_host_saves(machine: &Machine, is_quick: bool) -> Result<Figure> {
+    gaps(machine, is_quick, Count::Saves, 12.5, |gap_ms| uniform(PROCESSES, gap_ms))
 }
 
-pub(super) fn large_host_total(is_quick: bool) -> Result<Figure> {
-    gaps(is_quick, Count::SavesAndTakes, 7.8, |gap_ms| uniform(PROCESSES, gap_ms))
+pub(super) fn large_host_total(machine: &Machine, is_quick: bool) -> Result<Figure> {
+    gaps(machine, is_quick, Count::SavesAndTakes, 7.8, |gap_ms| uniform(PROCESSES, gap_ms))
 }
 
 /// The rate at which each process gets a large device cache when all ask at once.
-pub(super) fn allocation_rate(is_quick: bool) -> Result<Figure> {
+pub(super) fn allocation_rate(machine: &Machine, is_quick: bool) -> Result<Figure> {
     let counts = thinned(&[1u32, 2, 3, 4, 5, 6, 7, 8], is_quick);
     let layers = [Layer::device(LARGE_DEVICE_BYTES)];
     let mut rates = Vec::new();
     let mut rows = Vec::new();
     for &processes in &counts {
         let workloads = vec![Workload::uniform(1, SNAPSHOT_BYTES, 0); processes as usize];
-        let first_save = run(Approach::DirectPin(Turns::Parallel), &layers, workloads.clone())?.save_seconds();
-        let copy = run(Approach::OnDemand, &layers, workloads)?.save_seconds();
+        let first_save = run(machine, Approach::DirectPin(Turns::Parallel), &layers, workloads.clone())?.save_seconds();
+        let copy = run(machine, Approach::OnDemand, &layers, workloads)?.save_seconds();
         let rate = LARGE_DEVICE_BYTES as f64 / 1e9 / (first_save - copy);
         rates.push(rate);
         rows.push(row([("processes", processes.into())], [("gb_per_second", rate)]));
@@ -173,27 +173,32 @@ pub(super) fn allocation_rate(is_quick: bool) -> Result<Figure> {
     Ok(figure(rows, headline, chart))
 }
 
-fn large_device(is_quick: bool, count: Count, (ratio, paper): (&'static str, f64)) -> Result<Figure> {
+fn large_device(
+    machine: &Machine,
+    is_quick: bool,
+    count: Count,
+    (ratio, paper): (&'static str, f64),
+) -> Result<Figure> {
     let ways = &[("direct allocation", Approach::DirectPin(Turns::Parallel)), ("ours", Approach::OURS)];
     let gaps = thinned(GAPS_MS, is_quick);
     let layers = [Layer::device(LARGE_DEVICE_BYTES)];
-    let seconds = |approach, gap_ms| Ok(count.of(&run(approach, &layers, uniform(PROCESSES, gap_ms))?));
+    let seconds = |approach, gap_ms| Ok(count.of(&run(machine, approach, &layers, uniform(PROCESSES, gap_ms))?));
     let (rows, series) = compare("gap_ms", ways, &gaps, seconds)?;
     let saved: Vec<_> = ratios(&series, "ours", "direct allocation").iter().map(|ratio| 1.0 - ratio).collect();
     let headline = Headline::new(&[(ratio, paper, largest(&saved))]);
     Ok(figure(rows, headline, lines(&gaps, series, GAP, false)))
 }
 
-pub(super) fn large_device_saves(is_quick: bool) -> Result<Figure> {
-    large_device(is_quick, Count::Saves, ("less_than_direct_max", 0.76))
+pub(super) fn large_device_saves(machine: &Machine, is_quick: bool) -> Result<Figure> {
+    large_device(machine, is_quick, Count::Saves, ("less_than_direct_max", 0.76))
 }
 
-pub(super) fn large_device_total(is_quick: bool) -> Result<Figure> {
-    large_device(is_quick, Count::SavesAndTakes, ("less_than_direct_max", 0.63))
+pub(super) fn large_device_total(machine: &Machine, is_quick: bool) -> Result<Figure> {
+    large_device(machine, is_quick, Count::SavesAndTakes, ("less_than_direct_max", 0.63))
 }
 
 /// Sequential and concurrent touching, serial and parallel pinning.
-pub(super) fn strategies(_is_quick: bool) -> Result<Figure> {
+pub(super) fn strategies(machine: &Machine, _is_quick: bool) -> Result<Figure> {
     let way = |touching, pinning| Approach::Adaptive { touching, pinning };
     let ways = &[
         ("sequential, parallel pinning", way(Touching::Sequential, Turns::Parallel)),
@@ -204,7 +209,7 @@ pub(super) fn strategies(_is_quick: bool) -> Result<Figure> {
     ];
     let gaps = GAPS_MS;
     let seconds = |approach, gap_ms| {
-        Ok(Count::SavesAndTakes.of(&run(approach, &large_host(), uniform(PROCESSES, gap_ms))?))
+        Ok(Count::SavesAndTakes.of(&run(machine, approach, &large_host(), uniform(PROCESSES, gap_ms))?))
     };
     let (rows, series) = compare("gap_ms", ways, gaps, seconds)?;
     let pinning = ratios(&series, "sequential, parallel pinning", "sequential, serial pinning");
@@ -219,10 +224,10 @@ pub(super) fn strategies(_is_quick: bool) -> Result<Figure> {
     Ok(figure(rows, headline, lines(gaps, series, GAP, true)))
 }
 
-fn processes(is_quick: bool, count: Count, paper: [f64; 2]) -> Result<Figure> {
+fn processes(machine: &Machine, is_quick: bool, count: Count, paper: [f64; 2]) -> Result<Figure> {
     let counts = thinned(&[1u32, 2, 4, 6, 8], is_quick);
     let seconds = |approach, processes: u32| {
-        Ok(count.of(&run(approach, &large_host(), uniform(processes as usize, USUAL_GAP_MS))?))
+        Ok(count.of(&run(machine, approach, &large_host(), uniform(processes as usize, USUAL_GAP_MS))?))
     };
     let (rows, series) = compare("processes", WAYS, &counts, seconds)?;
     let ours = ratios(&series, "direct pin", "ours");
@@ -233,22 +238,22 @@ fn processes(is_quick: bool, count: Count, paper: [f64; 2]) -> Result<Figure> {
     Ok(figure(rows, headline, lines(&counts, series, "processes on a node", true)))
 }
 
-pub(super) fn processes_saves(is_quick: bool) -> Result<Figure> {
-    processes(is_quick, Count::Saves, [7.6, 27.8])
+pub(super) fn processes_saves(machine: &Machine, is_quick: bool) -> Result<Figure> {
+    processes(machine, is_quick, Count::Saves, [7.6, 27.8])
 }
 
-pub(super) fn processes_total(is_quick: bool) -> Result<Figure> {
-    processes(is_quick, Count::SavesAndTakes, [4.7, 13.6])
+pub(super) fn processes_total(machine: &Machine, is_quick: bool) -> Result<Figure> {
+    processes(machine, is_quick, Count::SavesAndTakes, [4.7, 13.6])
 }
 
 /// As many snapshots as the host buffer holds, so that all of it is used.
-pub(super) fn buffer_sizes(is_quick: bool) -> Result<Figure> {
+pub(super) fn buffer_sizes(machine: &Machine, is_quick: bool) -> Result<Figure> {
     let sizes = thinned(&[8u64, 16, 32, 64], is_quick);
     let seconds = |approach, size_gib: u64| {
         let layers = [Layer::device(SMALL_DEVICE_BYTES), Layer::host(size_gib * GIB)];
         let snapshots = (size_gib * GIB / SNAPSHOT_BYTES) as usize;
         let workload = Workload::uniform(snapshots, SNAPSHOT_BYTES, USUAL_GAP_MS * 1_000_000);
-        Ok(Count::SavesAndTakes.of(&run(approach, &layers, vec![workload; PROCESSES])?))
+        Ok(Count::SavesAndTakes.of(&run(machine, approach, &layers, vec![workload; PROCESSES])?))
     };
     let (rows, series) = compare("host_gib", WAYS, &sizes, seconds)?;
     let ours = ratios(&series, "direct pin", "ours");

@@ -4,7 +4,10 @@ use std::ops::Range;
 
 use outcrop_plan::{Extents, LayerIndex, Place, Purpose, Refusal, SnapshotId};
 
-use super::trial::{Checked, Job, Saved, Trial};
+use super::{
+    stack::BYTES_MAX,
+    trial::{Checked, Job, Saved, Trial},
+};
 
 fn demand(holds: bool, problem: impl FnOnce() -> String) -> Checked {
     if holds { Ok(()) } else { Err(problem()) }
@@ -92,10 +95,14 @@ impl Trial {
         demand(saved.missing & (1 << from.layer) == 0, || {
             format!("{id:?} is lost: its only copy, on layer {}, was never written", from.layer)
         })?;
-        demand((purpose == Purpose::Drain) == (to.layer > from.layer), || format!("{purpose:?} from {from:?} to {to:?}"))?;
+        demand((purpose == Purpose::Drain) == (to.layer > from.layer), || {
+            format!("{purpose:?} from {from:?} to {to:?}")
+        })?;
         let bytes: u64 = to.extents.iter().map(|piece| piece.end - piece.start).sum();
         demand(bytes == saved.bytes, || format!("{id:?} has {} bytes and gets a place of {bytes}", saved.bytes))?;
-        demand(to.layer > 0 || to.extents.len() == 1, || format!("{id:?} gets {to:?}: the front holds whole snapshots"))?;
+        demand(to.layer > 0 || to.extents.len() == 1, || {
+            format!("{id:?} gets {to:?}: the front holds whole snapshots")
+        })?;
         let is_there = saved.complete.contains_key(&to.layer) && saved.doubtful & (1 << to.layer) == 0;
         demand(!is_there && !self.is_arriving(id, to.layer), || format!("{id:?} is on layer {} already", to.layer))?;
         demand(!self.layers[to.layer].is_broken, || format!("{id:?} is sent to layer {}, which is broken", to.layer))
@@ -107,23 +114,37 @@ impl Trial {
     }
 
     fn is_read(&self, id: SnapshotId, layer: LayerIndex) -> bool {
-        let reads = |job: &Job| matches!(job, Job::Move { id: moving, from, .. } if *moving == id && from.layer == layer);
+        let reads =
+            |job: &Job| matches!(job, Job::Move { id: moving, from, .. } if *moving == id && from.layer == layer);
         self.jobs.iter().any(reads)
     }
 
     pub(super) fn check_evict(&self, id: SnapshotId, layer: LayerIndex) -> Checked {
         let saved = self.known(id)?;
-        demand(saved.complete.contains_key(&layer), || format!("{id:?} is evicted from layer {layer}, and is not there"))?;
+        demand(saved.complete.contains_key(&layer), || {
+            format!("{id:?} is evicted from layer {layer}, and is not there")
+        })?;
         let is_elsewhere = |other: &LayerIndex| *other != layer && saved.missing & (1 << other) == 0;
         demand(!saved.is_live || saved.complete.keys().any(is_elsewhere), || {
             format!("{id:?} is lost: evicted from layer {layer}, and nowhere else")
         })?;
-        demand(layer > 0 || (saved.holders == 0 && !saved.is_lent), || format!("{id:?} is evicted from the program's hands"))?;
+        demand(layer > 0 || (saved.holders == 0 && !saved.is_lent), || {
+            format!("{id:?} is evicted from the program's hands")
+        })?;
         demand(!self.is_read(id, layer), || format!("{id:?} is evicted from layer {layer} while it is read there"))?;
         let real = &self.layers[layer];
-        demand(!saved.is_live || !real.needs_touch || real.is_whole(), || {
+        if !saved.is_live || !real.needs_touch {
+            return Ok(());
+        }
+        demand(real.is_whole(), || {
             let (ready, capacity) = (real.ready_bytes, real.capacity_bytes);
             format!("{id:?} is evicted from layer {layer}, of which only {ready} of {capacity} have been touched")
+        })?;
+        // Several may have to go to make one place; before the first of them there was none.
+        let hole_bytes = real.largest_hole_bytes();
+        let is_first = layer == 0 && !self.has_evicted && !real.is_shrunk;
+        demand(!is_first || hole_bytes < BYTES_MAX, || {
+            format!("{id:?} is evicted from layer {layer}, which has {hole_bytes} bytes in one piece")
         })
     }
 
@@ -138,7 +159,9 @@ impl Trial {
     pub(super) fn check_touch(&self, layer: LayerIndex, range: &Range<u64>) -> Checked {
         let real = &self.layers[layer];
         demand(!real.is_touching, || format!("layer {layer} is touched twice at once"))?;
-        demand(!real.is_exhausted || real.is_shared, || format!("layer {layer} is touched, and there is no more memory"))?;
+        demand(!real.is_exhausted || real.is_shared, || {
+            format!("layer {layer} is touched, and there is no more memory")
+        })?;
         demand(range.start < range.end && range.end <= real.capacity_bytes, || {
             format!("{range:?} of layer {layer} is touched, and it has {}", real.capacity_bytes)
         })
@@ -147,7 +170,8 @@ impl Trial {
     pub(super) fn check_release(&self, layer: LayerIndex, range: &Range<u64>) -> Checked {
         let real = &self.layers[layer];
         demand(real.is_shared && !real.is_touching, || format!("layer {layer} gives back memory at a bad moment"))?;
-        let in_use = real.places.range(..range.end).rev().find(|&(_, &(end, id))| end > range.start && self.needs(id, layer));
+        let in_use =
+            real.places.range(..range.end).rev().find(|&(_, &(end, id))| end > range.start && self.needs(id, layer));
         demand(in_use.is_none(), || format!("layer {layer} gives back {range:?}, where {in_use:?} lies"))
     }
 

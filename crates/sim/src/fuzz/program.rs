@@ -70,7 +70,8 @@ impl Program {
 
     /// A request has been answered. Says whether it was one for the last time.
     pub(super) fn answer(&mut self, id: SnapshotId, why: Option<Refusal>) -> Checked<bool> {
-        let position = self.waiting.iter().position(|&handle| self.handles[handle].waits.is_some_and(|(wanted, _)| wanted == id));
+        let position =
+            self.waiting.iter().position(|&handle| self.handles[handle].waits.is_some_and(|(wanted, _)| wanted == id));
         let index = position.and_then(|position| self.waiting.remove(position));
         let index = index.ok_or_else(|| format!("{id:?} is given to nobody who waits"))?;
         let handle = &mut self.handles[index];
@@ -219,7 +220,7 @@ impl Trial {
     fn read(&mut self, index: usize, is_last: bool) -> Checked {
         let live = self.saved.iter().filter(|(_, saved)| saved.is_live).map(|(&id, saved)| (id, saved.key));
         let wanted = match self.random.u32(0..4) {
-            0 | 1 => live.last(),
+            0 | 1 => live.max(),
             2 => live.min(),
             _ => None,
         };
@@ -258,8 +259,8 @@ impl Trial {
                 // Nothing is under way: the program itself has to make room, or else somebody is refused.
                 let free = self.program.handles.iter().position(Handle::is_free);
                 match (free, self.any_live()) {
-                    (Some(index), Some(id)) => self.want(index, id, true)?,
-                    (Some(_), None) if !self.program.is_all_waiting() => self.drop_free_handles()?,
+                    (Some(index), Some(id)) if !self.layers[0].is_broken => self.want(index, id, true)?,
+                    (Some(_), _) if !self.program.is_all_waiting() => self.drop_free_handles()?,
                     _ => return Err("somebody waits, and nothing will ever happen".to_owned()),
                 }
             }
@@ -280,7 +281,7 @@ impl Trial {
         Ok(())
     }
 
-    /// With nothing left to take, handles that are free end: now the others cannot hope for anything.
+    /// With nothing to be had any more, handles that are free end: now the others cannot hope for anything.
     fn drop_free_handles(&mut self) -> Checked {
         let count = self.program.waiting.len() as u32;
         let keep: Vec<_> = self.program.handles.iter().map(|handle| !handle.is_free()).collect();
@@ -310,6 +311,10 @@ impl Trial {
                 }
             }
             left = refused;
+            // Nothing comes up to a front that is broken, and who asked was told.
+            if self.layers[0].is_broken {
+                return Ok(());
+            }
             // What has been read makes room for what found none.
             if left.len() == before {
                 return Err(format!("{left:?} cannot be read, and nobody was told"));

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use fastrand::Rng;
-use outcrop_plan::{Action, Event, Extents, Fault, LayerIndex, Place, Planner, Refusal, Settings, SnapshotId, Timestamp};
+use outcrop_plan::{
+    Action, Event, Extents, Fault, LayerIndex, Place, Planner, Refusal, Settings, SnapshotId, Timestamp,
+};
 
 use super::{Coverage, Sabotage, program::Program, stack};
 
@@ -14,6 +16,17 @@ impl RealLayer {
     /// Whether all the memory that it will ever have has been touched.
     pub(super) fn is_whole(&self) -> bool {
         self.ready_bytes >= self.capacity_bytes || self.is_exhausted || self.is_shrunk
+    }
+
+    /// The largest piece of its memory where nothing lies.
+    pub(super) fn largest_hole_bytes(&self) -> u64 {
+        let mut end = 0;
+        let mut largest = 0;
+        for (&start, &(place_end, _)) in &self.places {
+            largest = largest.max(start.saturating_sub(end));
+            end = end.max(place_end);
+        }
+        largest.max(self.ready_bytes.saturating_sub(end))
     }
 }
 
@@ -80,6 +93,8 @@ pub(super) struct Trial {
     pub(super) program: Program,
     pub(super) now_ns: u64,
     pub(super) may_fault: bool,
+    /// Something has left the front since the planner was told something.
+    pub(super) has_evicted: bool,
     pub(super) coverage: Coverage,
     sabotage: Sabotage,
     last: VecDeque<Said>,
@@ -100,6 +115,7 @@ impl Trial {
             program,
             now_ns: 0,
             may_fault: true,
+            has_evicted: false,
             coverage: Coverage { seeds: 1, ..Coverage::default() },
             sabotage,
             last: VecDeque::with_capacity(LAST),
@@ -130,6 +146,7 @@ impl Trial {
         let most_ns = if self.random.u32(0..50) == 0 { 1_000_000 } else { 1000 };
         self.now_ns += self.random.u64(1..most_ns);
         self.remember(Said::Told(self.now_ns, event.clone()));
+        self.has_evicted = false;
         self.planner.handle(Timestamp(self.now_ns), event);
         while let Some(action) = self.planner.poll() {
             self.remember(Said::Answered(action.clone()));
@@ -201,6 +218,7 @@ impl Trial {
 
     fn evict(&mut self, id: SnapshotId, layer: LayerIndex) -> Checked {
         self.check_evict(id, layer)?;
+        self.has_evicted |= layer == 0;
         let saved = self.saved.get_mut(&id).ok_or("what is evicted was never there")?;
         let extents = saved.complete.remove(&layer).unwrap_or_default();
         saved.doubtful &= !(1 << layer);
@@ -232,7 +250,7 @@ impl Trial {
                     self.coverage.faults += 1;
                     real.is_exhausted = true;
                 }
-                self.tell(Event::Touched { layer, is_done: is_done || self.lies_about_memory() })
+                self.tell(Event::Touched { layer, is_done: is_done || self.sabotage.lies_about_memory })
             }
             Job::Pin { layer } => {
                 let is_done = self.random.u32(0..4) > 0;
@@ -256,7 +274,7 @@ impl Trial {
         match fault {
             Fault::SourceUnreadable | Fault::SourceDamaged => saved.doubtful |= 1 << from,
             Fault::TargetBroken => self.layers[to].is_broken = true,
-            Fault::TargetFull if self.lies_about_writes() => {
+            Fault::TargetFull if self.sabotage.lies_about_writes => {
                 let saved = self.saved.get_mut(&id).ok_or("what moves was never there")?;
                 saved.complete.insert(to, extents);
                 saved.missing |= 1 << to;
@@ -268,32 +286,18 @@ impl Trial {
         self.tell(Event::Failed { id, from, to, fault })
     }
 
-    /// The front is memory that does not fail: what goes down may not arrive, and what comes up may not be readable.
+    /// What goes down may not arrive, and what comes up may not be readable. The front fails rarely, as a lost device does.
     fn fault(&mut self, from: LayerIndex, to: LayerIndex) -> Option<Fault> {
         if !self.may_fault || self.random.u32(0..6) > 0 {
             return None;
         }
         match self.random.u32(0..5) {
             0 | 1 if to > 0 => Some(Fault::TargetFull),
-            2 if to > 0 => Some(Fault::TargetBroken),
+            2 if to > 0 || self.random.u32(0..8) == 0 => Some(Fault::TargetBroken),
             3 if from > 0 => Some(Fault::SourceUnreadable),
             4 if from > 0 => Some(Fault::SourceDamaged),
             _ => None,
         }
-    }
-
-    fn lies_about_writes(&self) -> bool {
-        #[cfg(test)]
-        return self.sabotage == Sabotage::LieAboutWrites;
-        #[cfg(not(test))]
-        return self.sabotage != Sabotage::None;
-    }
-
-    fn lies_about_memory(&self) -> bool {
-        #[cfg(test)]
-        return self.sabotage == Sabotage::LieAboutMemory;
-        #[cfg(not(test))]
-        return self.sabotage != Sabotage::None;
     }
 
     fn answered(&mut self, id: SnapshotId, why: Option<Refusal>) -> Checked {
