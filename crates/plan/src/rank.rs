@@ -126,12 +126,8 @@ impl Planner {
         if self.settings.ranking == Ranking::Fixed {
             return below.collect();
         }
-        let back_ns = |to: LayerIndex| self.lane_rate((to, from)).map(|rate| bytes as f64 / rate);
-        let is_way_back_known = below.clone().all(|to| back_ns(to).is_some());
-        let expected_ns = |to: LayerIndex| {
-            let back_ns = back_ns(to).filter(|_| is_way_back_known).unwrap_or(0.0);
-            Some(self.write_ns(from, to, bytes, is_urgent)? + back_ns)
-        };
+        let back_ns = |to: LayerIndex| self.lane_rate((to, from)).map_or(0.0, |rate| bytes as f64 / rate);
+        let expected_ns = |to: LayerIndex| Some(self.write_ns(from, to, bytes, is_urgent)? + back_ns(to));
         let mut targets = ranked(below.map(|to| (to, expected_ns(to))));
         let trial = (from + 1..targets.first().copied().unwrap_or(0)).find(|&to| {
             let lane = self.lanes.get(&(from, to));

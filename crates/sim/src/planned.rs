@@ -11,7 +11,7 @@ use outcrop_plan::{
 };
 
 use crate::{
-    Error,
+    Error, Storage,
     error::Result,
     experiment::{Activity, Approach, Experiment, Medium, Turns},
     memory::HostMemory,
@@ -98,7 +98,8 @@ impl Planned {
             layers.push(SimLayer { medium, capacity_bytes });
             let drain_above_bytes = if layer.medium == Medium::Device { 0 } else { capacity_bytes / 2 };
             let memory = layer.memory.or_else(|| usual_memory(experiment, index));
-            settings.push(LayerSettings { drain_above_bytes, memory, ..LayerSettings::new(capacity_bytes) });
+            let (write_rate, read_rate) = surveyed_rates(experiment, &layer.medium)?;
+            settings.push(LayerSettings { capacity_bytes, drain_above_bytes, write_rate, read_rate, memory });
         }
         Ok(Self {
             planner: Planner::new(Settings::new(settings, Order::Reverse)),
@@ -435,6 +436,24 @@ impl Store for Planned {
 }
 
 /// How a layer that is memory is made ready when the experiment does not say it.
+/// What a survey finds when all processes make one at the same time: each gets its share of what they have in common.
+fn surveyed_rates(experiment: &Experiment, medium: &Medium) -> Result<(Option<u64>, Option<u64>)> {
+    let Medium::Storage(name) = medium else { return Ok((None, None)) };
+    let (_, storage) = experiment.machine.storage(name)?;
+    let on_node = experiment.groups.iter().map(|group| group.workloads.len()).max().unwrap_or(1) as f64;
+    let nodes = experiment.groups.iter().map(|group| f64::from(group.nodes)).sum::<f64>().max(1.0);
+    let share = |process: Option<f64>, node: Option<f64>, all: f64| {
+        let of_all = if storage.is_shared { all / nodes } else { all };
+        let of_node = node.unwrap_or(f64::INFINITY).min(of_all) / on_node;
+        Some(process.unwrap_or(f64::INFINITY).min(of_node) as u64)
+    };
+    let Storage { write_bytes_per_second, read_bytes_per_second, .. } = *storage;
+    let write =
+        share(storage.process_write_bytes_per_second, storage.node_write_bytes_per_second, write_bytes_per_second);
+    let read = share(storage.process_read_bytes_per_second, storage.node_read_bytes_per_second, read_bytes_per_second);
+    Ok((write, read))
+}
+
 fn usual_memory(experiment: &Experiment, index: LayerIndex) -> Option<MemorySettings> {
     let touching = match experiment.approach {
         Approach::Adaptive { touching, .. } => touching,

@@ -163,6 +163,13 @@ fn on_summit_the_burst_buffer_wins_only_on_many_nodes_and_for_reading_sooner() {
     // 1, 4, 16, 64, 256, 1024 and 2048 nodes.
     assert_eq!(faster("write_gib_per_second"), [false, false, false, false, false, false, true]);
     assert_eq!(faster("read_gib_per_second"), [false, false, false, false, true, true, true]);
+    // With both, the plan finds out which one pays: never much worse than the better one, and better than either on few nodes.
+    let walls = |way| of_way(&figure, way, "wall_seconds");
+    let better =
+        walls("ours + file system").into_iter().zip(walls("ours + burst buffer")).map(|(one, other)| one.min(other));
+    let shares: Vec<_> = walls("ours + both").into_iter().zip(better).map(|(both, better)| both / better).collect();
+    assert!(shares.iter().all(|&share| share < 1.2), "{shares:?}");
+    assert!(shares[..4].iter().all(|&share| share < 0.96), "{shares:?}");
 }
 
 #[test]
