@@ -114,7 +114,7 @@ fn the_simulator_is_compared_with_reality() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["runs"].as_array().unwrap().len(), 6);
-    for key in ["calm_wall_sim_over_real", "disk_bound_blocked_sim_over_real", "worst_over_or_under"] {
+    for key in ["calm_wall_sim_over_real", "disk_bound_blocked_sim_over_real", "difference_max"] {
         assert!(report["ratios"][key].as_f64().is_some_and(|ratio| ratio > 0.0), "{key}: {report}");
     }
     assert!(entries(directory.path()).is_empty());
