@@ -79,7 +79,7 @@ pub(crate) struct RtmBenchArgs {
 pub(crate) struct AllocArgs {
     #[command(flatten)]
     report: ReportArgs,
-    /// Host memory for snapshots, in each process [default: 4 GiB, quick: 1 GiB].
+    /// Host memory for snapshots, in each process [default: 4 GiB, quick: 512 MiB].
     #[arg(long, value_name = "SIZE")]
     host: Option<ByteSize>,
     /// One state.
@@ -88,10 +88,10 @@ pub(crate) struct AllocArgs {
     /// How many processes at the same time.
     #[arg(long, value_name = "COUNT", value_delimiter = ',', default_value = "1,2")]
     processes: Vec<usize>,
-    /// Milliseconds between two saves [default: 0,5,10,20,50,100, quick: 0,5,20].
+    /// Milliseconds of computing between two saves [default: 0,5,10,20,50,100, quick: 0,5,20].
     #[arg(long, value_name = "MS", value_delimiter = ',')]
     gaps: Option<Vec<f64>>,
-    /// How often each case is measured; the best counts [default: 3].
+    /// How often each case is measured; the best counts [default: 3, quick: 2].
     #[arg(long, value_name = "COUNT")]
     rounds: Option<usize>,
 }
@@ -115,58 +115,69 @@ pub(crate) struct SimBenchArgs {
 }
 
 pub(crate) fn run(command: &BenchCommand) -> Result<()> {
-    match command {
-        BenchCommand::Tape(args) => {
-            let is_quick = args.report.quick;
-            let size = |given: Option<ByteSize>, usual: u64, quick: u64| {
-                given.map_or(if is_quick { quick } else { usual }, |size| size.as_u64())
-            };
-            let options = tape::Options {
-                total_bytes: size(args.total, 6 << 30, 1 << 30),
-                snapshot_bytes: args.snapshot.as_u64(),
-                host_bytes: size(args.host, 1 << 30, 256 << 20),
-                directory: args.dir.clone(),
-                compute_ms: args.compute_ms,
-                rounds: if is_quick { 2 } else { 3 },
-            };
-            let report = tape::run(&options, &mut |what| eprintln!("measuring: {what}"))?;
-            print(&report, args.report.json)
-        }
+    let progress = &mut |what: &str| eprintln!("measuring: {what}");
+    let (report, how) = match command {
+        BenchCommand::Tape(args) => (tape::run(&args.options(), progress)?, &args.report),
         BenchCommand::Rtm(args) => {
             let mut config = Config::demo();
             if args.report.quick {
                 config.shots = Shots::Count(1);
             }
-            let room = args.room.room();
-            let report = rtm::run(&config, &room, &mut |what| eprintln!("measuring: {what}"))?;
-            print(&report, args.report.json)
+            (rtm::run(&config, &args.room.room(), progress)?, &args.report)
         }
-        BenchCommand::Alloc(args) => {
-            let is_quick = args.report.quick;
-            let usual: &[f64] = if is_quick { &[0.0, 5.0, 20.0] } else { &[0.0, 5.0, 10.0, 20.0, 50.0, 100.0] };
-            let options = alloc::Options {
-                host_bytes: args.host.map_or(if is_quick { 1 << 30 } else { 4 << 30 }, |size| size.as_u64()),
-                snapshot_bytes: args.snapshot.as_u64(),
-                processes: args.processes.clone(),
-                gaps_ms: args.gaps.clone().unwrap_or_else(|| usual.to_vec()),
-                rounds: args.rounds.unwrap_or(3),
-            };
-            let report = alloc::run(&options, &mut |what| eprintln!("measuring: {what}"))?;
-            print(&report, args.report.json)
+        BenchCommand::Alloc(args) => (alloc::run(&args.options(), progress)?, &args.report),
+        BenchCommand::Sim(args) => (model::run(&args.options(), progress)?, &args.report),
+        BenchCommand::AllocProcess { order } => return alloc::process(order),
+    };
+    print(&report, how.json)
+}
+
+impl ReportArgs {
+    /// What was given, or else what is usual, or else what is quick.
+    fn size(&self, given: Option<ByteSize>, usual: u64, quick: u64) -> u64 {
+        given.map_or(self.usual(usual, quick), |size| size.as_u64())
+    }
+
+    fn usual<T>(&self, usual: T, quick: T) -> T {
+        if self.quick { quick } else { usual }
+    }
+}
+
+impl TapeArgs {
+    fn options(&self) -> tape::Options {
+        tape::Options {
+            total_bytes: self.report.size(self.total, 6 << 30, 1 << 30),
+            snapshot_bytes: self.snapshot.as_u64(),
+            host_bytes: self.report.size(self.host, 1 << 30, 256 << 20),
+            directory: self.dir.clone(),
+            compute_ms: self.compute_ms,
+            rounds: self.report.usual(3, 2),
         }
-        BenchCommand::Sim(args) => {
-            let is_quick = args.report.quick;
-            let options = model::Options {
-                host_bytes: args.host.map_or(if is_quick { 256 << 20 } else { 1 << 30 }, |size| size.as_u64()),
-                snapshot_bytes: args.snapshot.as_u64(),
-                snapshots: args.snapshots.unwrap_or(if is_quick { 32 } else { 128 }),
-                directory: args.dir.clone(),
-                rounds: 3,
-            };
-            let report = model::run(&options, &mut |what| eprintln!("measuring: {what}"))?;
-            print(&report, args.report.json)
+    }
+}
+
+impl AllocArgs {
+    fn options(&self) -> alloc::Options {
+        let usual = || self.report.usual(vec![0.0, 5.0, 10.0, 20.0, 50.0, 100.0], vec![0.0, 5.0, 20.0]);
+        alloc::Options {
+            host_bytes: self.report.size(self.host, 4 << 30, 512 << 20),
+            snapshot_bytes: self.snapshot.as_u64(),
+            processes: self.processes.clone(),
+            gaps_ms: self.gaps.clone().unwrap_or_else(usual),
+            rounds: self.rounds.unwrap_or(self.report.usual(3, 2)),
         }
-        BenchCommand::AllocProcess { order } => alloc::process(order),
+    }
+}
+
+impl SimBenchArgs {
+    fn options(&self) -> model::Options {
+        model::Options {
+            host_bytes: self.report.size(self.host, 1 << 30, 256 << 20),
+            snapshot_bytes: self.snapshot.as_u64(),
+            snapshots: self.snapshots.unwrap_or(self.report.usual(128, 32)),
+            directory: self.dir.clone(),
+            rounds: 3,
+        }
     }
 }
 

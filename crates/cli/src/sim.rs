@@ -14,6 +14,7 @@ use clap::{Args, Subcommand};
 use comfy_table::CellAlignment;
 use indicatif::{ProgressBar, ProgressStyle};
 use outcrop_sim::{Coverage, Entry, Figure, Machine};
+use outcrop_survey::Profile;
 use serde_json::{Value, json};
 
 use crate::table;
@@ -46,6 +47,8 @@ enum SimCommand {
     },
     /// Simulate all figures.
     All(ReportArgs),
+    /// Simulate a tape on this machine, as `outcrop survey` has found it.
+    Here(HereArgs),
     /// Let random programs on random stacks with random faults try the plan, and check that it keeps its promises.
     ///
     /// Ends with exit code 1 at the first seed that finds something wrong, and prints the seed and what was said last.
@@ -70,6 +73,18 @@ struct ReportArgs {
 }
 
 #[derive(Args)]
+struct HereArgs {
+    #[command(flatten)]
+    report: ReportArgs,
+    /// What the survey has found.
+    #[arg(long, value_name = "FILE", default_value = outcrop_survey::FILE)]
+    profile: PathBuf,
+    /// The directory of the tape; the survey must have measured it, or another one on the same file system.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    dir: PathBuf,
+}
+
+#[derive(Args)]
 struct FuzzArgs {
     /// How many seeds to try.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
@@ -86,16 +101,31 @@ pub(crate) fn run(args: &SimArgs) -> Result<()> {
     match (&args.command, &args.figure) {
         (Some(SimCommand::List { json }), _) => list(*json),
         (Some(SimCommand::All(report)), _) => all(report),
+        (Some(SimCommand::Here(args)), _) => here(args),
         (Some(SimCommand::Fuzz(args)), _) => fuzz(args),
         (None, figure) => {
             let entry = outcrop_sim::figure(figure.as_deref().unwrap_or_default())?;
-            let figure = simulate(entry, &args.report)?;
-            if args.report.json {
-                println!("{}", serde_json::to_string_pretty(&figure)?);
-            }
-            Ok(())
+            print_json(&simulate(entry, &args.report)?, &args.report)
         }
     }
+}
+
+fn here(args: &HereArgs) -> Result<()> {
+    let known = "run `outcrop survey` first, or name its file with --profile";
+    let profile = Profile::load(&args.profile).context(known)?;
+    let rates = outcrop_bench::model::plain_rates(&profile, &args.dir)
+        .with_context(|| format!("the profile does not know {}; survey it first", args.dir.display()))?;
+    let machine = Machine::plain(&profile.machine, rates, profile.memory_bytes, u64::MAX / 2)?;
+    let figure = outcrop_sim::here(&machine, args.report.quick)?;
+    show(&figure, &args.report)?;
+    print_json(&figure, &args.report)
+}
+
+fn print_json(figure: &Figure, report: &ReportArgs) -> Result<()> {
+    if report.json {
+        println!("{}", serde_json::to_string_pretty(figure)?);
+    }
+    Ok(())
 }
 
 fn list(is_json: bool) -> Result<()> {
@@ -134,16 +164,22 @@ fn simulate(entry: &Entry, report: &ReportArgs) -> Result<Figure> {
         Some(file) => entry.run_on(&machine(file)?, report.quick)?,
         None => entry.run(report.quick)?,
     };
+    show(&figure, report)?;
+    Ok(figure)
+}
+
+/// Draws a figure, and prints it unless that is to be JSON.
+fn show(figure: &Figure, report: &ReportArgs) -> Result<()> {
     let output = report.output.as_deref().or((!report.json).then_some(Path::new(OUTPUT)));
     if let Some(output) = output {
         outcrop_sim::draw(&figure.chart, figure.name, figure.title, output)?;
     }
     if !report.json {
-        print(&figure);
+        print(figure);
         let name = output.unwrap_or(Path::new(OUTPUT)).join(figure.name);
         println!("plots: {0}.png, {0}.svg\n", name.display());
     }
-    Ok(figure)
+    Ok(())
 }
 
 fn machine(file: &Path) -> Result<Machine> {
@@ -162,9 +198,9 @@ fn print(figure: &Figure) {
     }
     println!("{rows}");
     let mut headline = table::new(&["ratio", "paper", "here"]);
-    for (name, paper) in &figure.headline.paper {
-        let ours = figure.headline.ours.get(name).copied().unwrap_or(f64::NAN);
-        headline.add_row(vec![(*name).to_owned(), number(*paper), number(ours)]);
+    for (name, ours) in &figure.headline.ours {
+        let paper = figure.headline.paper.get(name).map_or_else(|| "-".to_owned(), |paper| number(*paper));
+        headline.add_row(vec![(*name).to_owned(), paper, number(*ours)]);
     }
     println!("{headline}");
 }

@@ -1,24 +1,8 @@
 //! The program as a user meets it: what it prints, what it leaves, and how it ends.
 
-use std::{
-    path::Path,
-    process::{Command, Output},
-};
+mod common;
 
-fn outcrop(directory: &Path, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_outcrop")).args(arguments).current_dir(directory).output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn entries(directory: &Path) -> Vec<String> {
-    let mut names: Vec<_> =
-        std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
-}
+use common::{entries, outcrop, text};
 
 const SMALL: &str = "model = 'layers'\npoints = [90, 60]\nduration = 0.8\nshots = 2\nboundary = 15\n";
 

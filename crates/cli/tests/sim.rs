@@ -1,17 +1,13 @@
 //! `outcrop sim` as a user meets it.
 
-use std::{
-    path::Path,
-    process::{Command, Output},
-};
+mod common;
+
+use std::{path::Path, process::Output};
+
+use common::{outcrop, text};
 
 fn sim(directory: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_outcrop"));
-    command.arg("sim").args(arguments).current_dir(directory).output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+    outcrop(directory, &[&["sim"], arguments].concat())
 }
 
 #[test]
@@ -92,4 +88,20 @@ fn wrong_names_and_places_are_refused() {
     let output = sim(directory.path(), &["4a", "--quick", "--output", "file"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("choose another --output"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn this_machine_is_simulated_from_its_survey() {
+    let directory = tempfile::tempdir().unwrap();
+    let missing = sim(directory.path(), &["here"]);
+    assert!(!missing.status.success() && text(&missing.stderr).contains("outcrop survey"), "{}", text(&missing.stderr));
+    let surveyed = outcrop(directory.path(), &["survey", "."]);
+    assert!(surveyed.status.success(), "{}", text(&surveyed.stderr));
+    let output = sim(directory.path(), &["here", "--json", "--quick"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let figure: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(figure["figure"], "here");
+    assert!(figure["rows"].as_array().unwrap().len() >= 4);
+    let gain = figure["headline"]["ours"]["no_buffering_over_ours_all_gaps"].as_f64().unwrap();
+    assert!(gain > 1.0, "buffers must pay on any machine: {figure}");
 }

@@ -1,25 +1,17 @@
 //! `outcrop survey` as a user meets it.
 
+mod common;
+
 use std::{
     io::{BufRead, BufReader},
     path::Path,
     process::{Command, Output, Stdio},
 };
 
+use common::{entries, outcrop, text};
+
 fn survey(directory: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_outcrop"));
-    command.arg("survey").args(arguments).current_dir(directory).output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn entries(directory: &Path) -> Vec<String> {
-    let mut names: Vec<_> =
-        std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
+    outcrop(directory, &[&["survey"], arguments].concat())
 }
 
 #[test]

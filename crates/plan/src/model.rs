@@ -42,6 +42,8 @@ pub enum Reason {
         /// Bytes of a write.
         write_bytes: u64,
     },
+    /// All that will be needed soon has been touched: it makes no difference.
+    AllTouched,
     /// To see how long writes take this way.
     Trial,
     /// A write is expected to take less time this way.
@@ -72,6 +74,7 @@ impl fmt::Display for Reason {
                 let (touchable, write) = (mib(*touchable_bytes), mib(*write_bytes));
                 write!(f, "there is time to touch {touchable:.1} MiB between two writes of {write:.1} MiB")
             }
+            Self::AllTouched => write!(f, "all that will be needed soon has been touched"),
             Self::Trial => write!(f, "a trial, to see how long writes take this way"),
             Self::Faster { concurrent_ns, sequential_ns } => {
                 let ms = |ns: u64| ns as f64 / 1e6;
@@ -190,9 +193,10 @@ impl Model {
             self.trial_writes -= 1;
             return;
         }
+        let unmeasured = if left_bytes == 0 { Reason::AllTouched } else { Reason::Unmeasured };
         let (Some(bytes), Some(gap_ns), Some(touch)) = (self.write_bytes.get(), self.gap_ns.get(), self.touch_rate())
         else {
-            return self.set(Strategy::Sequential, Reason::Unmeasured);
+            return self.set(Strategy::Sequential, unmeasured);
         };
         let touchable = touch * gap_ns;
         if touchable >= bytes {
@@ -200,7 +204,7 @@ impl Model {
             return self.set(Strategy::Sequential, Reason::TimeEnough { touchable_bytes, write_bytes });
         }
         let Some(sequential) = self.sequential_ns(bytes, touchable) else {
-            return self.set(Strategy::Sequential, Reason::Unmeasured);
+            return self.set(Strategy::Sequential, unmeasured);
         };
         let left = left_bytes as f64;
         let concurrent = self.concurrent_ns(bytes, touchable).map(|steady| {
@@ -252,9 +256,7 @@ impl Model {
         }
         Some(ns)
     }
-}
 
-impl Model {
     /// How long a write takes on average, concurrently, until all that is `left` has been written to: slowly while it is
     /// being touched, then as fast as touched memory allows. One write comes every `cycle_ns`, or as fast as they can.
     fn until_touched_ns(&self, bytes: f64, cycle_ns: f64, left: f64) -> Option<f64> {

@@ -2,12 +2,15 @@
 
 mod buffers;
 mod caches;
+mod here;
 mod traces;
 
 use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 use serde_json::Value;
+
+pub use here::here;
 
 use crate::{Error, Machine, chart::Chart, error::Result};
 

@@ -26,7 +26,7 @@ pub use error::{Error, Result};
 pub use experiment::{
     Activity, Approach, Experiment, Group, Layer, Medium, Outcome, ProcessOutcome, Span, Turns, Workload,
 };
-pub use figures::{Entry, Figure, Headline, Ratios, Row, figure, figures};
+pub use figures::{Entry, Figure, Headline, Ratios, Row, figure, figures, here};
 pub use fuzz::{Coverage, Failure, fuzz};
 pub use machine::{Device, Host, Machine, PlainRates, Storage};
 pub use plot::draw;

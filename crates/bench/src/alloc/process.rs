@@ -1,9 +1,8 @@
-//! One process of the benchmark: it saves with pauses between, reads everything back without, and reports what that has cost.
+//! One process of the benchmark: it computes and saves, reads everything back, and reports what that has cost.
 
 use std::{
     hint::black_box,
     io::{BufRead, Write},
-    thread,
     time::{Duration, Instant},
 };
 
@@ -22,7 +21,7 @@ pub struct Order {
     pub host_bytes: u64,
     /// One snapshot.
     pub snapshot_bytes: u64,
-    /// Milliseconds between two saves.
+    /// Milliseconds of computing between two saves.
     pub gap_ms: f64,
 }
 
@@ -89,9 +88,9 @@ pub fn process(order: &str) -> Result<()> {
 fn measure(order: &Order, state: &mut [u8], init_seconds: f64, room: &mut dyn Room) -> Result<Outcome> {
     let count = (order.host_bytes / order.snapshot_bytes) as usize;
     let mut outcome = Outcome { saves: count, init_seconds, ..Outcome::default() };
-    let pause = Duration::from_secs_f64(order.gap_ms / 1e3);
+    let gap = Duration::from_secs_f64(order.gap_ms / 1e3);
     for step in 0..count {
-        thread::sleep(pause);
+        compute(gap);
         state[0] = step as u8;
         let start = Instant::now();
         room.save(step, black_box(state))?;
@@ -111,9 +110,19 @@ fn measure(order: &Order, state: &mut [u8], init_seconds: f64, room: &mut dyn Ro
     Ok(outcome)
 }
 
+/// Keeps a core busy for so long. A sleeping program would let caches and core go cold, and its copies take longer.
+fn compute(gap: Duration) {
+    let start = Instant::now();
+    let mut values = [1.0f32; 256];
+    while start.elapsed() < gap {
+        values.iter_mut().for_each(|value| *value = *value * 0.999 + 0.5);
+        black_box(&mut values);
+    }
+}
+
 /// Saves into memory that was used before, and plain copies to other such memory, in turn.
 fn steady(state: &[u8], room: &mut dyn Room, outcome: &mut Outcome) -> Result<()> {
-    const COUNT: usize = 48;
+    const COUNT: usize = 160;
     let (copier, slots) = (Copier::default(), outcome.saves / 2);
     let mut target = vec![0u8; state.len() * slots.min(8)];
     let (mut saves, mut copies) = (Vec::new(), Vec::new());
@@ -130,8 +139,8 @@ fn steady(state: &[u8], room: &mut dyn Room, outcome: &mut Outcome) -> Result<()
         }
     }
     let median = |times: &mut Vec<f64>| {
-        // The first ones still find out how many threads are best.
-        let mut times = times.split_off(COUNT / 6);
+        // The first ones still find out how many threads are best without a pause.
+        let mut times = times.split_off(COUNT / 2);
         times.sort_by(f64::total_cmp);
         times[times.len() / 2]
     };

@@ -29,7 +29,7 @@ const GAPS_MS: &[u64] = &[5, 10, 20, 40, 60, 80, 100];
 const USUAL_GAP_MS: u64 = 20;
 
 const WAITING: &str = "waiting per process (s)";
-const GAP: &str = "computing between two snapshots (ms)";
+pub(super) const GAP: &str = "computing between two snapshots (ms)";
 
 /// The ways that are compared in most figures.
 const WAYS: &[(&str, Approach)] = &[
@@ -68,7 +68,7 @@ fn uniform(processes: usize, gap_ms: u64) -> Vec<Workload> {
 }
 
 /// Simulates every way at every place, and makes a figure of lines of it.
-fn compare<T: Copy + std::fmt::Display + Into<serde_json::Value>>(
+pub(super) fn compare<T: Copy + std::fmt::Display + Into<serde_json::Value>>(
     head: &str,
     ways: &[(&str, Approach)],
     places: &[T],
@@ -87,7 +87,7 @@ fn compare<T: Copy + std::fmt::Display + Into<serde_json::Value>>(
     Ok((rows, series))
 }
 
-fn lines(places: &[impl ToString], series: Vec<Series>, x_label: &str, is_log: bool) -> Chart {
+pub(super) fn lines(places: &[impl ToString], series: Vec<Series>, x_label: &str, is_log: bool) -> Chart {
     let content = Content::Lines { places: places.iter().map(ToString::to_string).collect(), series };
     let (title, x_label, y_label) = (String::new(), x_label.to_owned(), WAITING.to_owned());
     Chart { panels: vec![Panel { title, x_label, y_label, is_log, content }] }
@@ -97,7 +97,7 @@ fn figure(rows: Vec<super::Row>, headline: Headline, chart: Chart) -> Figure {
     Figure { name: "", title: "", rows, headline, chart }
 }
 
-fn named<'a>(series: &'a [Series], name: &str) -> &'a [f64] {
+pub(super) fn named<'a>(series: &'a [Series], name: &str) -> &'a [f64] {
     series.iter().find(|series| series.name == name).map_or(&[], |series| &series.values)
 }
 
