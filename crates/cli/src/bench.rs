@@ -88,7 +88,7 @@ pub(crate) struct AllocArgs {
     /// How many processes at the same time.
     #[arg(long, value_name = "COUNT", value_delimiter = ',', default_value = "1,2")]
     processes: Vec<usize>,
-    /// Milliseconds of computing between two saves [default: 0,5,10,20,50,100, quick: 0,5,20].
+    /// Milliseconds of computing between two saves [default: 0,5,10,20,50,100, quick: 0,20].
     #[arg(long, value_name = "MS", value_delimiter = ',')]
     gaps: Option<Vec<f64>>,
     /// How often each case is measured; the best counts [default: 3, quick: 2].
@@ -158,7 +158,7 @@ impl TapeArgs {
 
 impl AllocArgs {
     fn options(&self) -> alloc::Options {
-        let usual = || self.report.usual(vec![0.0, 5.0, 10.0, 20.0, 50.0, 100.0], vec![0.0, 5.0, 20.0]);
+        let usual = || self.report.usual(vec![0.0, 5.0, 10.0, 20.0, 50.0, 100.0], vec![0.0, 20.0]);
         alloc::Options {
             host_bytes: self.report.size(self.host, 4 << 30, 512 << 20),
             snapshot_bytes: self.snapshot.as_u64(),

@@ -9,15 +9,11 @@ use std::{
 
 use outcrop_layers::{Copier, Host, Layer, Sealed, Slot};
 use outcrop_plan::{
-    Action, Event, Extents, LayerIndex, Place, Planner, Purpose, Refusal, SnapshotId, Strategy, Timestamp,
+    Action, Busy, Event, Extents, LayerIndex, Place, Planner, Purpose, Refusal, SnapshotId, Strategy, Timestamp,
 };
 use smallvec::SmallVec;
 
-use crate::{
-    Error, Layout, Result, Span, SpanKind, Trace,
-    log::Recorder,
-    stats::{Busy, LayerStats},
-};
+use crate::{Error, Layout, Result, Span, SpanKind, Trace, log::Recorder, stats::LayerStats};
 
 /// What both sides have in their hands.
 pub(crate) struct Shared {

@@ -13,7 +13,8 @@ use std::{
 
 use outcrop_layers::{Copier, Host, Layer};
 use outcrop_plan::{
-    Event, LAYERS_MAX, LayerSettings, MemoryRates, MemorySettings, Order, Planner, Ranking, Settings, Touching,
+    Busy, Event, LAYERS_MAX, LayerSettings, MemoryRates, MemorySettings, Order, Planner, Ranking, Settings, Timestamp,
+    Touching,
 };
 
 use crate::{
@@ -21,7 +22,7 @@ use crate::{
     core::{CallCount, Core, LayerCount, Shared},
     helper,
     log::Recorder,
-    stats::{Busy, LayerStats},
+    stats::LayerStats,
 };
 
 /// How an engine is to work.
@@ -178,7 +179,7 @@ impl Engine {
             hits: counters.hits,
             late: counters.late,
             misses: counters.misses,
-            move_seconds: core.moving.seconds(now_ns),
+            move_seconds: seconds_of(&core.moving, now_ns),
             copy_threads: self.shared.copier.threads_used(),
         }
     }
@@ -281,11 +282,15 @@ impl LayerCount {
             write_rank: rank(&ranks.writing),
             read_rank: rank(&ranks.reading),
             memory: core.planner.memory(index),
-            write_seconds: self.writing.seconds(now_ns),
-            read_seconds: self.reading.seconds(now_ns),
+            write_seconds: seconds_of(&self.writing, now_ns),
+            read_seconds: seconds_of(&self.reading, now_ns),
             ..self.stats.clone()
         }
     }
+}
+
+fn seconds_of(busy: &Busy, now_ns: u64) -> f64 {
+    busy.total_ns(Timestamp(now_ns)) as f64 / 1e9
 }
 
 /// Keeps this thread on one core. A core that does not exist is a warning: the run works without.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use outcrop_layers::{ALIGN, Feed, Host, Layer, Memory, Transfer};
-use outcrop_plan::{Event, Extents, Fault, LayerIndex, Purpose};
+use outcrop_plan::{Event, Extents, Fault, LayerIndex, Purpose, Timestamp};
 use smallvec::SmallVec;
 use twox_hash::XxHash3_64;
 
@@ -211,9 +211,9 @@ impl LaneFeed<'_> {
         self.moves += 1;
         let now_ns = self.shared.now_ns();
         let (from, to) = self.lane;
-        core.layers[from].reading.begin(now_ns);
-        core.layers[to].writing.begin(now_ns);
-        core.moving.begin(now_ns);
+        core.layers[from].reading.begin(Timestamp(now_ns));
+        core.layers[to].writing.begin(Timestamp(now_ns));
+        core.moving.begin(Timestamp(now_ns));
         let Job { id, saved, purpose, kind, bytes } = job;
         let (left, ended, fault) = (0, SmallVec::new(), None);
         Some((Moving { id, saved, purpose, bytes, start_ns: now_ns, left, ended, fault }, kind))
@@ -225,9 +225,9 @@ impl LaneFeed<'_> {
         let id = moving.id;
         let now_ns = self.shared.now_ns();
         let mut core = self.shared.lock();
-        core.layers[from].reading.end(now_ns);
-        core.layers[to].writing.end(now_ns);
-        core.moving.end(now_ns);
+        core.layers[from].reading.end(Timestamp(now_ns));
+        core.layers[to].writing.end(Timestamp(now_ns));
+        core.moving.end(Timestamp(now_ns));
         let event = match result {
             Ok(()) => {
                 let source = &mut core.layers[from].stats;

@@ -96,7 +96,7 @@ pub enum Error {
         source: io::Error,
     },
     /// What would drive devices of this kind is not there.
-    #[error("no {kind} driver ({library}) on this machine: {reason}; install it, or do without a {kind} device")]
+    #[error("no {kind} driver ({library}) on this machine: {reason}; install it, or do without such a device")]
     NoDriver {
         /// What kind of devices.
         kind: DeviceKind,

@@ -30,3 +30,4 @@ pub use model::{Reason, Strategy};
 pub use order::Order;
 pub use planner::{Counters, LAYERS_MAX, LayerSettings, Planner, Ranking, Settings};
 pub use rank::Ranks;
+pub use rates::Busy;

@@ -54,20 +54,22 @@ impl Average {
 
 /// How long something has been going on, of which several may go on at once.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Busy {
+pub struct Busy {
     under_way: u32,
     changed: Timestamp,
     total_ns: u64,
 }
 
 impl Busy {
-    pub(crate) fn begin(&mut self, now: Timestamp) {
+    /// One more begins.
+    pub fn begin(&mut self, now: Timestamp) {
         self.total_ns = self.total_ns(now);
         self.changed = now;
         self.under_way += 1;
     }
 
-    pub(crate) fn end(&mut self, now: Timestamp) {
+    /// One of them ends.
+    pub fn end(&mut self, now: Timestamp) {
         self.total_ns = self.total_ns(now);
         self.changed = now;
         self.under_way -= 1;
@@ -83,7 +85,7 @@ impl Busy {
     }
 
     /// All the time in which at least one was going on.
-    pub(crate) fn total_ns(&self, now: Timestamp) -> u64 {
+    pub fn total_ns(&self, now: Timestamp) -> u64 {
         let current = if self.under_way > 0 { now.0.saturating_sub(self.changed.0) } else { 0 };
         self.total_ns + current
     }

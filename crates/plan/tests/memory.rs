@@ -20,6 +20,8 @@ struct Machine {
     next: u64,
     lent_at: Option<u64>,
     moves: u64,
+    /// What has sunk, in this order.
+    sunk: Vec<SnapshotId>,
     waited_ns: u64,
     pins: u32,
     /// Touches that were asked for while the program was copying.
@@ -42,6 +44,7 @@ impl Machine {
             next: 0,
             lent_at: None,
             moves: 0,
+            sunk: Vec::new(),
             waited_ns: 0,
             pins: 0,
             touches_in_copy: 0,
@@ -56,6 +59,7 @@ impl Machine {
                 Action::Lend { at, .. } => self.lent_at = Some(at),
                 Action::Move { id, from, to, .. } => {
                     self.moves += 1;
+                    self.sunk.push(id);
                     let last = self.under_way.iter().map(|&(at, _)| at).max().unwrap_or(self.now);
                     let bytes = self.planner.bytes(id) as f64;
                     let end = last.max(self.now) + (bytes / self.below) as u64;
@@ -222,6 +226,7 @@ fn device_memory_is_waited_for_piece_by_piece_and_filled_before_anything_leaves_
     assert!(second < 10 * MIB, "the piece was there: {second} ns");
     machine.saves(20, 32 * MIB, 0);
     assert_eq!(machine.planner.memory(0).unwrap().touched_bytes, 256 * MIB);
+    assert!(machine.sunk.len() > 10 && machine.sunk.is_sorted(), "first in, first out: {:?}", machine.sunk);
 }
 
 #[test]
