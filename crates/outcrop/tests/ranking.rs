@@ -6,7 +6,7 @@ use std::{
 };
 
 use outcrop::{
-    ErrorKind, Ranking, Tape,
+    ErrorKind, Ranking, Tape, Touching,
     layers::{Host, Layer, Throttled},
     survey::{
         self, DirectoryRates, FileRates, MemoryProfile, Profile, SharedMemoryRates, TouchedRates, UntouchedRates,
@@ -149,7 +149,11 @@ fn a_profile_ranks_layers_before_anything_is_measured() {
     }
     .store(&profile)
     .unwrap();
-    let builder = || Tape::builder().host(4 * MIB).dir(&slow, "64 MiB").dir(&fast, "64 MiB");
+    // Nothing is touched ahead: its rate would be measured at once, and replace the one of the profile.
+    let builder = || {
+        let tape = Tape::builder().host(4 * MIB).dir(&slow, "64 MiB").dir(&fast, "64 MiB");
+        tape.touching(Touching::Never)
+    };
     let mut tape = builder().profile(&profile).open().unwrap();
     let stats = tape.stats();
     assert_eq!((stats.layers[1].write_rank, stats.layers[2].write_rank), (Some(2), Some(1)));
