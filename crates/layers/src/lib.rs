@@ -11,6 +11,7 @@ mod device;
 mod dir;
 mod error;
 mod faulty;
+pub mod files;
 mod host;
 mod layer;
 mod limits;

@@ -1,0 +1,158 @@
+//! Files of a real directory.
+
+use std::{
+    fs, io,
+    os::{
+        fd::OwnedFd,
+        unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt},
+    },
+    path::{Component, Path, PathBuf},
+    sync::Arc,
+};
+
+use rustix::{
+    fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock},
+    io::Errno,
+};
+
+use super::{File, FileLock, Files};
+
+/// The files below a directory.
+#[derive(Debug, Clone)]
+pub struct DiskFiles {
+    root: PathBuf,
+}
+
+impl DiskFiles {
+    /// The files below `root`, which is made if it is missing.
+    pub fn create(root: &Path) -> io::Result<Self> {
+        fs::create_dir_all(root)?;
+        Self::open(root)
+    }
+
+    /// The files below `root`, which is there.
+    pub fn open(root: &Path) -> io::Result<Self> {
+        let root = root.canonicalize()?;
+        match root.is_dir() {
+            true => Ok(Self { root }),
+            false => Err(Errno::NOTDIR.into()),
+        }
+    }
+
+    /// Names come from this program or were read from a directory, and lead nowhere else.
+    fn path(&self, name: &str) -> io::Result<PathBuf> {
+        let name = Path::new(name);
+        match name.components().all(|part| matches!(part, Component::Normal(_))) {
+            true => Ok(self.root.join(name)),
+            false => Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} leads elsewhere", name.display()))),
+        }
+    }
+}
+
+impl Files for DiskFiles {
+    fn location(&self) -> String {
+        self.root.display().to_string()
+    }
+
+    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        let entries = fs::read_dir(self.path(dir)?)?;
+        // A name that is not text is not one of ours.
+        entries.filter_map(|entry| entry.map(|entry| entry.file_name().into_string().ok()).transpose()).collect()
+    }
+
+    fn make_dir(&self, dir: &str) -> io::Result<()> {
+        match fs::DirBuilder::new().mode(0o777).create(self.path(dir)?) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            result => result,
+        }
+    }
+
+    fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn File>> {
+        let path = self.path(name)?;
+        let file = fs::OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;
+        match fallocate(&file, FallocateFlags::KEEP_SIZE, 0, bytes.max(1)) {
+            // The file system allocates as it goes.
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+            Err(errno) => {
+                fs::remove_file(&path)?;
+                return Err(errno.into());
+            }
+        }
+        DiskFile::new(file, &path, true)
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn File>> {
+        let path = self.path(name)?;
+        DiskFile::new(fs::File::open(&path)?, &path, false)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.path(from)?, self.path(to)?)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        fs::remove_file(self.path(name)?)
+    }
+
+    fn remove_dir(&self, dir: &str) -> io::Result<()> {
+        fs::remove_dir(self.path(dir)?)
+    }
+
+    fn sync_dir(&self, dir: &str) -> io::Result<()> {
+        fs::File::open(self.path(dir)?)?.sync_all()
+    }
+
+    fn lock(&self, name: &str) -> io::Result<Option<FileLock>> {
+        let file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(self.path(name)?)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(FileLock::new(file))),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+struct DiskFile {
+    file: fs::File,
+    direct: Option<OwnedFd>,
+}
+
+impl DiskFile {
+    fn new(file: fs::File, path: &Path, is_writable: bool) -> io::Result<Arc<dyn File>> {
+        let direct = fs::OpenOptions::new()
+            .read(true)
+            .write(is_writable)
+            .custom_flags(OFlags::DIRECT.bits() as i32)
+            .open(path)
+            .map(OwnedFd::from);
+        let direct = match direct {
+            Ok(direct) => Some(direct),
+            // The file system cannot bypass the page cache.
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => None,
+            Err(error) => return Err(error),
+        };
+        Ok(Arc::new(Self { file, direct }))
+    }
+}
+
+impl File for DiskFile {
+    fn bytes(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(bytes, at)
+    }
+
+    fn read_at(&self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(bytes, at)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn direct(&self) -> Option<&OwnedFd> {
+        self.direct.as_ref()
+    }
+}
