@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     ops::{Deref, DerefMut, Range},
-    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, atomic::AtomicU64},
+    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, atomic::AtomicU64, mpsc::Sender},
     time::{Duration, Instant},
 };
 
@@ -13,7 +13,7 @@ use outcrop_plan::{
 };
 use smallvec::SmallVec;
 
-use crate::{Error, Layout, Result, Span, SpanKind, Trace, log::Recorder, stats::LayerStats};
+use crate::{Arrival, Error, Layout, Result, Span, SpanKind, Trace, log::Recorder, stats::LayerStats};
 
 /// What both sides have in their hands.
 pub(crate) struct Shared {
@@ -30,6 +30,8 @@ pub(crate) struct Shared {
     pub(crate) host: Option<(LayerIndex, Host)>,
     pub(crate) copier: Copier,
     pub(crate) trace: Trace,
+    /// Who is told what has reached which layer.
+    pub(crate) arrivals: Option<Sender<Arrival>>,
     pub(crate) calls: CallCount,
     pub(crate) start: Instant,
 }
@@ -235,7 +237,11 @@ impl Shared {
             }
             Action::Refuse { id, why } => core.answer(id, Answer::Refused(why)),
             Action::Evict { id, layer } if self.host_at(layer).is_some() => drop(core.take_sealed(id)),
-            Action::Evict { .. } => {}
+            Action::Evict { id, layer } => {
+                if let Some(snapshot) = core.snapshots.get(&id) {
+                    self.layers[layer].forget(snapshot.saved.key);
+                }
+            }
             Action::Slide { id, from, to } => self.slide(core, id, from, to),
             Action::Move { id, from, to, purpose } => self.queue(core, id, (from, to), purpose),
             Action::Touch { layer, range } => core.add_chore(Chore::Touch(layer, range)),

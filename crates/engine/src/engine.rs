@@ -6,6 +6,7 @@ use std::{
     sync::{
         Arc, Condvar, Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
+        mpsc::Sender,
     },
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -52,6 +53,20 @@ pub struct Options {
     pub rates: Vec<Rates>,
     /// What is known of the speed of host memory.
     pub memory_rates: MemoryRates,
+    /// Who is told that a snapshot has come to a layer below the front, or could not. Then every snapshot goes to every
+    /// layer, the oldest first.
+    pub arrivals: Option<Sender<Arrival>>,
+}
+
+/// How the way of a snapshot to a layer below the front has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Arrival {
+    /// The snapshot.
+    pub key: u64,
+    /// The layer: 1 is the first one below the front.
+    pub layer: usize,
+    /// Why it is not there, if so.
+    pub failure: Option<String>,
 }
 
 /// Bytes per second of writing to a layer and reading from it, as far as is known beforehand.
@@ -122,6 +137,7 @@ impl Engine {
             host,
             copier: options.copy_threads.map_or_else(Copier::default, Copier::new),
             trace: Trace::new(options.is_traced),
+            arrivals: options.arrivals.clone(),
             calls: CallCount::default(),
             start: Instant::now(),
         });
@@ -214,6 +230,7 @@ fn settings(layers: &[Arc<dyn Layer>], rates: &[Rates], options: &Options) -> Se
     };
     let mut settings = Settings::new(layers.iter().enumerate().map(of_layer).collect(), options.order.clone());
     settings.ranking = options.ranking;
+    settings.persists = options.arrivals.is_some();
     if let Some(patience) = options.patience {
         settings.patience_ns = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
     }

@@ -172,9 +172,15 @@ impl Handle {
     pub fn discard(&mut self, key: u64) -> Result<()> {
         let mut core = self.shared().lock();
         let id = core.planner.find(key).ok_or(Error::Missing { key })?;
-        core.snapshots.remove(&id);
         self.shared().tell(&mut core, Event::Discarded(id));
+        core.snapshots.remove(&id);
         Ok(())
+    }
+
+    /// Whether a snapshot can be read without waiting.
+    pub fn is_in_front(&self, key: u64) -> bool {
+        let core = self.shared().lock();
+        core.planner.find(key).is_some_and(|id| core.planner.is_in_front(id))
     }
 
     /// The keys of everything that can be read, in ascending order.
@@ -323,6 +329,20 @@ pub struct Lent {
 }
 
 impl Lent {
+    /// Gives back all but the first `bytes` of a slot in host memory. From here on it is one region of bytes.
+    pub fn shorten(&mut self, bytes: usize) {
+        let Some(Front::Host(slot)) = &mut self.place else { return };
+        if bytes >= self.saved.layout.bytes() {
+            return;
+        }
+        let layout = Layout::single("u8", bytes);
+        self.saved = Arc::new(Saved { key: self.saved.key, layout, checksum: OnceLock::new() });
+        slot.shorten(bytes as u64);
+        if let Some(shared) = self.shared.upgrade() {
+            shared.tell(&mut shared.lock(), Event::Shortened { id: self.id, bytes: aligned(bytes as u64) });
+        }
+    }
+
     /// Ends filling: from here on it is a snapshot like any other.
     pub fn seal(mut self) {
         self.make_snapshot(false);

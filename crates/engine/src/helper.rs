@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use twox_hash::XxHash3_64;
 
 use crate::{
-    Span, SpanKind,
+    Arrival, Span, SpanKind,
     core::{Chore, Core, Job, JobKind, Lane, Pieces, Queue, Saved, Shared},
     pin,
 };
@@ -137,6 +137,8 @@ struct Moving {
     /// Memory that has come back, by the number of the piece.
     ended: SmallVec<[Option<Memory>; 1]>,
     fault: Option<Fault>,
+    /// What the layer said about it.
+    failure: Option<String>,
 }
 
 /// A move may have so many pieces.
@@ -150,6 +152,14 @@ impl Feed for LaneFeed<'_> {
         let (mut moving, kind) = self.next_job()?;
         let pieces: SmallVec<[(Extents, Memory); 1]> = match kind {
             JobKind::Out(pieces) => {
+                let target = pieces.iter().flat_map(|(_, extents)| extents.iter().cloned()).collect();
+                if let Err(error) = self.shared.layers[self.lane.1].begin(moving.saved.key, &target) {
+                    moving.fault = Some(self.note(&error, false));
+                    moving.failure = Some(error.to_string());
+                    drop(pieces);
+                    self.end(&moving, None);
+                    return self.next();
+                }
                 moving.saved.checksum.get_or_init(|| checksum(pieces.iter().map(|(sealed, _)| &**sealed)));
                 pieces.into_iter().map(|(sealed, extents)| (extents, Memory::Write(sealed))).collect()
             }
@@ -169,10 +179,12 @@ impl Feed for LaneFeed<'_> {
     fn done(&mut self, transfer: Transfer, result: outcrop_layers::Result<()>) {
         let (number, piece) = (transfer.tag / PIECES_MAX, (transfer.tag % PIECES_MAX) as usize);
         let is_read = matches!(transfer.memory, Memory::Read(_));
-        let fault = result.err().map(|error| self.note(&error, is_read));
+        let failure = result.err().map(|error| (self.note(&error, is_read), error.to_string()));
         let moving = self.under_way.get_mut(&number).expect("a layer gives back what it was given");
         moving.ended[piece] = Some(transfer.memory);
-        moving.fault = moving.fault.or(fault);
+        if let Some((fault, failure)) = failure {
+            moving.fail(fault, failure);
+        }
         moving.left -= 1;
         if moving.left == 0 {
             let moving = self.under_way.remove(&number).expect("it was there just now");
@@ -191,13 +203,20 @@ impl LaneFeed<'_> {
                 Memory::Write(sealed) => drop(sealed),
             }
         }
-        let result = match moving.fault {
-            Some(fault) => Err(fault),
-            None if slots.is_empty() => Ok(()),
+        match moving.fault {
+            Some(_) => {}
+            None if slots.is_empty() => self.complete(&mut moving),
             None => moving.check(checksum(slots.iter().map(|slot| &**slot))),
-        };
-        let sealed = result.is_ok().then(|| slots.into_iter().map(outcrop_layers::Slot::seal).collect());
-        self.end(&moving, result, sealed.filter(|sealed: &Pieces| !sealed.is_empty()));
+        }
+        let sealed = moving.fault.is_none().then(|| slots.into_iter().map(outcrop_layers::Slot::seal).collect());
+        self.end(&moving, sealed.filter(|sealed: &Pieces| !sealed.is_empty()));
+    }
+
+    /// All bytes of a move have been written: the layer may have to do something that they stay.
+    fn complete(&self, moving: &mut Moving) {
+        if let Err(error) = self.shared.layers[self.lane.1].complete(moving.saved.key) {
+            moving.fail(self.note(&error, false), error.to_string());
+        }
     }
 
     /// The lane's next move, unless the engine closes or another lane has waited long enough.
@@ -215,12 +234,12 @@ impl LaneFeed<'_> {
         core.layers[to].writing.begin(Timestamp(now_ns));
         core.moving.begin(Timestamp(now_ns));
         let Job { id, saved, purpose, kind, bytes } = job;
-        let (left, ended, fault) = (0, SmallVec::new(), None);
-        Some((Moving { id, saved, purpose, bytes, start_ns: now_ns, left, ended, fault }, kind))
+        let (left, ended, fault, failure) = (0, SmallVec::new(), None, None);
+        Some((Moving { id, saved, purpose, bytes, start_ns: now_ns, left, ended, fault, failure }, kind))
     }
 
     /// Tells everybody how a move has ended. What has come up is in `sealed`.
-    fn end(&self, moving: &Moving, result: Result<(), Fault>, sealed: Option<Pieces>) {
+    fn end(&self, moving: &Moving, sealed: Option<Pieces>) {
         let (from, to) = self.lane;
         let id = moving.id;
         let now_ns = self.shared.now_ns();
@@ -228,8 +247,8 @@ impl LaneFeed<'_> {
         core.layers[from].reading.end(Timestamp(now_ns));
         core.layers[to].writing.end(Timestamp(now_ns));
         core.moving.end(Timestamp(now_ns));
-        let event = match result {
-            Ok(()) => {
+        let event = match moving.fault {
+            None => {
                 let source = &mut core.layers[from].stats;
                 source.reads += 1;
                 source.read_bytes += moving.bytes;
@@ -242,10 +261,30 @@ impl LaneFeed<'_> {
                 }
                 Event::Moved { id, from, to }
             }
-            Err(fault) => Event::Failed { id, from, to, fault },
+            Some(fault) => Event::Failed { id, from, to, fault },
         };
+        if moving.fault.is_some() {
+            self.shared.layers[to].forget(moving.saved.key);
+        }
         self.shared.tell(&mut core, event);
+        let is_gone = !core.snapshots.contains_key(&id);
+        // A source that could not be read is tried again, until it counts as lost.
+        let is_over = match moving.fault {
+            Some(Fault::SourceUnreadable | Fault::SourceDamaged) => core.planner.is_lost(id),
+            _ => true,
+        };
         drop(core);
+        if is_gone {
+            // It was discarded meanwhile, and the plan has let go of it only now.
+            for layer in [from, to] {
+                self.shared.layers[layer].forget(moving.saved.key);
+            }
+        }
+        if let Some(arrivals) = self.shared.arrivals.as_ref().filter(|_| to > 0 && is_over) {
+            let arrival = Arrival { key: moving.saved.key, layer: to, failure: moving.failure.clone() };
+            // Who does not listen any more does not want to know.
+            let _ = arrivals.send(arrival);
+        }
         if self.shared.trace.is_on() {
             let kind = match moving.purpose {
                 Purpose::Drain => SpanKind::Drain,
@@ -273,40 +312,60 @@ impl LaneFeed<'_> {
     /// Carries moves between two deeper layers through a buffer.
     fn relay(&mut self, from: usize, to: usize) {
         let buffer = Host::new(RELAY_BYTES);
-        while let Some((moving, kind)) = self.next_job() {
+        while let Some((mut moving, kind)) = self.next_job() {
             let JobKind::Across(source, target) = kind else { unreachable!("the lane is between deeper layers") };
             let layers = (&*self.shared.layers[from], &*self.shared.layers[to]);
-            let result = match &buffer {
-                Ok(buffer) => self.relay_one(buffer, &moving, layers, (&source, &target)),
-                Err(error) => Err(self.note(error, false)),
+            let copied = match &buffer {
+                Ok(buffer) => self.relay_one(buffer, layers, &moving, (&source, &target)),
+                Err(error) => Err((self.note(error, false), error.to_string())),
             };
-            self.end(&moving, result, None);
+            match copied {
+                Ok(checksum) => moving.check(checksum),
+                Err((fault, failure)) => moving.fail(fault, failure),
+            }
+            if moving.fault.is_none() {
+                self.complete(&mut moving);
+            }
+            self.end(&moving, None);
         }
     }
 
+    /// Copies the bytes of one move. Gives their checksum.
     fn relay_one(
         &self,
         buffer: &Host,
-        moving: &Moving,
         (from, to): (&dyn Layer, &dyn Layer),
+        moving: &Moving,
         (source, target): (&Extents, &Extents),
-    ) -> Result<(), Fault> {
-        let mut slot = buffer.slot(0, buffer.capacity()).map_err(|error| self.note(&error, false))?;
+    ) -> Result<u64, (Fault, String)> {
+        let failure =
+            |is_read: bool| move |error: outcrop_layers::Error| (self.note(&error, is_read), error.to_string());
+        let mut slot = buffer.slot(0, buffer.capacity()).map_err(failure(false))?;
+        to.begin(moving.saved.key, target).map_err(failure(false))?;
         let mut checksum = XxHash3_64::new();
         for (read_at, write_at, bytes) in pieces(source, target) {
             let piece = &mut slot[..bytes as usize];
-            from.read(read_at, piece).map_err(|error| self.note(&error, true))?;
+            from.read(read_at, piece).map_err(failure(true))?;
             checksum.write(piece);
-            to.write(write_at, piece).map_err(|error| self.note(&error, false))?;
+            to.write(write_at, piece).map_err(failure(false))?;
         }
-        moving.check(checksum.finish())
+        Ok(checksum.finish())
     }
 }
 
 impl Moving {
     /// Whether the bytes are those that were saved. When they reach host memory for the first time, they are.
-    fn check(&self, checksum: u64) -> Result<(), Fault> {
-        if *self.saved.checksum.get_or_init(|| checksum) == checksum { Ok(()) } else { Err(Fault::SourceDamaged) }
+    fn check(&mut self, checksum: u64) {
+        if *self.saved.checksum.get_or_init(|| checksum) != checksum {
+            self.fail(Fault::SourceDamaged, "the bytes have changed".to_owned());
+        }
+    }
+
+    /// Takes note of what went wrong, if it is the first thing.
+    fn fail(&mut self, fault: Fault, failure: String) {
+        if self.fault.is_none() {
+            (self.fault, self.failure) = (Some(fault), Some(failure));
+        }
     }
 }
 

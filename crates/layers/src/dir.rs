@@ -5,24 +5,17 @@
 //! new ones. Files are opened past the page cache, which would double the memory and hide late errors.
 //! Nothing outlives the layer: [`scratch`] removes it, also for a program that was killed.
 
-mod blocking;
-mod flight;
+pub(crate) mod blocking;
+pub(crate) mod flight;
 mod registered;
-mod ring;
+pub(crate) mod ring;
 mod scratch;
-mod segments;
+pub(crate) mod segments;
 
-use std::{
-    fmt, io,
-    path::Path,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-};
+use std::{fmt, io, path::Path};
 
 use flight::Flight;
-use ring::Ring;
+use ring::{Ring, Rings};
 use scratch::Scratch;
 use segments::Segments;
 
@@ -37,8 +30,8 @@ use crate::{Error, Feed, Layer, Result, host::check_range, layer::run_in_turn};
 /// | 1 MiB | 2.5 / 3.8 / 4.4 | 110 / 104 / 115 % | 1.9 / 3.1 / 3.2 | 83 / 84 / 84 % |
 /// | 4 MiB | 2.5 / 3.4 / 3.1 | 96 / 106 / 91 % | 1.9 / 2.2 / 2.9 | 73 / 68 / 83 % |
 /// | 16 MiB | 3.0 / 4.2 / 4.5 | 98 / 94 / 91 % | 2.8 / 4.5 / 4.9 | 92 / 101 / 99 % |
-const BLOCK_BYTES: u64 = 1 << 20;
-const BLOCK_BYTES_ALONE: u64 = 16 << 20;
+pub(crate) const BLOCK_BYTES: u64 = 1 << 20;
+pub(crate) const BLOCK_BYTES_ALONE: u64 = 16 << 20;
 
 /// The most blocks that may be under way at once, and the longest block: beyond any use, but within the kernel's limits.
 const DEPTH_MAX: u32 = 4096;
@@ -85,14 +78,10 @@ pub struct Dir {
     name: String,
     capacity: u64,
     method: Method,
-    depth: u32,
     block_bytes: u64,
     /// As `block_bytes`, where only one block is under way.
     block_bytes_alone: u64,
-    register: bool,
-    /// One for each `run` that there were at the same time.
-    rings: Mutex<Vec<Ring>>,
-    registered_bytes: Arc<AtomicU64>,
+    rings: Rings,
     segments: Segments,
 }
 
@@ -101,10 +90,8 @@ impl Dir {
     pub fn open(path: &Path, capacity: u64, options: DirOptions) -> Result<Self> {
         let name = format!("dir {}", path.display());
         let capacity = crate::aligned(capacity);
-        let depth = options.depth.clamp(1, DEPTH_MAX);
-        let registered_bytes = Arc::new(AtomicU64::new(0));
-        let new_ring = || Ring::new(depth, options.register, Arc::clone(&registered_bytes));
-        let (method, ring) = choose_method(path, options.method, new_ring)?;
+        let rings = Rings::new(options.depth.clamp(1, DEPTH_MAX), options.register);
+        let method = choose_method(path, options.method, &rings)?;
         let block_bytes = |best| crate::aligned(options.block_bytes.unwrap_or(best).min(BLOCK_BYTES_MAX));
         let scratch = Scratch::open(path)?;
         Ok(Self {
@@ -112,12 +99,9 @@ impl Dir {
             name,
             capacity,
             method,
-            depth,
             block_bytes: block_bytes(BLOCK_BYTES),
             block_bytes_alone: block_bytes(BLOCK_BYTES_ALONE),
-            register: options.register,
-            rings: Mutex::new(ring.into_iter().collect()),
-            registered_bytes,
+            rings,
         })
     }
 
@@ -133,11 +117,7 @@ impl Dir {
 
     /// How much host memory is registered with the kernel at present.
     pub fn registered_bytes(&self) -> u64 {
-        self.registered_bytes.load(Relaxed)
-    }
-
-    fn rings(&self) -> MutexGuard<'_, Vec<Ring>> {
-        self.rings.lock().unwrap_or_else(PoisonError::into_inner)
+        self.rings.registered_bytes()
     }
 
     /// A ring that nobody uses; nothing where this method needs none, or no further one can be had.
@@ -145,10 +125,8 @@ impl Dir {
         if self.method == Method::Blocking {
             return None;
         }
-        if let Some(ring) = self.rings().pop() {
-            return Some(ring);
-        }
-        Ring::new(self.depth, self.register, Arc::clone(&self.registered_bytes))
+        self.rings
+            .take()
             .inspect_err(
                 |error| tracing::warn!(layer = self.name, %error, "no further io_uring: this run goes without"),
             )
@@ -177,8 +155,9 @@ impl Layer for Dir {
 
     fn run(&self, feed: &mut dyn Feed) {
         let Some(mut ring) = self.ring() else { return run_in_turn(self, feed) };
-        Flight::new(&self.name, self.capacity, &self.segments, &mut ring, self.block_bytes, self.depth).run(feed);
-        self.rings().push(ring);
+        Flight::new(&self.name, self.capacity, &self.segments, &mut ring, self.block_bytes, self.rings.depth())
+            .run(feed);
+        self.rings.give(ring);
     }
 }
 
@@ -192,34 +171,30 @@ impl fmt::Debug for Dir {
     }
 }
 
-/// What the program asked for, else the environment, else io_uring where there is one; and the first ring.
-fn choose_method(
-    path: &Path,
-    option: Option<Method>,
-    new_ring: impl Fn() -> io::Result<Ring>,
-) -> Result<(Method, Option<Ring>)> {
+/// What the program asked for, else the environment, else io_uring where there is one; then the first ring is there.
+pub(crate) fn choose_method(path: &Path, option: Option<Method>, rings: &Rings) -> Result<Method> {
     let asked = match option {
         Some(method) => Some(method),
         None => method_of_environment(path)?,
     };
-    match asked {
-        Some(Method::Blocking) => Ok((Method::Blocking, None)),
-        Some(Method::Uring) => {
-            let ring = new_ring().map_err(|source| Error::Directory {
-                path: path.to_owned(),
-                attempt: "set up io_uring",
-                remedy: "let this program use io_uring (sysctl kernel.io_uring_disabled, seccomp), or set OUTCROP_IO=blocking",
-                source,
-            })?;
-            Ok((Method::Uring, Some(ring)))
+    if asked == Some(Method::Blocking) {
+        return Ok(Method::Blocking);
+    }
+    match (rings.take(), asked) {
+        (Ok(ring), _) => {
+            rings.give(ring);
+            Ok(Method::Uring)
         }
-        None => Ok(match new_ring() {
-            Ok(ring) => (Method::Uring, Some(ring)),
-            Err(error) => {
-                tracing::info!(%error, "no io_uring here: files are read and written one block after the other");
-                (Method::Blocking, None)
-            }
+        (Err(source), Some(_)) => Err(Error::Directory {
+            path: path.to_owned(),
+            attempt: "set up io_uring",
+            remedy: "let this program use io_uring (sysctl kernel.io_uring_disabled, seccomp), or set OUTCROP_IO=blocking",
+            source,
         }),
+        (Err(error), None) => {
+            tracing::info!(%error, "no io_uring here: files are read and written one block after the other");
+            Ok(Method::Blocking)
+        }
     }
 }
 

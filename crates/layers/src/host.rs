@@ -177,6 +177,15 @@ impl Slot {
         Sealed(Arc::new(self))
     }
 
+    /// Gives back all but the first `bytes`, rounded up to the unit of layers.
+    pub fn shorten(&mut self, bytes: u64) {
+        let end = self.range.start + layer::aligned(bytes);
+        if end < self.range.end {
+            self.range.end = end;
+            self.mapping.table().slots.insert(self.range.start, end);
+        }
+    }
+
     /// Where it lies in its host layer.
     pub fn range(&self) -> Range<u64> {
         self.range.clone()

@@ -41,6 +41,19 @@ pub trait Layer: Send + Sync {
         run_in_turn(self, feed);
     }
 
+    /// Snapshot `key` is about to be written to these places. Called before its first transfer.
+    fn begin(&self, _key: u64, _extents: &Extents) -> Result<()> {
+        Ok(())
+    }
+
+    /// All of snapshot `key` has been written. A layer that survives the program sees to it that this does as well.
+    fn complete(&self, _key: u64) -> Result<()> {
+        Ok(())
+    }
+
+    /// What lies here of snapshot `key` is not wanted any more, or has not been written whole.
+    fn forget(&self, _key: u64) {}
+
     /// Has the system provide the memory of `range` now, where a layer is memory.
     fn touch(&self, _range: Range<u64>) -> Result<()> {
         Ok(())

@@ -16,6 +16,7 @@ mod host;
 mod layer;
 mod limits;
 mod node;
+mod shelf;
 mod throttled;
 mod turn;
 
@@ -30,5 +31,6 @@ pub use faulty::{Fault, Faulty};
 pub use host::{Host, Sealed, Slot};
 pub use layer::{ALIGN, Extents, Feed, Layer, Memory, Transfer, aligned};
 pub use limits::memory_left;
+pub use shelf::Shelf;
 pub use throttled::Throttled;
 pub use turn::Turn;

@@ -48,7 +48,10 @@ impl Planner {
             } else {
                 self.prefetch(&mut pressure);
             }
-            self.drain(&mut pressure);
+            match self.settings.persists {
+                true => self.persist(),
+                false => self.drain(&mut pressure),
+            }
             self.touch();
             if !is_starved || !self.is_quiet() {
                 self.patience_until = None;
@@ -326,6 +329,25 @@ impl Planner {
         // What is on its way to a layer in between is taken from there when it has arrived.
         let is_arriving = snapshot.copies.iter().any(|copy| copy.is_arriving && copy.layer < source.layer);
         (self.turns.is_announced(turn) && !is_arriving).then_some((due, id, source.layer))
+    }
+
+    /// Sends on what has to reach layers that it has not reached, the oldest first.
+    fn persist(&mut self) {
+        for to in 1..self.layers.len() {
+            loop {
+                let oldest = self.turns.farthest_first(&self.layers[to].missing).next();
+                let Some((_, id)) = oldest else { break };
+                let snapshot = &self.snapshots[&id];
+                let complete = snapshot.copies.iter().filter(|copy| !copy.is_arriving);
+                let Some(from) = complete.map(|copy| copy.layer).min() else { break };
+                let bytes = snapshot.bytes;
+                if !self.has_lane(from, to, bytes) {
+                    break;
+                }
+                let Some(extents) = self.room(to, bytes, |_, _| true) else { break };
+                self.begin_move(id, from, Place { layer: to, extents }, Purpose::Drain);
+            }
+        }
     }
 
     /// Lets sink, from every layer but the last, what is read last and lies nowhere deeper.

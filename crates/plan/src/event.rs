@@ -33,6 +33,13 @@ pub enum Event {
         /// Whether the program waits while the slot is filled, and does nothing else meanwhile.
         is_copy: bool,
     },
+    /// A lent slot will be filled with fewer bytes than it has: the rest of it is free.
+    Shortened {
+        /// Which.
+        id: SnapshotId,
+        /// Its size, rounded to the unit of the layers.
+        bytes: u64,
+    },
     /// A lent slot has been filled: the snapshot exists from here on.
     Sealed {
         /// Which.

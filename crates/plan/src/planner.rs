@@ -33,6 +33,10 @@ pub struct Settings {
     pub patience_ns: u64,
     /// Whether layers are ranked by measured speed, or only by their order.
     pub ranking: Ranking,
+    /// Whether every snapshot has to reach every layer below the front, the oldest first, rather than sink when there is a
+    /// reason. A layer that fails to take one is spared that one, and nothing else changes for it.
+    #[serde(default)]
+    pub persists: bool,
 }
 
 /// How the planner chooses between layers that would all do.
@@ -48,7 +52,14 @@ pub enum Ranking {
 impl Settings {
     /// The usual settings for these layers.
     pub fn new(layers: Vec<LayerSettings>, order: Order) -> Self {
-        Self { layers, order, lane_bytes_max: 64 << 20, patience_ns: 30_000_000_000, ranking: Ranking::default() }
+        Self {
+            layers,
+            order,
+            lane_bytes_max: 64 << 20,
+            patience_ns: 30_000_000_000,
+            ranking: Ranking::default(),
+            persists: false,
+        }
     }
 }
 
@@ -139,6 +150,7 @@ pub(crate) struct Layer {
     pub(crate) clean: TurnSet,
     pub(crate) clean_bytes: u64,
     pub(crate) top: TurnSet,
+    pub(crate) missing: TurnSet,
 }
 
 impl Planner {
@@ -177,6 +189,7 @@ impl Planner {
         self.now = self.now.max(now);
         match event {
             Event::RoomWanted { id, key, bytes, is_copy } => self.room_wanted(id, key, bytes, is_copy),
+            Event::Shortened { id, bytes } => self.shortened(id, bytes),
             Event::Sealed { id, keep } => self.sealed(id, keep),
             Event::Abandoned(id) => {
                 self.held -= 1;
@@ -249,6 +262,16 @@ impl Planner {
         self.snapshots.get(&id)?.copy(0).map(|copy| copy.extents[0].start)
     }
 
+    /// Whether all of a snapshot is in the front.
+    pub fn is_in_front(&self, id: SnapshotId) -> bool {
+        self.snapshots.get(&id).and_then(|snapshot| snapshot.copy(0)).is_some_and(|copy| !copy.is_arriving)
+    }
+
+    /// Whether no copy of a snapshot can be read, or there is no such snapshot any more.
+    pub fn is_lost(&self, id: SnapshotId) -> bool {
+        self.snapshots.get(&id).is_none_or(|snapshot| snapshot.lost.is_some())
+    }
+
     /// The bytes that a layer has, or may have one day.
     pub fn limit_bytes(&self, layer: LayerIndex) -> u64 {
         self.layers[layer].space.limit()
@@ -280,9 +303,28 @@ impl Planner {
             return;
         }
         self.bytes_max = self.bytes_max.max(bytes);
-        self.snapshots.insert(id, Snapshot::new(key, bytes, is_copy));
+        let below = ((1u32 << self.layers.len()) - 1) & !1;
+        let persists_on = if self.settings.persists { below } else { 0 };
+        self.snapshots.insert(id, Snapshot::new(key, bytes, is_copy, persists_on));
         self.keys.insert(key, id);
         self.rooms.push_back(id);
+    }
+
+    /// A slot that is being filled needs no more than its first `bytes`.
+    fn shortened(&mut self, id: SnapshotId, bytes: u64) {
+        let mut rest = 0..0;
+        self.change(id, |snapshot| {
+            debug_assert!(snapshot.phase == Phase::Lent && bytes <= snapshot.bytes);
+            snapshot.bytes = bytes;
+            if let Some(copy) = snapshot.copy_mut(0) {
+                let place = &mut copy.extents[0];
+                rest = place.start + bytes..place.end;
+                place.end = rest.start;
+            }
+        });
+        if !rest.is_empty() {
+            self.layers[0].space.give(rest);
+        }
     }
 
     fn sealed(&mut self, id: SnapshotId, keep: bool) {
@@ -367,6 +409,10 @@ impl Planner {
     fn failed(&mut self, id: SnapshotId, from: LayerIndex, to: LayerIndex, fault: Fault) {
         self.end_move(id, from, to, false);
         match fault {
+            Fault::TargetFull | Fault::TargetBroken if self.settings.persists => {
+                self.drop_copy(id, to);
+                self.change(id, |snapshot| snapshot.persists_on &= !(1 << to));
+            }
             Fault::TargetFull => {
                 if let Some(lost) = self.remove_copy(id, to) {
                     self.layers[to].space.shrink_to_used(&lost);
@@ -513,13 +559,12 @@ impl Planner {
     /// Changes a snapshot and keeps all sets that it belongs to in step. The only way to change one.
     pub(crate) fn change(&mut self, id: SnapshotId, edit: impl FnOnce(&mut Snapshot)) {
         let snapshot = self.snapshots.get_mut(&id).expect("a snapshot that is spoken of exists");
-        let before = (snapshot.turn, snapshot.standing());
+        let before = (snapshot.bytes, snapshot.turn, snapshot.standing());
         edit(snapshot);
-        let after = (snapshot.turn, snapshot.standing());
-        let bytes = snapshot.bytes;
+        let after = (snapshot.bytes, snapshot.turn, snapshot.standing());
         if before != after {
-            self.leave_sets(id, bytes, before.0, before.1);
-            self.join_sets(id, bytes, after.0, after.1);
+            self.leave_sets(id, before.0, before.1, before.2);
+            self.join_sets(id, after.0, after.1, after.2);
         }
     }
 
@@ -550,6 +595,9 @@ impl Planner {
             if standing.top == Some(index) {
                 layer.top.remove(&(turn, id));
             }
+            if standing.missing & (1 << index) != 0 {
+                layer.missing.remove(&(turn, id));
+            }
         }
     }
 
@@ -575,6 +623,9 @@ impl Planner {
             if standing.top == Some(index) {
                 layer.top.insert((turn, id));
             }
+            if standing.missing & (1 << index) != 0 {
+                layer.missing.insert((turn, id));
+            }
         }
     }
 }
@@ -595,6 +646,7 @@ impl Layer {
             clean: TurnSet::new(),
             clean_bytes: 0,
             top: TurnSet::new(),
+            missing: TurnSet::new(),
         }
     }
 

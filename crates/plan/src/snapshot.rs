@@ -14,6 +14,8 @@ pub(crate) struct Snapshot {
     /// The program waits while it is filled.
     pub(crate) is_copy: bool,
     pub(crate) copies: SmallVec<[Copy; 2]>,
+    /// Layers that it has to reach, whether there is a reason to leave the front or not. One bit per layer.
+    pub(crate) persists_on: u32,
     /// Hand-overs that the program has not given back.
     pub(crate) holders: u32,
     /// Reads that wait for it.
@@ -67,10 +69,12 @@ pub(crate) struct Standing {
     pub(crate) is_stuck: bool,
     /// It lies below the front only.
     pub(crate) is_below: bool,
+    /// Layers that it has to reach and is not even on its way to.
+    pub(crate) missing: u32,
 }
 
 impl Snapshot {
-    pub(crate) fn new(key: u64, bytes: u64, is_copy: bool) -> Self {
+    pub(crate) fn new(key: u64, bytes: u64, is_copy: bool, persists_on: u32) -> Self {
         Self {
             key,
             bytes,
@@ -78,6 +82,7 @@ impl Snapshot {
             phase: Phase::Lent,
             is_copy,
             copies: SmallVec::new(),
+            persists_on,
             holders: 0,
             wants: 0,
             is_claimed: false,
@@ -103,6 +108,8 @@ impl Snapshot {
             return standing;
         }
         standing.is_live = !self.is_claimed;
+        let copies = self.copies.iter().fold(0, |mask, copy| mask | 1 << copy.layer);
+        standing.missing = if self.lost.is_none() { self.persists_on & !copies } else { 0 };
         standing.is_below = in_front.is_none();
         let deepest = self.copies.iter().map(|copy| copy.layer).max();
         for copy in self.copies.iter().filter(|copy| !copy.is_arriving) {

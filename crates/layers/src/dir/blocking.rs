@@ -6,25 +6,25 @@ use rustix::io::{Errno, pread, pwrite};
 
 use super::{
     ring::Block,
-    segments::{Piece, Segment, Segments},
+    segments::{Piece, Places, Segment},
 };
 use crate::{Host, Result, Slot, layer::ALIGN};
 
 /// Writes `bytes` at `at`, which the caller has checked to lie on the layer.
-pub(super) fn write(segments: &Segments, block_bytes: u64, at: u64, bytes: &[u8]) -> Result<()> {
+pub(crate) fn write(places: &dyn Places, block_bytes: u64, at: u64, bytes: &[u8]) -> Result<()> {
     let mut bounce = None;
     let end = at + bytes.len() as u64;
     let mut from = at;
     while from < end {
-        let piece = segments.first_piece(&(from..end), block_bytes);
+        let piece = places.first_piece(&(from..end), block_bytes);
         let block = &bytes[(from - at) as usize..][..piece.bytes as usize];
-        let segment = segments.for_writing(&piece)?;
+        let segment = places.for_writing(&piece)?;
         if segment.direct && !is_aligned(block) {
             let slot = bounced(&mut bounce, block_bytes)?;
             slot[..block.len()].copy_from_slice(block);
-            write_block(segments, &segment, &piece, &slot[..block.len()])?;
+            write_block(places, &segment, &piece, &slot[..block.len()])?;
         } else {
-            write_block(segments, &segment, &piece, block)?;
+            write_block(places, &segment, &piece, block)?;
         }
         from += piece.bytes;
     }
@@ -32,20 +32,20 @@ pub(super) fn write(segments: &Segments, block_bytes: u64, at: u64, bytes: &[u8]
 }
 
 /// Fills `bytes` from `at`, which the caller has checked to lie on the layer.
-pub(super) fn read(segments: &Segments, block_bytes: u64, at: u64, bytes: &mut [u8]) -> Result<()> {
+pub(crate) fn read(places: &dyn Places, block_bytes: u64, at: u64, bytes: &mut [u8]) -> Result<()> {
     let mut bounce = None;
     let end = at + bytes.len() as u64;
     let mut from = at;
     while from < end {
-        let piece = segments.first_piece(&(from..end), block_bytes);
+        let piece = places.first_piece(&(from..end), block_bytes);
         let block = &mut bytes[(from - at) as usize..][..piece.bytes as usize];
-        let segment = segments.for_reading(&piece)?;
+        let segment = places.for_reading(&piece)?;
         if segment.direct && !is_aligned(block) {
             let slot = bounced(&mut bounce, block_bytes)?;
-            read_block(segments, &segment, &piece, &mut slot[..block.len()])?;
+            read_block(places, &segment, &piece, &mut slot[..block.len()])?;
             block.copy_from_slice(&slot[..block.len()]);
         } else {
-            read_block(segments, &segment, &piece, block)?;
+            read_block(places, &segment, &piece, block)?;
         }
         from += piece.bytes;
     }
@@ -72,14 +72,14 @@ pub(super) unsafe fn finish(block: &mut Block) -> io::Result<()> {
     Ok(())
 }
 
-fn write_block(segments: &Segments, segment: &Segment, piece: &Piece, bytes: &[u8]) -> Result<()> {
+fn write_block(places: &dyn Places, segment: &Segment, piece: &Piece, bytes: &[u8]) -> Result<()> {
     write_all(segment, piece.at, bytes)
         .and_then(|()| segment.settle_write(piece).map_err(io::Error::from))
-        .map_err(|source| segments.failure("write", source))
+        .map_err(|source| places.failure("write", source))
 }
 
-fn read_block(segments: &Segments, segment: &Segment, piece: &Piece, bytes: &mut [u8]) -> Result<()> {
-    read_all(segment, piece.at, bytes).map_err(|source| segments.failure("read", source))?;
+fn read_block(places: &dyn Places, segment: &Segment, piece: &Piece, bytes: &mut [u8]) -> Result<()> {
+    read_all(segment, piece.at, bytes).map_err(|source| places.failure("read", source))?;
     segment.settle_read(piece);
     Ok(())
 }

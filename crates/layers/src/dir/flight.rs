@@ -8,16 +8,16 @@ use super::{
     blocking,
     registered::PIECE,
     ring::{Block, Completion, Ring},
-    segments::Segments,
+    segments::Places,
 };
 use crate::{Error, Feed, Memory, Transfer, host::Mapping};
 
 /// The transfers under way. Dropping it waits for every block of them, so that memory is never given up, not even by a
 /// panic of the feed, while the kernel may use it.
-pub(super) struct Flight<'run> {
+pub(crate) struct Flight<'run> {
     layer: &'run str,
     capacity: u64,
-    segments: &'run Segments,
+    places: &'run dyn Places,
     ring: &'run mut Ring,
     block_bytes: u64,
     /// By number; the numbers of those that have ended are used again.
@@ -46,10 +46,10 @@ struct Moving {
 }
 
 impl<'run> Flight<'run> {
-    pub(super) fn new(
+    pub(crate) fn new(
         layer: &'run str,
         capacity: u64,
-        segments: &'run Segments,
+        places: &'run dyn Places,
         ring: &'run mut Ring,
         block_bytes: u64,
         depth: u32,
@@ -60,7 +60,7 @@ impl<'run> Flight<'run> {
         Self {
             layer,
             capacity,
-            segments,
+            places,
             ring,
             block_bytes,
             transfers: Vec::new(),
@@ -75,7 +75,7 @@ impl<'run> Flight<'run> {
     ///
     /// The feed may take its time, with checksums for example, so whatever can be under way is before it is asked or told
     /// anything, and one transfer is always in hand before there is room for it.
-    pub(super) fn run(&mut self, feed: &mut dyn Feed) {
+    pub(crate) fn run(&mut self, feed: &mut dyn Feed) {
         let mut completions = Vec::with_capacity(self.blocks.len());
         loop {
             self.fill();
@@ -188,9 +188,8 @@ impl<'run> Flight<'run> {
             Some(_) => to_boundary(self.block_bytes).min(to_boundary(PIECE)),
             None => to_boundary(self.block_bytes),
         };
-        let piece = self.segments.first_piece(&moving.extent, bytes_max);
-        let segment =
-            if moving.is_write { self.segments.for_writing(&piece) } else { self.segments.for_reading(&piece) };
+        let piece = self.places.first_piece(&moving.extent, bytes_max);
+        let segment = if moving.is_write { self.places.for_writing(&piece) } else { self.places.for_reading(&piece) };
         let segment = match segment {
             Ok(segment) => segment,
             Err(error) => {
@@ -231,7 +230,7 @@ impl<'run> Flight<'run> {
         let outcome = outcome.and_then(|()| if is_whole { block.settle() } else { Ok(()) });
         if let Err(source) = outcome {
             let attempt = if block.is_write { "write" } else { "read" };
-            moving.failure.get_or_insert(self.segments.failure(attempt, source));
+            moving.failure.get_or_insert(self.places.failure(attempt, source));
         }
         moving.blocks_under_way -= 1;
         self.blocks[number] = None;

@@ -3,7 +3,10 @@
 use std::{
     io,
     os::fd::AsRawFd,
-    sync::{Arc, atomic::AtomicU64},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     thread,
     time::Duration,
 };
@@ -17,10 +20,46 @@ use super::{
 };
 
 /// A queue, and the memory that its kernel side knows.
-pub(super) struct Ring {
+pub(crate) struct Ring {
     // Dropped in this order: the kernel lets go of the memory first.
     uring: IoUring,
     pub(super) registered: Registered,
+}
+
+/// The queues of one layer: one for each `run` that there were at the same time.
+pub(crate) struct Rings {
+    depth: u32,
+    register: bool,
+    idle: Mutex<Vec<Ring>>,
+    registered_bytes: Arc<AtomicU64>,
+}
+
+impl Rings {
+    /// None yet; each will have room for `depth` blocks, and host memory registered if `register`.
+    pub(crate) fn new(depth: u32, register: bool) -> Self {
+        Self { depth, register, idle: Mutex::default(), registered_bytes: Arc::default() }
+    }
+
+    /// How many blocks can be under way on each.
+    pub(crate) fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// How much host memory is registered with the kernel at present.
+    pub(crate) fn registered_bytes(&self) -> u64 {
+        self.registered_bytes.load(Relaxed)
+    }
+
+    /// A queue that nobody uses.
+    pub(crate) fn take(&self) -> io::Result<Ring> {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        idle.map_or_else(|| Ring::new(self.depth, self.register, Arc::clone(&self.registered_bytes)), Ok)
+    }
+
+    /// Takes a queue back that is not needed any more.
+    pub(crate) fn give(&self, ring: Ring) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(ring);
+    }
 }
 
 /// One read or write of the kernel's.
@@ -43,7 +82,7 @@ pub(super) struct Completion {
 
 impl Ring {
     /// A queue for `depth` blocks; an error where the system has no io_uring, or none that can do what is needed.
-    pub(super) fn new(depth: u32, register: bool, registered_bytes: Arc<AtomicU64>) -> io::Result<Self> {
+    fn new(depth: u32, register: bool, registered_bytes: Arc<AtomicU64>) -> io::Result<Self> {
         // With `coop_taskrun` the kernel does not interrupt this thread to tell of a completion that it will ask for
         // anyway. Kernels before 5.19 do not know it.
         let uring = match IoUring::builder().setup_coop_taskrun().build(depth) {

@@ -20,6 +20,22 @@ use rustix::{
 use super::{DirOptions, scratch::Scratch};
 use crate::{Error, Result, layer::ALIGN};
 
+/// Where the bytes of a layer lie in files.
+pub(crate) trait Places {
+    /// The first part of `range` that lies in one file and is no longer than `bytes_max`.
+    fn first_piece(&self, range: &Range<u64>, bytes_max: u64) -> Piece;
+
+    /// The file to read `piece` from; an error if any part of it was never written.
+    fn for_reading(&self, piece: &Piece) -> Result<Arc<Segment>>;
+
+    /// The file to write `piece` to. Until the write has been settled, nothing can be read there: it is neither the old nor
+    /// the new.
+    fn for_writing(&self, piece: &Piece) -> Result<Arc<Segment>>;
+
+    /// The error for a failed transfer of this layer.
+    fn failure(&self, attempt: &'static str, source: io::Error) -> Error;
+}
+
 /// All segment files of one layer.
 pub(super) struct Segments {
     layer: String,
@@ -40,20 +56,20 @@ struct Entry {
 }
 
 /// One open segment file.
-pub(super) struct Segment {
-    pub(super) file: OwnedFd,
+pub(crate) struct Segment {
+    pub(crate) file: OwnedFd,
     /// Whether transfers bypass the page cache, and so want aligned memory.
-    pub(super) direct: bool,
+    pub(crate) direct: bool,
     /// One bit for each unit of the file: whether it holds what was last written there.
     written: Box<[AtomicU64]>,
 }
 
 /// A piece of the layer that lies in one segment.
-pub(super) struct Piece {
-    pub(super) segment: u64,
+pub(crate) struct Piece {
+    pub(crate) segment: u64,
     /// Where in the segment's file.
-    pub(super) at: u64,
-    pub(super) bytes: u64,
+    pub(crate) at: u64,
+    pub(crate) bytes: u64,
 }
 
 impl Segments {
@@ -70,31 +86,6 @@ impl Segments {
 
     pub(super) fn path(&self) -> &Path {
         self.scratch.path()
-    }
-
-    /// The first part of `range` that lies in one segment and is no longer than `bytes_max`.
-    pub(super) fn first_piece(&self, range: &Range<u64>, bytes_max: u64) -> Piece {
-        let segment = range.start / self.segment_bytes;
-        let at = range.start % self.segment_bytes;
-        let bytes = (range.end - range.start).min(self.segment_bytes - at).min(bytes_max);
-        Piece { segment, at, bytes }
-    }
-
-    /// The segment to read `piece` from; an error if any part of it was never written.
-    pub(super) fn for_reading(&self, piece: &Piece) -> Result<Arc<Segment>> {
-        let entry = self.by_number.read().unwrap_or_else(PoisonError::into_inner).get(&piece.segment).cloned();
-        entry
-            .and_then(|entry| entry.segment.get().cloned())
-            .filter(|segment| segment.is_written(piece))
-            .ok_or_else(|| self.failure("read", io::Error::new(io::ErrorKind::NotFound, "it was never written there")))
-    }
-
-    /// The segment to write `piece` to, made if this is the first time. Until the write has been settled, nothing can be
-    /// read there: it is neither the old nor the new.
-    pub(super) fn for_writing(&self, piece: &Piece) -> Result<Arc<Segment>> {
-        let segment = self.get_or_make(piece)?;
-        segment.mark(piece, false);
-        Ok(segment)
     }
 
     fn get_or_make(&self, piece: &Piece) -> Result<Arc<Segment>> {
@@ -114,11 +105,6 @@ impl Segments {
         Ok(Arc::clone(entry.segment.get_or_init(|| made)))
     }
 
-    /// The error for a failed transfer of this layer.
-    pub(super) fn failure(&self, attempt: &'static str, source: io::Error) -> Error {
-        Error::transfer(&self.layer, attempt, source)
-    }
-
     /// Makes the file of segment `number` in its full length; leaves none if that fails.
     fn make(&self, number: u64) -> Result<Segment> {
         let name = format!("segment-{number:05}");
@@ -134,8 +120,7 @@ impl Segments {
                 return Err(self.failure("allocate a segment file", errno.into()));
             }
         }
-        let words = (bytes / ALIGN).div_ceil(64);
-        Ok(Segment { file, direct, written: (0..words).map(|_| AtomicU64::new(0)).collect() })
+        Ok(Segment::new(file, direct, bytes))
     }
 
     fn open(&self, name: &str) -> rustix::io::Result<(OwnedFd, bool)> {
@@ -160,7 +145,40 @@ impl Segments {
     }
 }
 
+impl Places for Segments {
+    fn first_piece(&self, range: &Range<u64>, bytes_max: u64) -> Piece {
+        let segment = range.start / self.segment_bytes;
+        let at = range.start % self.segment_bytes;
+        let bytes = (range.end - range.start).min(self.segment_bytes - at).min(bytes_max);
+        Piece { segment, at, bytes }
+    }
+
+    fn for_reading(&self, piece: &Piece) -> Result<Arc<Segment>> {
+        let entry = self.by_number.read().unwrap_or_else(PoisonError::into_inner).get(&piece.segment).cloned();
+        entry
+            .and_then(|entry| entry.segment.get().cloned())
+            .filter(|segment| segment.is_written(piece))
+            .ok_or_else(|| self.failure("read", io::Error::new(io::ErrorKind::NotFound, "it was never written there")))
+    }
+
+    fn for_writing(&self, piece: &Piece) -> Result<Arc<Segment>> {
+        let segment = self.get_or_make(piece)?;
+        segment.mark(piece, false);
+        Ok(segment)
+    }
+
+    fn failure(&self, attempt: &'static str, source: io::Error) -> Error {
+        Error::transfer(&self.layer, attempt, source)
+    }
+}
+
 impl Segment {
+    /// An open file of `bytes` of which nothing has been written.
+    pub(crate) fn new(file: OwnedFd, direct: bool, bytes: u64) -> Self {
+        let words = (bytes / ALIGN).div_ceil(64);
+        Self { file, direct, written: (0..words).map(|_| AtomicU64::new(0)).collect() }
+    }
+
     /// Notes that `piece` has been written, and sees to it that it is on the medium and in no cache.
     pub(super) fn settle_write(&self, piece: &Piece) -> rustix::io::Result<()> {
         if !self.direct {
