@@ -17,14 +17,41 @@ const LINES_MAX: usize = 800;
 const MAY_USE: &[(&str, &[&str])] = &[
     ("outcrop-plan", &[]),
     ("outcrop-cuda-stand-in", &[]),
+    ("outcrop-format", &[]),
     ("outcrop-layers", &["outcrop-cuda-stand-in"]),
+    ("outcrop-catalog", &["outcrop-format", "outcrop-layers", "outcrop-track"]),
     ("outcrop-engine", &["outcrop-plan", "outcrop-layers"]),
     ("outcrop-survey", &["outcrop-layers"]),
-    ("outcrop", &["outcrop-plan", "outcrop-layers", "outcrop-engine", "outcrop-survey", "outcrop-cuda-stand-in"]),
+    ("outcrop-crash", &["outcrop-layers"]),
+    (
+        "outcrop",
+        &[
+            "outcrop-plan",
+            "outcrop-format",
+            "outcrop-layers",
+            "outcrop-track",
+            "outcrop-catalog",
+            "outcrop-engine",
+            "outcrop-survey",
+            "outcrop-crash",
+            "outcrop-cuda-stand-in",
+        ],
+    ),
     ("outcrop-rtm", &["outcrop"]),
     ("outcrop-sim", &["outcrop-plan"]),
     ("outcrop-bench", &["outcrop", "outcrop-rtm", "outcrop-sim"]),
-    ("outcrop-cli", &["outcrop", "outcrop-bench", "outcrop-rtm", "outcrop-survey", "outcrop-sim"]),
+    (
+        "outcrop-cli",
+        &[
+            "outcrop",
+            "outcrop-bench",
+            "outcrop-catalog",
+            "outcrop-plan",
+            "outcrop-rtm",
+            "outcrop-sim",
+            "outcrop-survey",
+        ],
+    ),
     ("xtask", &[]),
 ];
 

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     ops::{Deref, DerefMut, Range},
-    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, atomic::AtomicU64, mpsc::Sender},
+    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, atomic::AtomicU64},
     time::{Duration, Instant},
 };
 
@@ -13,7 +13,7 @@ use outcrop_plan::{
 };
 use smallvec::SmallVec;
 
-use crate::{Arrival, Error, Layout, Result, Span, SpanKind, Trace, log::Recorder, stats::LayerStats};
+use crate::{Arrivals, Error, Layout, Result, Span, SpanKind, Trace, log::Recorder, stats::LayerStats};
 
 /// What both sides have in their hands.
 pub(crate) struct Shared {
@@ -31,7 +31,7 @@ pub(crate) struct Shared {
     pub(crate) copier: Copier,
     pub(crate) trace: Trace,
     /// Who is told what has reached which layer.
-    pub(crate) arrivals: Option<Sender<Arrival>>,
+    pub(crate) arrivals: Option<Arrivals>,
     pub(crate) calls: CallCount,
     pub(crate) start: Instant,
 }

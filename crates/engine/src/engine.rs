@@ -6,7 +6,6 @@ use std::{
     sync::{
         Arc, Condvar, Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
-        mpsc::Sender,
     },
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -55,7 +54,17 @@ pub struct Options {
     pub memory_rates: MemoryRates,
     /// Who is told that a snapshot has come to a layer below the front, or could not. Then every snapshot goes to every
     /// layer, the oldest first.
-    pub arrivals: Option<Sender<Arrival>>,
+    pub arrivals: Option<Arrivals>,
+}
+
+/// Who is told of arrivals: called by helper threads, and must not wait for anything that they do.
+#[derive(Clone)]
+pub struct Arrivals(pub Arc<dyn Fn(Arrival) + Send + Sync>);
+
+impl std::fmt::Debug for Arrivals {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Arrivals")
+    }
 }
 
 /// How the way of a snapshot to a layer below the front has ended.

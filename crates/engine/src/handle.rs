@@ -329,6 +329,19 @@ pub struct Lent {
 }
 
 impl Lent {
+    /// Copies `bytes` to `at` of a slot in host memory, in the way that is fastest for their number.
+    ///
+    /// # Panics
+    /// If the slot ends before.
+    pub fn fill(&mut self, at: usize, bytes: &[u8]) {
+        let shared = self.shared.upgrade();
+        let target = &mut self[at..at + bytes.len()];
+        match shared {
+            Some(shared) => shared.copier.copy(target, bytes),
+            None => target.copy_from_slice(bytes),
+        }
+    }
+
     /// Gives back all but the first `bytes` of a slot in host memory. From here on it is one region of bytes.
     pub fn shorten(&mut self, bytes: usize) {
         let Some(Front::Host(slot)) = &mut self.place else { return };

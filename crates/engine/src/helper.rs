@@ -282,8 +282,7 @@ impl LaneFeed<'_> {
         }
         if let Some(arrivals) = self.shared.arrivals.as_ref().filter(|_| to > 0 && is_over) {
             let arrival = Arrival { key: moving.saved.key, layer: to, failure: moving.failure.clone() };
-            // Who does not listen any more does not want to know.
-            let _ = arrivals.send(arrival);
+            (arrivals.0)(arrival);
         }
         if self.shared.trace.is_on() {
             let kind = match moving.purpose {

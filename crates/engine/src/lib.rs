@@ -19,7 +19,7 @@ mod pin;
 mod stats;
 mod trace;
 
-pub use engine::{Arrival, Engine, Options, Rates};
+pub use engine::{Arrival, Arrivals, Engine, Options, Rates};
 pub use error::{Error, Result};
 pub use handle::{Handle, Held, Lent};
 pub use layout::{Layout, Region};

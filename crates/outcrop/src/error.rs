@@ -55,6 +55,103 @@ pub enum Error {
     /// A survey's profile cannot be used.
     #[error(transparent)]
     Profile(#[from] outcrop_survey::Error),
+    /// What was read from a store makes no sense, or what was to be written to it does not.
+    #[error(transparent)]
+    Format(#[from] outcrop_format::Error),
+    /// What is in a directory cannot be read.
+    #[error(transparent)]
+    Catalog(#[from] outcrop_catalog::Error),
+    /// A store cannot do what was asked, as it was asked.
+    #[error("session {session}: {problem}")]
+    Session {
+        /// Which.
+        session: String,
+        /// What is wrong, and what can be done.
+        problem: String,
+    },
+    /// The version is there already, or a newer one is.
+    #[error("session {session} has version {newest} already; save a higher one than {version}, or rewind first")]
+    VersionExists {
+        /// Which.
+        session: String,
+        /// What was to be saved.
+        version: u64,
+        /// What is there.
+        newest: u64,
+    },
+    /// There is no such version.
+    #[error("session {session} has no version {version}: it was never complete on all ranks, or is not kept any more")]
+    VersionMissing {
+        /// Which.
+        session: String,
+        /// What was asked for.
+        version: u64,
+    },
+    /// A version does not fit the memory that it is to be restored to.
+    #[error("version {version} of {session} cannot be restored here: {problem}; nothing was changed")]
+    Mismatch {
+        /// The session.
+        session: String,
+        /// The version.
+        version: u64,
+        /// What differs.
+        problem: String,
+    },
+    /// No version that could be used is undamaged.
+    #[error("no version of {session} can be restored: {detail}")]
+    NothingWhole {
+        /// The session.
+        session: String,
+        /// What is wrong with each.
+        detail: String,
+    },
+    /// A version has not reached a layer, and will not.
+    #[error("version {version} of {session} has not reached {layer}: {reason}; it is not durable there")]
+    NotReached {
+        /// The session.
+        session: String,
+        /// The version.
+        version: u64,
+        /// The layer.
+        layer: String,
+        /// Why.
+        reason: String,
+    },
+    /// Another process uses the same place.
+    #[error("{what} is in use by another process; end it, or use another place")]
+    InUse {
+        /// Which place.
+        what: String,
+    },
+    /// The files of a store cannot be used.
+    #[error("cannot {attempt} in {location}: {source}")]
+    StoreFiles {
+        /// What was tried.
+        attempt: String,
+        /// Where.
+        location: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The processes of a run do not come together.
+    #[error("the ranks of this run: {detail}")]
+    Ranks {
+        /// What is wrong, and what can be done.
+        detail: String,
+    },
+    /// The files through which processes talk cannot be used.
+    #[error(
+        "cannot talk to other ranks through {path}: {source}; all ranks need the same directory, and may write there"
+    )]
+    RankFiles {
+        /// Where.
+        path: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Live memory cannot be watched or frozen.
+    #[error(transparent)]
+    Track(#[from] outcrop_track::Error),
     /// The timeline cannot be written.
     #[error("cannot write the timeline to {path}: {source}")]
     Timeline {
@@ -92,6 +189,8 @@ pub enum ErrorKind {
     Damaged,
     /// A layer or a file failed.
     Storage,
+    /// Another process is in the way, or one is missing.
+    Busy,
 }
 
 impl ErrorKind {
@@ -106,7 +205,18 @@ impl ErrorKind {
             Self::Held => 15,
             Self::Damaged => 16,
             Self::Storage => 17,
+            Self::Busy => 18,
         }
+    }
+}
+
+fn catalog_kind(error: &outcrop_catalog::Error) -> ErrorKind {
+    use outcrop_catalog::Error as Catalog;
+    match error {
+        Catalog::NoSession { .. } | Catalog::NoVersion { .. } | Catalog::NoRegion { .. } => ErrorKind::Missing,
+        Catalog::Damaged { .. } | Catalog::Lost { .. } => ErrorKind::Damaged,
+        Catalog::OutOfRange { .. } => ErrorKind::Usage,
+        _ => ErrorKind::Storage,
     }
 }
 
@@ -122,12 +232,24 @@ impl Error {
             Self::Engine(Engine::Held { .. }) => ErrorKind::Held,
             Self::Engine(Engine::Damaged { .. }) => ErrorKind::Damaged,
             Self::Engine(Engine::Stack(_)) => ErrorKind::Usage,
-            Self::Engine(_) | Self::Timeline { .. } => ErrorKind::Storage,
+            Self::Engine(_)
+            | Self::Timeline { .. }
+            | Self::NotReached { .. }
+            | Self::StoreFiles { .. }
+            | Self::RankFiles { .. }
+            | Self::Track(_) => ErrorKind::Storage,
+            Self::VersionExists { .. } => ErrorKind::Exists,
+            Self::VersionMissing { .. } => ErrorKind::Missing,
+            Self::NothingWhole { .. } | Self::Format(_) => ErrorKind::Damaged,
+            Self::Catalog(error) => catalog_kind(error),
+            Self::InUse { .. } | Self::Ranks { .. } => ErrorKind::Busy,
             Self::Element { .. }
             | Self::Length { .. }
             | Self::Region { .. }
             | Self::Key(_)
             | Self::Size(_)
+            | Self::Session { .. }
+            | Self::Mismatch { .. }
             | Self::Profile(_) => ErrorKind::Usage,
         }
     }

@@ -29,13 +29,18 @@
 mod builder;
 mod error;
 mod regions;
+pub mod store;
 mod tape;
 
 pub use builder::{Size, TapeBuilder};
 pub use error::{Error, ErrorKind, Result};
+pub use outcrop_catalog as catalog;
 pub use outcrop_engine::{LayerStats, Span, SpanKind, Stats, Trace};
+pub use outcrop_format::HashKind;
 pub use outcrop_layers as layers;
-pub use outcrop_plan::{MemoryState, Order, Pinning, Ranking, Reason, Strategy, Touching};
+pub use outcrop_plan::{MemoryState, Order, Pinning, Ranking, Reason, Retention, Rule, Strategy, Touching};
 pub use outcrop_survey as survey;
-pub use regions::{LentRegions, Part, PastRegions, Shape};
+pub use outcrop_track::Way;
+pub use regions::{LentRegions, Part, PartMut, PastRegions, Shape};
+pub use store::{Reached, Session, Store, StoreBuilder};
 pub use tape::{Lent, Past, Tape};

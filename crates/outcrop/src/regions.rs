@@ -13,15 +13,41 @@ use crate::{
 /// A named region to be saved.
 #[derive(Debug, Clone, Copy)]
 pub struct Part<'a> {
-    name: &'a str,
-    element: &'static str,
-    bytes: &'a [u8],
+    pub(crate) name: &'a str,
+    pub(crate) element: &'static str,
+    pub(crate) element_bytes: usize,
+    pub(crate) bytes: &'a [u8],
 }
 
 impl<'a> Part<'a> {
     /// `values` under `name`.
     pub fn new<T: IntoBytes + Immutable>(name: &'a str, values: &'a [T]) -> Self {
-        Self { name, element: type_name::<T>(), bytes: values.as_bytes() }
+        Self { name, element: type_name::<T>(), element_bytes: size_of::<T>(), bytes: values.as_bytes() }
+    }
+
+    /// One value under `name`.
+    pub fn one<T: IntoBytes + Immutable>(name: &'a str, value: &'a T) -> Self {
+        Self::new(name, std::slice::from_ref(value))
+    }
+}
+
+/// A named region to be restored.
+#[derive(Debug)]
+pub struct PartMut<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) element: &'static str,
+    pub(crate) bytes: &'a mut [u8],
+}
+
+impl<'a> PartMut<'a> {
+    /// The region `name`, to be put into `values`.
+    pub fn new<T: FromBytes + IntoBytes>(name: &'a str, values: &'a mut [T]) -> Self {
+        Self { name, element: type_name::<T>(), bytes: values.as_mut_bytes() }
+    }
+
+    /// The region `name`, to be put into one value.
+    pub fn one<T: FromBytes + IntoBytes>(name: &'a str, value: &'a mut T) -> Self {
+        Self::new(name, std::slice::from_mut(value))
     }
 }
 

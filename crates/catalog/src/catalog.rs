@@ -1,0 +1,155 @@
+//! Sessions and versions.
+
+use std::{collections::BTreeMap, path::Path, sync::Arc};
+
+use outcrop_format::{Manifest, RunId, check_session_name, parse_rank_name};
+use outcrop_layers::files::Files;
+
+use crate::{
+    Error, Reader, Result,
+    disk::PlainFiles,
+    listing::{Listed, Listing, list},
+};
+
+/// What is in a directory that survives.
+#[derive(Clone)]
+pub struct Catalog {
+    files: Arc<dyn Files>,
+}
+
+impl Catalog {
+    /// The catalog of a directory that is there.
+    pub fn open(path: &Path) -> Result<Self> {
+        let files =
+            PlainFiles::open(path).map_err(|source| Error::Open { path: path.display().to_string(), source })?;
+        Ok(Self::new(Arc::new(files)))
+    }
+
+    /// The catalog of these files.
+    pub fn new(files: Arc<dyn Files>) -> Self {
+        Self { files }
+    }
+
+    /// What it reads.
+    pub fn files(&self) -> &dyn Files {
+        &*self.files
+    }
+
+    /// The sessions, by name. What else is in the directory is not looked at.
+    pub fn sessions(&self) -> Result<Vec<String>> {
+        let is_session = |name: &String| {
+            let has_ranks = |names: Vec<String>| names.iter().any(|name| parse_rank_name(name).is_some());
+            check_session_name(name).is_ok() && self.files.list(name).is_ok_and(has_ranks)
+        };
+        let mut sessions = list(&*self.files, "")?;
+        sessions.retain(is_session);
+        sessions.sort_unstable();
+        Ok(sessions)
+    }
+
+    /// The versions of a session that there is anything of, ascending. Ranks that were saved by different runs are versions
+    /// of their own, even if they have the same number.
+    pub fn versions(&self, session: &str) -> Result<Vec<Version>> {
+        Ok(grouped(self.listing(session)?.manifests))
+    }
+
+    /// A version of a session that is complete: the one asked for, or the newest.
+    pub fn version(&self, session: &str, version: Option<u64>) -> Result<Version> {
+        let mut complete = self.versions(session)?;
+        complete.retain(Version::is_complete);
+        let known: Vec<_> = complete.iter().map(|complete| complete.version.to_string()).collect();
+        complete.retain(|complete| version.is_none_or(|version| version == complete.version));
+        complete.pop().ok_or_else(|| Error::NoVersion {
+            location: self.files.location(),
+            session: session.to_owned(),
+            version: version.map_or_else(|| "at all".to_owned(), |version| version.to_string()),
+            known,
+        })
+    }
+
+    /// Opens the part of a version that one rank has saved.
+    pub fn reader(&self, manifest: &Arc<Manifest>) -> Result<Reader> {
+        Reader::open(&*self.files, Arc::clone(manifest))
+    }
+
+    pub(crate) fn listing(&self, session: &str) -> Result<Listing> {
+        let known = self.sessions()?;
+        match known.iter().any(|known| known == session) {
+            true => Listing::read(&*self.files, session),
+            false => Err(Error::NoSession { location: self.files.location(), session: session.to_owned(), known }),
+        }
+    }
+}
+
+/// What there is of one version in one directory.
+#[derive(Debug, Clone)]
+pub struct Version {
+    /// Its number.
+    pub version: u64,
+    /// The run that saved it; unknown if no manifest can be read.
+    pub run: Option<RunId>,
+    /// How many ranks that run had; 0 if that is unknown.
+    pub ranks: u32,
+    /// The manifests, by rank.
+    pub manifests: BTreeMap<u32, Arc<Manifest>>,
+    /// What is wrong with those that cannot be read, by rank. They may belong to this run or to another one.
+    pub damaged: BTreeMap<u32, Arc<Error>>,
+}
+
+impl Version {
+    /// Whether all ranks have it, so that it can be restored.
+    pub fn is_complete(&self) -> bool {
+        self.run.is_some() && self.manifests.len() == self.ranks as usize
+    }
+
+    /// The bytes of all regions of all ranks.
+    pub fn full_bytes(&self) -> u64 {
+        self.manifests.values().map(|manifest| manifest.full_bytes()).fold(0, u64::saturating_add)
+    }
+
+    /// The bytes that it has added to the directory.
+    pub fn stored_bytes(&self) -> u64 {
+        self.manifests.values().map(|manifest| manifest.stored_bytes).fold(0, u64::saturating_add)
+    }
+
+    /// When its last rank was saved, in nanoseconds since 1970.
+    pub fn saved_at_unix_ns(&self) -> u64 {
+        self.manifests.values().map(|manifest| manifest.saved_at_unix_ns).max().unwrap_or(0)
+    }
+}
+
+/// Puts together what belongs to the same version of the same run.
+pub(crate) fn grouped(listed: Vec<Listed>) -> Vec<Version> {
+    let mut groups: BTreeMap<(u64, Option<(RunId, u32)>), Version> = BTreeMap::new();
+    let new =
+        |version, run, ranks| Version { version, run, ranks, manifests: BTreeMap::new(), damaged: BTreeMap::new() };
+    let mut damaged = Vec::new();
+    for listed in listed {
+        match listed.manifest {
+            Ok(manifest) => {
+                let (run, ranks) = (manifest.run, manifest.ranks);
+                let group = groups.entry((listed.version, Some((run, ranks))));
+                let group = group.or_insert_with(|| new(listed.version, Some(run), ranks));
+                group.manifests.insert(listed.rank, manifest);
+            }
+            Err(error) => damaged.push((listed.version, listed.rank, error)),
+        }
+    }
+    for (version, rank, error) in damaged {
+        let mut lacking = groups
+            .range_mut((version, None)..=(version, Some((RunId(u128::MAX), u32::MAX))))
+            .map(|(_, group)| group)
+            .filter(|group| group.run.is_none() || rank < group.ranks)
+            .peekable();
+        if lacking.peek().is_none() {
+            drop(lacking);
+            let group = groups.entry((version, None)).or_insert_with(|| new(version, None, 0));
+            group.damaged.insert(rank, error);
+            continue;
+        }
+        for group in lacking {
+            group.damaged.insert(rank, Arc::clone(&error));
+        }
+    }
+    groups.into_values().collect()
+}

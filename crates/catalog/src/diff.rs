@@ -1,0 +1,166 @@
+//! What changed between two versions.
+
+use crate::{Reader, Result, fetch::WINDOW_BYTES, reader::Mapped};
+
+/// What became of a region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// It is the same in both.
+    Same,
+    /// Its bytes or its length differ.
+    Changed,
+    /// Only the second version has it.
+    Added,
+    /// Only the first version has it.
+    Removed,
+}
+
+/// What became of one region.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RegionDiff {
+    /// Its name.
+    pub region: String,
+    /// What became of it.
+    pub change: Change,
+    /// Its length in the first version.
+    pub bytes_before: u64,
+    /// Its length in the second version.
+    pub bytes_after: u64,
+    /// How many blocks it has in the longer one.
+    pub blocks: u64,
+    /// How many of these differ, or are in one version only.
+    pub blocks_changed: u64,
+    /// The bytes of these blocks.
+    pub bytes_changed: u64,
+}
+
+/// Compares two versions region by region: by the hashes of their blocks if these were made in the same way, else by reading
+/// both; always by reading if `is_certain`, as two different blocks might have the same hash.
+///
+/// Bytes that were excluded from saving count as zero where a block is read, and a block that only one version has as changed.
+/// `progress` hears of every so many bytes that have been compared.
+pub fn diff(
+    before: &Reader,
+    after: &Reader,
+    is_certain: bool,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<Vec<RegionDiff>> {
+    let mut diffs = Vec::new();
+    for mapped in before.mapped() {
+        let name = &mapped.region.name;
+        diffs.push(match after.map(name) {
+            Err(_) => whole(mapped, Change::Removed),
+            Ok(other) if is_certain || !is_hashed_alike(before, mapped, after, other) => {
+                by_bytes(before, mapped, after, other, progress)?
+            }
+            Ok(other) => by_hashes(mapped, other, progress),
+        });
+    }
+    let is_new = |mapped: &Mapped<'_>| before.map(&mapped.region.name).is_err();
+    diffs.extend(after.mapped().filter(is_new).map(|mapped| whole(mapped, Change::Added)));
+    Ok(diffs)
+}
+
+/// A region that only one version has.
+fn whole(mapped: Mapped<'_>, change: Change) -> RegionDiff {
+    let blocks = mapped.region.blocks;
+    let is_before = change == Change::Removed;
+    RegionDiff {
+        region: mapped.region.name.clone(),
+        change,
+        bytes_before: if is_before { blocks.bytes() } else { 0 },
+        bytes_after: if is_before { 0 } else { blocks.bytes() },
+        blocks: blocks.count(),
+        blocks_changed: blocks.count(),
+        bytes_changed: blocks.bytes(),
+    }
+}
+
+fn is_hashed_alike(before: &Reader, a: Mapped<'_>, after: &Reader, b: Mapped<'_>) -> bool {
+    let kinds = |reader: &Reader, mapped: Mapped<'_>| -> Vec<_> {
+        mapped.segments.iter().map(|segment| reader.chain(segment.pack).hash_kind()).collect()
+    };
+    let mut all = kinds(before, a);
+    all.extend(kinds(after, b));
+    all.windows(2).all(|pair| pair[0] == pair[1]) && a.region.blocks.block_bytes() == b.region.blocks.block_bytes()
+}
+
+/// Counts what differs, block by block.
+struct Tally {
+    diff: RegionDiff,
+}
+
+impl Tally {
+    fn new(a: Mapped<'_>, b: Mapped<'_>) -> Self {
+        let (before, after) = (a.region.blocks, b.region.blocks);
+        let diff = RegionDiff {
+            region: b.region.name.clone(),
+            change: if before.bytes() == after.bytes() { Change::Same } else { Change::Changed },
+            bytes_before: before.bytes(),
+            bytes_after: after.bytes(),
+            blocks: before.bytes().max(after.bytes()).div_ceil(u64::from(after.block_bytes())),
+            blocks_changed: 0,
+            bytes_changed: 0,
+        };
+        Self { diff }
+    }
+
+    fn changed(&mut self, bytes: u64) {
+        self.diff.change = Change::Changed;
+        self.diff.blocks_changed += 1;
+        self.diff.bytes_changed += bytes;
+    }
+}
+
+fn by_hashes(a: Mapped<'_>, b: Mapped<'_>, progress: &(dyn Fn(u64) + Sync)) -> RegionDiff {
+    let mut tally = Tally::new(a, b);
+    let (blocks_a, blocks_b) = (a.region.blocks, b.region.blocks);
+    let mut places_a = a.places(0..u64::MAX).peekable();
+    let mut places_b = b.places(0..u64::MAX).peekable();
+    // A block that neither has was excluded from both.
+    while let Some(block) = places_a.peek().into_iter().chain(places_b.peek()).map(|place| place.0).min() {
+        let hash_a = places_a.next_if(|place| place.0 == block).map(|place| place.2.hash);
+        let hash_b = places_b.next_if(|place| place.0 == block).map(|place| place.2.hash);
+        if hash_a != hash_b || blocks_a.len(block) != blocks_b.len(block) {
+            tally.changed(blocks_a.len(block).max(blocks_b.len(block)).into());
+        }
+    }
+    progress(tally.diff.bytes_before.max(tally.diff.bytes_after));
+    tally.diff
+}
+
+fn by_bytes(
+    before: &Reader,
+    a: Mapped<'_>,
+    after: &Reader,
+    b: Mapped<'_>,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<RegionDiff> {
+    let mut tally = Tally::new(a, b);
+    let name = &b.region.name;
+    let end = tally.diff.bytes_before.max(tally.diff.bytes_after);
+    let block_bytes = b.region.blocks.block_bytes() as usize;
+    let window_bytes = WINDOW_BYTES.max(block_bytes as u64);
+    let mut at = 0;
+    let read = |reader: &Reader, bytes: u64, at: u64, window: &mut Vec<u8>| {
+        window.clear();
+        window.resize(bytes.saturating_sub(at).min(window_bytes) as usize, 0);
+        reader.read(name, at.min(bytes), window, &|_| {})
+    };
+    let (mut window_a, mut window_b) = (Vec::new(), Vec::new());
+    while at < end {
+        read(before, tally.diff.bytes_before, at, &mut window_a)?;
+        read(after, tally.diff.bytes_after, at, &mut window_b)?;
+        let bytes = window_a.len().max(window_b.len());
+        for start in (0..bytes).step_by(block_bytes) {
+            let part = |window: &'_ [u8]| start.min(window.len())..(start + block_bytes).min(window.len());
+            let (part_a, part_b) = (&window_a[part(&window_a)], &window_b[part(&window_b)]);
+            if part_a != part_b {
+                tally.changed(part_a.len().max(part_b.len()) as u64);
+            }
+        }
+        progress(bytes as u64);
+        at += bytes as u64;
+    }
+    Ok(tally.diff)
+}

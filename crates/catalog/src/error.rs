@@ -1,0 +1,135 @@
+//! What can go wrong when a store is read.
+
+use std::{io, ops::Range};
+
+/// The outcome of reading a store.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What failed, on what, and what can be done.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The directory cannot be opened.
+    #[error("cannot open the store {path}: {source}")]
+    Open {
+        /// The directory.
+        path: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file or directory of the store cannot be read, or not be removed.
+    #[error("cannot {attempt} {path}: {source}")]
+    Storage {
+        /// What was tried.
+        attempt: &'static str,
+        /// On which file.
+        path: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// There is no such session.
+    #[error("{location} has no session {session}; {}", there_is("sessions", known))]
+    NoSession {
+        /// The store.
+        location: String,
+        /// The session asked for.
+        session: String,
+        /// Those that are there.
+        known: Vec<String>,
+    },
+    /// There is no such version, or it is not complete.
+    #[error("{location} has no complete version {version} of {session}; {}", there_is("complete versions", known))]
+    NoVersion {
+        /// The store.
+        location: String,
+        /// The session.
+        session: String,
+        /// The version asked for, a number or `latest`.
+        version: String,
+        /// Those that are there and complete.
+        known: Vec<String>,
+    },
+    /// There is no such region.
+    #[error("version {version} of {session} has no region {region:?} on rank {rank}; {}", there_is("regions", known))]
+    NoRegion {
+        /// The session.
+        session: String,
+        /// The version.
+        version: u64,
+        /// The rank.
+        rank: u32,
+        /// The region asked for.
+        region: String,
+        /// Those that are there.
+        known: Vec<String>,
+    },
+    /// More was asked for than a region has.
+    #[error("bytes {} to {} of region {region:?} were asked for, which has {available} bytes", bytes.start, bytes.end)]
+    OutOfRange {
+        /// The region.
+        region: String,
+        /// The bytes asked for.
+        bytes: Range<u64>,
+        /// The bytes there are.
+        available: u64,
+    },
+    /// A file is not what was written.
+    #[error("{path} is damaged: {reason}")]
+    Damaged {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Bytes of a region came back changed, or not at all.
+    #[error(
+        "version {version} of {session} is damaged: rank {rank}, region {region:?}, bytes {} to {}: {reason}; restore an older \
+         version, or this one from another layer",
+        bytes.start,
+        bytes.end
+    )]
+    Lost {
+        /// The session.
+        session: String,
+        /// The version.
+        version: u64,
+        /// The rank.
+        rank: u32,
+        /// The region.
+        region: String,
+        /// Which of its bytes.
+        bytes: Range<u64>,
+        /// In which file what was found.
+        reason: String,
+    },
+    /// Somebody writes to the session.
+    #[error("rank {rank} of session {session} in {location} is in use by a running program; wait until it has ended")]
+    Held {
+        /// The store.
+        location: String,
+        /// The session.
+        session: String,
+        /// The rank.
+        rank: u32,
+    },
+}
+
+impl Error {
+    /// Whether bytes are not what they were, as opposed to a call that makes no sense or a medium that fails.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, Self::Damaged { .. } | Self::Lost { .. })
+    }
+}
+
+/// As in `the sessions are: a, b`.
+fn there_is(what: &str, names: &[String]) -> String {
+    /// A screen is not a listing.
+    const SHOWN_MAX: usize = 20;
+    match names.len() {
+        0 => format!("there are no {what}"),
+        count if count > SHOWN_MAX => {
+            format!("there are {count} {what}, the last ones are: {}", names[count - SHOWN_MAX..].join(", "))
+        }
+        _ => format!("the {what} are: {}", names.join(", ")),
+    }
+}

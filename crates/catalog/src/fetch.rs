@@ -1,0 +1,152 @@
+//! Reads stored blocks, many at a time, and lets none pass that is not what was saved.
+
+use std::{
+    ops::Range,
+    sync::Mutex,
+    thread::{self, available_parallelism},
+};
+
+use outcrop_format::{Decoder, Place, Stored};
+use outcrop_track::HashKind;
+
+use crate::{buffer::Buffer, pack::Pack};
+
+/// So much is worked on by one thread at a time, or one block if that is more.
+pub(crate) const WINDOW_BYTES: u64 = 8 << 20;
+/// Blocks that lie closer to each other than this are read together with what is between them: that takes less time than another
+/// read.
+const GAP_BYTES_MAX: u64 = 256 << 10;
+/// So much is read at once, unless a block is larger.
+const READ_BYTES_MAX: u64 = 4 << 20;
+/// More threads than this do not make a medium faster.
+const THREADS_MAX: usize = 8;
+
+/// A block that is to be read.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    /// What the caller knows it by.
+    pub(crate) tag: usize,
+    /// The file it lies in.
+    pub(crate) pack: &'a Pack,
+    pub(crate) place: Place,
+    pub(crate) hash_kind: HashKind,
+}
+
+/// The memory that one thread works with.
+#[derive(Default)]
+pub(crate) struct Fetcher {
+    buffer: Buffer,
+    plain: Vec<u8>,
+    decoder: Decoder,
+}
+
+impl Fetcher {
+    /// Reads blocks, and gives the bytes of each, or what is wrong with them, to `take`; in any order.
+    pub(crate) fn fetch(&mut self, wanted: &mut [Wanted<'_>], mut take: impl FnMut(usize, Result<&[u8], String>)) {
+        wanted.sort_unstable_by_key(|block| (block.pack.id, block.place.at));
+        let mut rest = &*wanted;
+        while let [first, ..] = rest {
+            let (count, range) = read_together(rest);
+            let (together, others) = rest.split_at(count);
+            rest = others;
+            match self.buffer.read(&*first.pack.file, range.clone()) {
+                Ok(bytes) => {
+                    for block in together {
+                        let stored = block.place.range();
+                        let stored = &bytes[(stored.start - range.start) as usize..(stored.end - range.start) as usize];
+                        take(block.tag, checked(&mut self.decoder, &mut self.plain, block, stored));
+                    }
+                }
+                Err(error) => {
+                    for block in together {
+                        take(block.tag, Err(format!("cannot be read: {error}")));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The first byte in `range` of a pack that is not zero, if there is one.
+    pub(crate) fn first_not_zero(&mut self, pack: &Pack, range: Range<u64>) -> Result<Option<u64>, String> {
+        let mut at = range.start;
+        while at < range.end {
+            let piece = at..range.end.min(at + READ_BYTES_MAX);
+            let bytes =
+                self.buffer.read(&*pack.file, piece.clone()).map_err(|error| format!("cannot be read: {error}"))?;
+            if let Some(found) = bytes.iter().position(|&byte| byte != 0) {
+                return Ok(Some(at + found as u64));
+            }
+            at = piece.end;
+        }
+        Ok(None)
+    }
+}
+
+/// How many of these blocks are read at once, and the bytes of the file that this takes.
+fn read_together(blocks: &[Wanted<'_>]) -> (usize, Range<u64>) {
+    let mut range = blocks[0].place.range();
+    let mut count = 1;
+    for block in &blocks[1..] {
+        let next = block.place.range();
+        let end = range.end.max(next.end);
+        let is_near = next.start <= range.end.saturating_add(GAP_BYTES_MAX);
+        if block.pack.id != blocks[0].pack.id || !is_near || end - range.start > READ_BYTES_MAX {
+            break;
+        }
+        range.end = end;
+        count += 1;
+    }
+    (count, range)
+}
+
+/// The plain bytes of a block, if they are those that were saved.
+fn checked<'a>(
+    decoder: &mut Decoder,
+    plain: &'a mut Vec<u8>,
+    block: &Wanted<'_>,
+    stored: &'a [u8],
+) -> Result<&'a [u8], String> {
+    let Place { coding, plain_bytes, hash, stored: Stored { check, .. }, .. } = block.place;
+    let bytes = if coding.is_raw() {
+        stored
+    } else {
+        plain.resize(plain_bytes as usize, 0);
+        decoder.decode(coding, check, stored, plain).map_err(|error| error.to_string())?;
+        plain
+    };
+    match block.hash_kind.hash(bytes) == hash {
+        true => Ok(bytes),
+        false => Err(format!("the {} hash of what is there is not the one of what was saved", block.hash_kind)),
+    }
+}
+
+/// Hands out `work`, of at most `items_max` items, to some threads until there is none left.
+pub(crate) fn share<W: Send>(
+    work: impl Iterator<Item = W> + Send,
+    items_max: u64,
+    each: impl Fn(&mut Fetcher, W) + Sync,
+) {
+    // Two at least, so that one can read while the other checks.
+    let threads = available_parallelism().map_or(2, usize::from).clamp(2, THREADS_MAX).min(items_max.max(1) as usize);
+    let work = Mutex::new(work);
+    let serve = || {
+        let mut fetcher = Fetcher::default();
+        while let Some(item) = next(&work) {
+            each(&mut fetcher, item);
+        }
+    };
+    if threads == 1 {
+        return serve();
+    }
+    thread::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(serve);
+        }
+        serve();
+    });
+}
+
+/// The next piece of work; none either if another thread has panicked while it took one.
+fn next<W>(work: &Mutex<impl Iterator<Item = W>>) -> Option<W> {
+    work.lock().ok()?.next()
+}

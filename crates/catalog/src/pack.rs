@@ -1,0 +1,110 @@
+//! A pack that is open: its header and, if needed, its index, both checked.
+
+use std::{collections::BTreeMap, io, sync::Arc};
+
+use outcrop_format::{HashKind, Index, ManifestPack, PAGE_BYTES, PackHeader, PackId, pack_name, rank_name};
+use outcrop_layers::files::{File, Files};
+
+use crate::{Error, Result, buffer::Buffer};
+
+/// An open pack.
+pub(crate) struct Pack {
+    pub(crate) id: PackId,
+    /// Its file, for messages.
+    pub(crate) path: String,
+    pub(crate) file: Arc<dyn File>,
+    pub(crate) header: PackHeader,
+    index: Option<Index>,
+}
+
+/// Where the file of a pack is in its store.
+pub(crate) fn file_name(session: &str, id: PackId) -> String {
+    format!("{session}/{}/{}", rank_name(id.rank), pack_name(id.number))
+}
+
+/// A file that cannot be read: damaged if it is not what it should be, else whatever the medium says.
+pub(crate) fn unreadable(path: String, source: io::Error) -> Error {
+    use io::ErrorKind::{InvalidData, IsADirectory, NotADirectory, NotFound, UnexpectedEof};
+    match source.kind() {
+        NotFound => Error::Damaged { path, reason: "it is missing".to_owned() },
+        UnexpectedEof => Error::Damaged { path, reason: "it is cut off".to_owned() },
+        InvalidData | IsADirectory | NotADirectory => Error::Damaged { path, reason: source.to_string() },
+        _ => Error::Storage { attempt: "read", path, source },
+    }
+}
+
+impl Pack {
+    /// Opens a pack and checks everything but what it holds.
+    pub(crate) fn open(files: &dyn Files, session: &str, id: PackId, with_index: bool) -> Result<Self> {
+        let name = file_name(session, id);
+        let path = format!("{}/{name}", files.location());
+        let failed = |source| unreadable(path.clone(), source);
+        let damaged = |reason: String| Error::Damaged { path: path.clone(), reason };
+        let file = files.open(&name).map_err(failed)?;
+        let file_bytes = file.bytes().map_err(failed)?;
+        if file_bytes < PAGE_BYTES as u64 {
+            return Err(damaged(format!("it is cut off: {file_bytes} bytes are less than its header")));
+        }
+        let mut page = [0; PAGE_BYTES];
+        file.read_at(0, &mut page).map_err(failed)?;
+        let header = PackHeader::decode(&page).map_err(|error| damaged(error.to_string()))?;
+        if header.origin().id != id {
+            return Err(damaged(format!("it says that it is {}", header.origin().id)));
+        }
+        if header.file_bytes() != file_bytes {
+            let reason = format!("it is {file_bytes} bytes long, and should be {}", header.file_bytes());
+            return Err(damaged(reason));
+        }
+        let index = if with_index {
+            let mut buffer = Buffer::default();
+            let bytes = buffer.read(&*file, header.index_range()).map_err(failed)?;
+            Some(header.decode_index(bytes).map_err(|error| damaged(error.to_string()))?)
+        } else {
+            None
+        };
+        Ok(Self { id, path, file, header, index })
+    }
+
+    /// That it is the pack which a manifest names.
+    pub(crate) fn check_named(&self, named: &ManifestPack) -> Result<()> {
+        if (self.header.file_bytes(), self.header.index_check()) == (named.file_bytes, named.index_check) {
+            return Ok(());
+        }
+        let reason = "it is not the pack that the manifest means: its index is another one".to_owned();
+        Err(Error::Damaged { path: self.path.clone(), reason })
+    }
+
+    pub(crate) fn index(&self) -> Option<&Index> {
+        self.index.as_ref()
+    }
+
+    /// How its blocks are hashed.
+    pub(crate) fn hash_kind(&self) -> outcrop_track::HashKind {
+        match self.header.origin().hash_kind {
+            HashKind::Xxh3 => outcrop_track::HashKind::Xxh3,
+            HashKind::Blake3 => outcrop_track::HashKind::Blake3,
+            HashKind::Md5 => outcrop_track::HashKind::Md5,
+        }
+    }
+}
+
+/// Packs that are open, for versions that are looked at one after the other and share most of theirs.
+#[derive(Default)]
+pub(crate) struct OpenPacks(BTreeMap<PackId, Arc<Pack>>);
+
+impl OpenPacks {
+    /// A pack, opened now unless it is open.
+    pub(crate) fn get(&mut self, files: &dyn Files, session: &str, id: PackId, with_index: bool) -> Result<Arc<Pack>> {
+        if let Some(pack) = self.0.get(&id).filter(|pack| pack.index.is_some() || !with_index) {
+            return Ok(Arc::clone(pack));
+        }
+        let pack = Arc::new(Pack::open(files, session, id, with_index)?);
+        self.0.insert(id, Arc::clone(&pack));
+        Ok(pack)
+    }
+
+    /// Closes all but these, so that no more are open than one version needs.
+    pub(crate) fn keep(&mut self, is_kept: impl Fn(PackId) -> bool) {
+        self.0.retain(|&id, _| is_kept(id));
+    }
+}

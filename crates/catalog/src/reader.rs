@@ -1,0 +1,406 @@
+//! Puts a version together from its packs.
+
+use std::{
+    collections::BTreeMap,
+    mem,
+    ops::Range,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use outcrop_format::{Blocks, HashKind, IndexRegion, Manifest, ManifestRegion, PackId, Place};
+use outcrop_layers::files::Files;
+
+use crate::{
+    Error, Result,
+    fetch::{self, Fetcher, WINDOW_BYTES, Wanted},
+    pack::{OpenPacks, Pack},
+};
+
+/// One version of one rank, ready to be read.
+pub struct Reader {
+    manifest: Arc<Manifest>,
+    /// All that the manifest names.
+    packs: BTreeMap<PackId, Arc<Pack>>,
+    /// Those in whose indexes blocks are looked up, newest first.
+    chain: Vec<Arc<Pack>>,
+    /// For each region of the manifest: which pack of the chain says where which blocks are. Ascending.
+    maps: Vec<Vec<Segment>>,
+}
+
+/// Blocks that the same pack of the chain says the place of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Segment {
+    pub(crate) blocks: Range<u64>,
+    /// Its place in the chain.
+    pub(crate) pack: usize,
+}
+
+/// One of the regions of a version, and where its blocks are.
+#[derive(Clone, Copy)]
+pub(crate) struct Mapped<'a> {
+    reader: &'a Reader,
+    pub(crate) region: &'a ManifestRegion,
+    pub(crate) segments: &'a [Segment],
+}
+
+impl Reader {
+    /// Opens the packs that a manifest names, and finds the place of every block. No block is read yet.
+    pub fn open(files: &dyn Files, manifest: Arc<Manifest>) -> Result<Self> {
+        Self::open_with(files, manifest, &mut OpenPacks::default())
+    }
+
+    /// As `open`, with packs that may be open already.
+    pub(crate) fn open_with(files: &dyn Files, manifest: Arc<Manifest>, open: &mut OpenPacks) -> Result<Self> {
+        open.keep(|id| manifest.packs.iter().any(|named| named.id == id));
+        let mut packs = BTreeMap::new();
+        let mut chain = Vec::new();
+        for named in &manifest.packs {
+            let pack = open.get(files, &manifest.session, named.id, !named.is_borrowed)?;
+            pack.check_named(named)?;
+            if !named.is_borrowed {
+                chain.push(Arc::clone(&pack));
+            }
+            packs.insert(named.id, pack);
+        }
+        let mut reader = Self { manifest, packs, chain, maps: Vec::new() };
+        for region in &reader.manifest.regions {
+            let segments = reader.segments(region);
+            reader.maps.push(segments);
+        }
+        for mapped in reader.mapped() {
+            mapped.check()?;
+        }
+        Ok(reader)
+    }
+
+    /// What it reads.
+    pub fn manifest(&self) -> &Arc<Manifest> {
+        &self.manifest
+    }
+
+    /// Fills `into` with the bytes of a region from byte `at` on, each of them compared with its hash. Bytes that were excluded
+    /// from saving stay as they are. After an error, `into` holds anything.
+    ///
+    /// `progress` hears of every so many bytes that are done, from several threads.
+    pub fn read(&self, region: &str, at: u64, into: &mut [u8], progress: &(dyn Fn(u64) + Sync)) -> Result<()> {
+        let mapped = self.map(region)?;
+        let blocks = mapped.region.blocks;
+        let end = at.saturating_add(into.len() as u64);
+        if end > blocks.bytes() {
+            return Err(Error::OutOfRange { region: region.to_owned(), bytes: at..end, available: blocks.bytes() });
+        }
+        let failure = Mutex::new(None);
+        let has_failed = || failure.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        let windows = Windows { blocks, at, rest: into };
+        let count = windows.count_max();
+        fetch::share(windows.take_while(|_| !has_failed()), count, |fetcher, (at, window)| {
+            let bytes = window.len() as u64;
+            match mapped.read_window(fetcher, at, window) {
+                Ok(()) => progress(bytes),
+                Err(error) => *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error),
+            }
+        });
+        failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+    }
+
+    /// All bytes of a region; those that were excluded from saving are zero.
+    pub fn read_region(&self, region: &str) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; self.map(region)?.region.blocks.bytes() as usize];
+        self.read(region, 0, &mut bytes, &|_| {})?;
+        Ok(bytes)
+    }
+
+    /// The blocks of a region that have been saved, in ascending order: where they are and how they were hashed.
+    pub fn places(&self, region: &str) -> Result<impl Iterator<Item = (u64, HashKind, Place)>> {
+        Ok(self.map(region)?.places(0..u64::MAX).map(|(block, through, place)| {
+            let hash_kind = through.header.origin().hash_kind;
+            (block, hash_kind, place)
+        }))
+    }
+
+    pub(crate) fn mapped(&self) -> impl Iterator<Item = Mapped<'_>> {
+        let regions = self.manifest.regions.iter().zip(&self.maps);
+        regions.map(|(region, segments)| Mapped { reader: self, region, segments })
+    }
+
+    pub(crate) fn map(&self, region: &str) -> Result<Mapped<'_>> {
+        self.mapped().find(|mapped| mapped.region.name == region).ok_or_else(|| Error::NoRegion {
+            session: self.manifest.session.clone(),
+            version: self.manifest.version,
+            rank: self.manifest.rank,
+            region: region.to_owned(),
+            known: self.manifest.regions.iter().map(|region| region.name.clone()).collect(),
+        })
+    }
+
+    pub(crate) fn chain(&self, pack: usize) -> &Pack {
+        &self.chain[pack]
+    }
+
+    /// Which pack says where which blocks of a region are: for each block the newest that has it.
+    fn segments(&self, region: &ManifestRegion) -> Vec<Segment> {
+        let mut segments = Vec::new();
+        for (nth, pack) in self.chain.iter().enumerate() {
+            if let Some(listed) = pack.index().and_then(|index| index.region(&region.name)) {
+                overlay(&mut segments, usable(listed, region.blocks), nth);
+            }
+        }
+        segments
+    }
+}
+
+/// The ranges of blocks that a pack has of a region as it is in a version: the region may have had another length when the pack
+/// was made, and then only blocks that are whole in both are the same blocks.
+fn usable(listed: &IndexRegion, blocks: Blocks) -> impl Iterator<Item = Range<u64>> {
+    let theirs = listed.blocks();
+    let whole = |blocks: Blocks| blocks.bytes() / u64::from(blocks.block_bytes());
+    let end = if theirs.block_bytes() != blocks.block_bytes() {
+        0
+    } else if theirs == blocks {
+        blocks.count()
+    } else {
+        whole(theirs).min(whole(blocks))
+    };
+    listed
+        .extents()
+        .map(move |extent| extent.first_block..extent.blocks().end.min(end))
+        .filter(|range| !range.is_empty())
+}
+
+/// Adds those parts of `ranges`, which are ascending, that no segment has yet.
+fn overlay(segments: &mut Vec<Segment>, ranges: impl Iterator<Item = Range<u64>>, pack: usize) {
+    let mut added: Vec<Segment> = Vec::new();
+    let mut add = |blocks: Range<u64>| match added.last_mut() {
+        Some(last) if last.blocks.end == blocks.start => last.blocks.end = blocks.end,
+        _ => added.push(Segment { blocks, pack }),
+    };
+    let mut next = 0;
+    for range in ranges {
+        let mut from = range.start;
+        while let Some(known) = segments.get(next).filter(|known| known.blocks.start < range.end) {
+            if from < known.blocks.start {
+                add(from..known.blocks.start);
+            }
+            from = from.max(known.blocks.end);
+            if known.blocks.end > range.end {
+                break;
+            }
+            next += 1;
+        }
+        if from < range.end {
+            add(from..range.end);
+        }
+    }
+    segments.append(&mut added);
+    // Stable, because that is fast for two sorted lists, one after the other.
+    segments.sort_by_key(|segment| segment.blocks.start);
+}
+
+impl<'a> Mapped<'a> {
+    /// The blocks in `range` that have been saved, ascending: the pack that says where each is, and what it says.
+    pub(crate) fn places(self, range: Range<u64>) -> impl Iterator<Item = (u64, &'a Pack, Place)> {
+        let first = self.segments.partition_point(|segment| segment.blocks.end <= range.start);
+        let segments = self.segments[first..].iter().take_while(move |segment| segment.blocks.start < range.end);
+        segments.flat_map(move |segment| {
+            let pack = self.reader.chain(segment.pack);
+            let listed = pack.index().and_then(|index| index.region(&self.region.name));
+            let blocks = segment.blocks.start.max(range.start)..segment.blocks.end.min(range.end);
+            blocks.filter_map(move |block| Some((block, pack, listed?.find(block)?)))
+        })
+    }
+
+    /// That every block which was saved has a place, inside a pack that the manifest names.
+    fn check(self) -> Result<()> {
+        let blocks = self.region.blocks;
+        let mut from = 0;
+        let end = Segment { blocks: blocks.count()..blocks.count(), pack: 0 };
+        for segment in self.segments.iter().chain([&end]) {
+            if from < segment.blocks.start {
+                let bytes = blocks.range_of(from..segment.blocks.start);
+                let is_excluded = |range: &Range<u64>| range.start <= bytes.start && bytes.end <= range.end;
+                if !self.region.excluded.iter().any(is_excluded) {
+                    return Err(self.lost(bytes, "no pack of the manifest has them".to_owned()));
+                }
+            }
+            from = segment.blocks.end;
+        }
+        (0..self.reader.chain.len()).try_for_each(|pack| self.check_borrowed(pack))
+    }
+
+    /// That what a pack of the chain says to lie in other packs can lie there. What lies in itself was checked with its index.
+    fn check_borrowed(self, pack: usize) -> Result<()> {
+        let through = self.reader.chain(pack);
+        let Some(listed) = through.index().and_then(|index| index.region(&self.region.name)) else { return Ok(()) };
+        let extents: Vec<_> = listed.extents().filter(|extent| extent.pack != through.id).collect();
+        for segment in self.segments.iter().filter(|segment| segment.pack == pack) {
+            let first = extents.partition_point(|extent| extent.blocks().end <= segment.blocks.start);
+            for extent in extents[first..].iter().take_while(|extent| extent.first_block < segment.blocks.end) {
+                let shared = extent.first_block.max(segment.blocks.start)..extent.blocks().end.min(segment.blocks.end);
+                let Some(last) = listed.find(shared.end - 1) else { continue };
+                let reason = match self.reader.packs.get(&extent.pack) {
+                    None => "which the manifest does not name",
+                    Some(pack) if last.range().end > pack.header.payload_range().end => "where no blocks are",
+                    Some(_) => continue,
+                };
+                let reason = format!("{} says that they are in {}, {reason}", through.path, extent.pack);
+                return Err(self.lost(self.region.blocks.range_of(shared), reason));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the part of the region that begins at byte `at` and is as long as `window`.
+    fn read_window(self, fetcher: &mut Fetcher, at: u64, window: &mut [u8]) -> Result<()> {
+        let blocks = self.region.blocks;
+        let bytes = at..at + window.len() as u64;
+        let mut numbers = Vec::new();
+        let mut wanted = Vec::new();
+        for (block, through, place) in self.places(blocks.touching(bytes.clone())) {
+            let pack = self.holder(through, &place);
+            wanted.push(Wanted { tag: numbers.len(), pack, place, hash_kind: through.hash_kind() });
+            numbers.push((block, pack, place));
+        }
+        let mut result = Ok(());
+        fetcher.fetch(&mut wanted, |tag, outcome| {
+            let (block, pack, place) = numbers[tag];
+            let range = blocks.range(block);
+            match outcome {
+                Ok(plain) => {
+                    for part in without(range.start.max(bytes.start)..range.end.min(bytes.end), &self.region.excluded) {
+                        let from = &plain[(part.start - range.start) as usize..(part.end - range.start) as usize];
+                        window[(part.start - at) as usize..(part.end - at) as usize].copy_from_slice(from);
+                    }
+                }
+                Err(problem) => {
+                    let Range { start, end } = place.range();
+                    result = Err(self.lost(range, format!("{}, bytes {start} to {end}: {problem}", pack.path)));
+                }
+            }
+        });
+        result
+    }
+
+    /// The pack in whose file a block lies.
+    pub(crate) fn holder(self, through: &'a Pack, place: &Place) -> &'a Pack {
+        // Every place was checked when the reader was opened.
+        self.reader.packs.get(&place.pack).map_or(through, |pack| pack)
+    }
+
+    fn lost(self, bytes: Range<u64>, reason: String) -> Error {
+        let manifest = &self.reader.manifest;
+        Error::Lost {
+            session: manifest.session.clone(),
+            version: manifest.version,
+            rank: manifest.rank,
+            region: self.region.name.clone(),
+            bytes,
+            reason,
+        }
+    }
+}
+
+/// What is left of `bytes` without the ranges of `excluded`, which are ascending.
+fn without(bytes: Range<u64>, excluded: &[Range<u64>]) -> impl Iterator<Item = Range<u64>> {
+    let first = excluded.partition_point(|range| range.end <= bytes.start);
+    let mut holes = excluded[first..].iter();
+    let mut from = bytes.start;
+    std::iter::from_fn(move || {
+        while from < bytes.end {
+            let hole = holes.next().filter(|hole| hole.start < bytes.end);
+            let part = from..hole.map_or(bytes.end, |hole| hole.start);
+            from = hole.map_or(bytes.end, |hole| hole.end);
+            if !part.is_empty() {
+                return Some(part);
+            }
+        }
+        None
+    })
+}
+
+/// Cuts the memory that is to be filled into parts for the threads, at the borders of blocks.
+struct Windows<'a> {
+    blocks: Blocks,
+    at: u64,
+    rest: &'a mut [u8],
+}
+
+impl Windows<'_> {
+    fn count_max(&self) -> u64 {
+        (self.rest.len() as u64).div_ceil(WINDOW_BYTES)
+    }
+}
+
+impl<'a> Iterator for Windows<'a> {
+    type Item = (u64, &'a mut [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let end = (self.at + WINDOW_BYTES).next_multiple_of(u64::from(self.blocks.block_bytes()));
+        let count = (end - self.at).min(self.rest.len() as u64) as usize;
+        let (window, rest) = mem::take(&mut self.rest).split_at_mut(count);
+        let at = mem::replace(&mut self.at, end);
+        self.rest = rest;
+        Some((at, window))
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::single_range_in_vec_init, reason = "a list of one range is what is meant")]
+mod tests {
+    use super::*;
+
+    fn overlaid(layers: &[&[Range<u64>]]) -> Vec<(Range<u64>, usize)> {
+        let mut segments = Vec::new();
+        for (pack, ranges) in layers.iter().enumerate() {
+            overlay(&mut segments, ranges.iter().cloned(), pack);
+        }
+        segments.into_iter().map(|segment| (segment.blocks, segment.pack)).collect()
+    }
+
+    #[test]
+    fn the_first_pack_that_has_a_block_has_it() {
+        assert_eq!(overlaid(&[&[2..4, 6..7], &[0..8]]), [(0..2, 1), (2..4, 0), (4..6, 1), (6..7, 0), (7..8, 1)]);
+        assert_eq!(overlaid(&[&[0..9], &[0..9]]), [(0..9, 0)]);
+        assert_eq!(overlaid(&[&[0..2, 2..4], &[], &[3..5]]), [(0..4, 0), (4..5, 2)]);
+        assert_eq!(overlaid(&[&[3..9], &[0..1, 2..4, 5..6, 8..12]]), [(0..1, 1), (2..3, 1), (3..9, 0), (9..12, 1)]);
+    }
+
+    #[test]
+    fn any_chain_is_like_looking_at_one_block_after_the_other() {
+        let mut random = fastrand::Rng::with_seed(7);
+        for _ in 0..2000 {
+            let packs: Vec<Vec<Range<u64>>> = (0..random.usize(1..6))
+                .map(|_| {
+                    let mut from = 0;
+                    let mut ranges = Vec::new();
+                    while from < 30 {
+                        let start = from + random.u64(0..6);
+                        let end = start + random.u64(1..6);
+                        ranges.push(start..end);
+                        from = end;
+                    }
+                    ranges
+                })
+                .collect();
+            let layers: Vec<_> = packs.iter().map(Vec::as_slice).collect();
+            let found = overlaid(&layers);
+            for block in 0..50 {
+                let expected = packs.iter().position(|ranges| ranges.iter().any(|range| range.contains(&block)));
+                let actual: Vec<_> = found.iter().filter(|(range, _)| range.contains(&block)).collect();
+                assert!(actual.len() <= 1);
+                assert_eq!(actual.first().map(|(_, pack)| *pack), expected, "block {block} of {packs:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn excluded_parts_are_left_out() {
+        let parts = |bytes, excluded: &[Range<u64>]| without(bytes, excluded).collect::<Vec<_>>();
+        assert_eq!(parts(10..20, &[]), [10..20]);
+        assert_eq!(parts(10..20, &[0..5, 12..13, 18..30]), [10..12, 13..18]);
+        assert_eq!(parts(10..20, &[0..11, 19..20, 40..50]), [11..19]);
+        assert_eq!(parts(10..20, &[5..25]), []);
+    }
+}

@@ -1,0 +1,112 @@
+//! Takes out versions, and what nobody needs any more.
+
+use std::collections::BTreeSet;
+
+use outcrop_format::{LOCK_NAME, PackId, rank_name};
+use outcrop_layers::files::{FileLock, Files};
+
+use crate::{Catalog, Error, Result, catalog::grouped, listing::Listing, pack::file_name};
+
+/// What is to be removed from a session.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Removal {
+    /// The versions of which all manifests go.
+    pub versions: Vec<u64>,
+    /// The manifests: files, by their names in the store.
+    pub manifests: Vec<String>,
+    /// The packs that no manifest names once those are gone.
+    pub packs: Vec<String>,
+    /// Files that were being written when their program ended.
+    pub drafts: Vec<String>,
+    /// The length of all these packs.
+    pub bytes: u64,
+}
+
+impl Removal {
+    /// What has to go for these versions to be gone, and what crashed programs have left: drafts, packs that no manifest names,
+    /// and versions that are not complete although a newer one is. Fails if a manifest cannot be read, because it is not
+    /// known then which packs are needed.
+    ///
+    /// Only right while nobody writes to the session: see [`lock_session`].
+    pub fn plan(catalog: &Catalog, session: &str, dropped: &[u64]) -> Result<Self> {
+        let files = catalog.files();
+        let Listing { manifests, packs, drafts, .. } = catalog.listing(session)?;
+        let mut named = Vec::new();
+        for listed in &manifests {
+            match &listed.manifest {
+                Ok(manifest) => named.push((listed.version, listed.name.clone(), manifest.clone())),
+                Err(error) => {
+                    let path = format!("{}/{}", files.location(), listed.name);
+                    let reason = format!(
+                        "{error}; nothing was removed, as it is not known which packs it needs: restore the file from another \
+                         layer, or remove it by hand to give this version up"
+                    );
+                    return Err(Error::Damaged { path, reason });
+                }
+            }
+        }
+        let versions = grouped(manifests);
+        let complete: BTreeSet<_> =
+            versions.iter().filter(|group| group.is_complete()).map(|group| group.version).collect();
+        let is_left_over = |version: &u64| !complete.contains(version) && complete.last() > Some(version);
+        let is_gone = |version: &u64| dropped.contains(version) || is_left_over(version);
+        let gone: BTreeSet<_> = versions.iter().map(|group| group.version).filter(is_gone).collect();
+        let mut removal = Self { versions: gone.iter().copied().collect(), drafts, ..Self::default() };
+        let mut needed: BTreeSet<PackId> = BTreeSet::new();
+        for (version, name, manifest) in named {
+            match gone.contains(&version) {
+                true => removal.manifests.push(name),
+                false => needed.extend(manifest.packs.iter().map(|pack| pack.id)),
+            }
+        }
+        for id in packs.into_iter().filter(|id| !needed.contains(id)) {
+            let name = file_name(session, id);
+            // It goes whatever it is; what cannot be opened counts for nothing.
+            removal.bytes += files.open(&name).and_then(|file| file.bytes()).unwrap_or(0);
+            removal.packs.push(name);
+        }
+        Ok(removal)
+    }
+
+    /// Whether there is nothing to remove.
+    pub fn is_empty(&self) -> bool {
+        self.manifests.is_empty() && self.packs.is_empty() && self.drafts.is_empty()
+    }
+
+    /// Removes it: manifests first, and only when they are gone for good what they named, so that after a crash in the middle
+    /// nothing is missing from any version that is left.
+    pub fn carry_out(&self, files: &dyn Files) -> Result<()> {
+        remove_all(files, self.manifests.iter())?;
+        remove_all(files, self.packs.iter().chain(&self.drafts))
+    }
+}
+
+/// Removes files so that they stay removed.
+fn remove_all<'a>(files: &dyn Files, names: impl Iterator<Item = &'a String>) -> Result<()> {
+    let path = |name: &str| format!("{}/{name}", files.location());
+    let mut dirs = BTreeSet::new();
+    for name in names {
+        files.remove(name).map_err(|source| Error::Storage { attempt: "remove", path: path(name), source })?;
+        dirs.extend(name.rsplit_once('/').map(|(dir, _)| dir));
+    }
+    for dir in dirs {
+        files.sync_dir(dir).map_err(|source| Error::Storage { attempt: "sync", path: path(dir), source })?;
+    }
+    Ok(())
+}
+
+/// Takes the locks of all ranks of a session, so that nobody writes to it until they are dropped. Fails if somebody does now.
+pub fn lock_session(catalog: &Catalog, session: &str) -> Result<Vec<FileLock>> {
+    let files = catalog.files();
+    let mut locks = Vec::new();
+    for rank in catalog.listing(session)?.ranks {
+        let name = format!("{session}/{}/{LOCK_NAME}", rank_name(rank));
+        let lock = files.lock(&name).map_err(|source| {
+            let path = format!("{}/{name}", files.location());
+            Error::Storage { attempt: "lock", path, source }
+        })?;
+        let held = || Error::Held { location: files.location(), session: session.to_owned(), rank };
+        locks.push(lock.ok_or_else(held)?);
+    }
+    Ok(locks)
+}

@@ -1,0 +1,377 @@
+//! Looks at every byte of a store, and says what it harms if one is not as it was written.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use outcrop_format::{Manifest, PackId, Place, RunId};
+
+use crate::{
+    Catalog, Error, Reader, Result,
+    catalog::grouped,
+    fetch::{self, Fetcher, WINDOW_BYTES, Wanted},
+    listing::{Listed, Listing},
+    pack::{OpenPacks, Pack, file_name},
+};
+
+/// What was looked at, and what was found.
+#[derive(Debug, Default)]
+pub struct Verified {
+    /// How many manifests.
+    pub manifests: u64,
+    /// How many packs.
+    pub packs: u64,
+    /// The length of these packs.
+    pub bytes: u64,
+    /// Everything that is not as it should be.
+    pub findings: Vec<Finding>,
+}
+
+impl Verified {
+    /// Whether anything is damaged.
+    pub fn has_damage(&self) -> bool {
+        self.findings.iter().any(|finding| finding.kind == FindingKind::Damage)
+    }
+}
+
+/// Something that is not as it should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// What kind of thing.
+    pub kind: FindingKind,
+    /// The file, by its name in the store.
+    pub file: String,
+    /// Which bytes of it; all if nothing is said.
+    pub bytes: Option<Range<u64>>,
+    /// What is wrong.
+    pub problem: String,
+    /// The parts of versions that cannot be restored because of it.
+    pub harms: Vec<Harm>,
+}
+
+/// The kinds of findings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FindingKind {
+    /// Bytes are not what was written.
+    Damage,
+    /// A version that not all ranks have: its program crashed, or is still at it.
+    Incomplete,
+    /// What a crashed program has left behind, or a running one has not finished: of no use to anybody else.
+    Garbage,
+    /// Not from a store.
+    Foreign,
+}
+
+/// A part of a version that is not there any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Harm {
+    /// The version.
+    pub version: u64,
+    /// The run that saved it, if that can be told.
+    pub run: Option<RunId>,
+    /// The rank.
+    pub rank: u32,
+    /// The region, and its bytes; all of them if nothing is said.
+    pub region: Option<(String, Range<u64>)>,
+}
+
+/// A block that is not what was saved.
+struct BadBlock {
+    /// The pack whose index says where it is.
+    through: PackId,
+    region: String,
+    block: u64,
+    place: Place,
+    problem: String,
+}
+
+/// Looks at every byte of the manifests and packs of all sessions, or of one, or of one of its versions; changes nothing.
+///
+/// `progress` hears of every so many bytes that are done, and of how many there are, from several threads.
+pub fn verify(
+    catalog: &Catalog,
+    session: Option<&str>,
+    version: Option<u64>,
+    progress: &(dyn Fn(u64, u64) + Sync),
+) -> Result<Verified> {
+    let sessions = session.map_or_else(|| catalog.sessions(), |session| Ok(vec![session.to_owned()]))?;
+    let mut checks = Vec::new();
+    for session in sessions {
+        checks.push(SessionCheck::new(catalog, session, version)?);
+    }
+    let total = checks.iter().map(SessionCheck::bytes).sum();
+    let mut verified = Verified::default();
+    for check in checks {
+        check.run(&|done| progress(done, total), &mut verified)?;
+    }
+    Ok(verified)
+}
+
+/// The verification of one session.
+struct SessionCheck<'a> {
+    catalog: &'a Catalog,
+    session: String,
+    listing: Listing,
+    /// Only this one.
+    version: Option<u64>,
+    /// The packs that manifests name, how long they are, and which manifests do.
+    needed: BTreeMap<PackId, (u64, Vec<Arc<Manifest>>)>,
+}
+
+impl<'a> SessionCheck<'a> {
+    fn new(catalog: &'a Catalog, session: String, version: Option<u64>) -> Result<Self> {
+        let listing = catalog.listing(&session)?;
+        let mut check = Self { catalog, session, listing, version, needed: BTreeMap::new() };
+        if version.is_some() && check.selected().next().is_none() {
+            // It says which there are.
+            catalog.version(&check.session, version)?;
+        }
+        let mut needed = BTreeMap::new();
+        for manifest in check.selected().filter_map(|listed| listed.manifest.as_ref().ok()) {
+            for pack in &manifest.packs {
+                let (_, users) = needed.entry(pack.id).or_insert((pack.file_bytes, Vec::new()));
+                users.push(Arc::clone(manifest));
+            }
+        }
+        check.needed = needed;
+        Ok(check)
+    }
+
+    fn selected(&self) -> impl Iterator<Item = &Listed> {
+        self.listing.manifests.iter().filter(|listed| self.version.is_none_or(|version| version == listed.version))
+    }
+
+    fn bytes(&self) -> u64 {
+        self.needed.values().map(|(bytes, _)| *bytes).fold(0, u64::saturating_add)
+    }
+
+    fn run(self, progress: &(dyn Fn(u64) + Sync), verified: &mut Verified) -> Result<()> {
+        let mut findings = Vec::new();
+        let mut bad_blocks = Vec::new();
+        let mut bad_packs = BTreeSet::new();
+        for (&id, (bytes, users)) in &self.needed {
+            match Pack::open(self.catalog.files(), &self.session, id, true) {
+                Ok(pack) => self.check_pack(&pack, users, progress, &mut findings, &mut bad_blocks),
+                Err(error) => {
+                    bad_packs.insert(id);
+                    let harms = users.iter().map(|manifest| whole(manifest)).collect();
+                    findings.push(damage(file_name(&self.session, id), None, error.to_string(), harms));
+                    progress(*bytes);
+                }
+            }
+            verified.packs += 1;
+            verified.bytes += bytes;
+        }
+        let mut bad = BadBlocks::new(&self.session, bad_blocks);
+        let mut open = OpenPacks::default();
+        for listed in self.selected() {
+            verified.manifests += 1;
+            match &listed.manifest {
+                Ok(manifest) if manifest.packs.iter().any(|pack| bad_packs.contains(&pack.id)) => {}
+                Ok(manifest) => match Reader::open_with(self.catalog.files(), Arc::clone(manifest), &mut open) {
+                    Ok(reader) => bad.add_harms(&reader),
+                    Err(error) => findings.push(unreadable(listed, manifest, &error)),
+                },
+                Err(error) => {
+                    let harm = Harm { version: listed.version, run: None, rank: listed.rank, region: None };
+                    findings.push(damage(listed.name.clone(), None, error.to_string(), vec![harm]));
+                }
+            }
+        }
+        findings.append(&mut bad.into_findings());
+        findings.append(&mut self.other_findings());
+        findings.sort_by(|a, b| {
+            (&a.file, a.bytes.as_ref().map(|bytes| bytes.start))
+                .cmp(&(&b.file, b.bytes.as_ref().map(|bytes| bytes.start)))
+        });
+        verified.findings.append(&mut findings);
+        Ok(())
+    }
+
+    /// Looks at all blocks of a pack, and at what lies between them.
+    fn check_pack(
+        &self,
+        pack: &Pack,
+        users: &[Arc<Manifest>],
+        progress: &(dyn Fn(u64) + Sync),
+        findings: &mut Vec<Finding>,
+        bad: &mut Vec<BadBlock>,
+    ) {
+        let Some(index) = pack.index() else { return };
+        // Blocks in packs that nobody names any more are not needed by anybody either.
+        let borrowed: BTreeMap<_, _> = users
+            .iter()
+            .flat_map(|manifest| &manifest.packs)
+            .filter(|named| named.id != pack.id)
+            .filter_map(|named| Pack::open(self.catalog.files(), &self.session, named.id, false).ok())
+            .map(|pack| (pack.id, pack))
+            .collect();
+        let places = index
+            .regions()
+            .iter()
+            .flat_map(|region| region.places().map(move |(block, place)| (region.name(), block, place)));
+        let mut wanted = places.filter_map(|(region, block, place)| {
+            let holder = if place.pack == pack.id { pack } else { borrowed.get(&place.pack)? };
+            (place.range().end <= holder.header.payload_range().end).then_some((region, block, place, holder))
+        });
+        let mut windows = std::iter::from_fn(|| {
+            let mut window = Vec::new();
+            let mut bytes = 0;
+            while bytes < WINDOW_BYTES {
+                let Some(block) = wanted.next() else { break };
+                bytes += u64::from(block.2.stored.bytes);
+                window.push(block);
+            }
+            (!window.is_empty()).then_some(window)
+        });
+        let found = Mutex::new(Vec::new());
+        let payload = pack.header.payload_range();
+        fetch::share(&mut windows, (payload.end - payload.start).div_ceil(WINDOW_BYTES), |fetcher, window| {
+            let mut blocks: Vec<_> = window
+                .iter()
+                .enumerate()
+                .map(|(tag, &(_, _, place, holder))| Wanted { tag, pack: holder, place, hash_kind: pack.hash_kind() })
+                .collect();
+            let mut done = 0;
+            fetcher.fetch(&mut blocks, |tag, outcome| {
+                let (region, block, place, _) = window[tag];
+                done += u64::from(place.stored.bytes);
+                if let Err(problem) = outcome {
+                    let bad = BadBlock { through: pack.id, region: region.to_owned(), block, place, problem };
+                    found.lock().unwrap_or_else(PoisonError::into_inner).push(bad);
+                }
+            });
+            progress(done);
+        });
+        bad.append(&mut found.into_inner().unwrap_or_else(PoisonError::into_inner));
+        let mut fetcher = Fetcher::default();
+        for range in pack.header.zero_ranges(index) {
+            let problem = match fetcher.first_not_zero(pack, range.clone()) {
+                Ok(None) => continue,
+                Ok(Some(at)) => format!("byte {at} belongs to nothing, and is not zero; no version needs it"),
+                Err(problem) => problem,
+            };
+            findings.push(damage(file_name(&self.session, pack.id), Some(range), problem, Vec::new()));
+        }
+    }
+
+    /// What is not damaged, but not in order either. Only for a whole session.
+    fn other_findings(self) -> Vec<Finding> {
+        if self.version.is_some() {
+            return Vec::new();
+        }
+        let plain = |kind, file, problem: &str| Finding {
+            kind,
+            file,
+            bytes: None,
+            problem: problem.to_owned(),
+            harms: Vec::new(),
+        };
+        let mut findings = Vec::new();
+        for id in self.listing.packs.iter().filter(|id| !self.needed.contains_key(id)) {
+            let file = file_name(&self.session, *id);
+            findings.push(plain(FindingKind::Garbage, file, "no manifest that can be read names this pack"));
+        }
+        for file in self.listing.drafts {
+            findings.push(plain(FindingKind::Garbage, file, "a file that was not finished"));
+        }
+        for file in self.listing.foreign {
+            findings.push(plain(FindingKind::Foreign, file, "not from a store"));
+        }
+        for group in grouped(self.listing.manifests) {
+            if group.run.is_some() && !group.is_complete() {
+                let count = group.manifests.len();
+                let problem =
+                    format!("version {} is not complete: {count} of {} ranks have it", group.version, group.ranks);
+                findings.push(plain(FindingKind::Incomplete, self.session.clone(), &problem));
+            }
+        }
+        findings
+    }
+}
+
+fn damage(file: String, bytes: Option<Range<u64>>, problem: String, harms: Vec<Harm>) -> Finding {
+    Finding { kind: FindingKind::Damage, file, bytes, problem, harms }
+}
+
+/// That nothing is left of what a rank has saved in a version.
+fn whole(manifest: &Manifest) -> Harm {
+    Harm { version: manifest.version, run: Some(manifest.run), rank: manifest.rank, region: None }
+}
+
+/// A version that cannot be put together although all its packs are there.
+fn unreadable(listed: &Listed, manifest: &Manifest, error: &Error) -> Finding {
+    let region = match error {
+        Error::Lost { region, bytes, .. } => Some((region.clone(), bytes.clone())),
+        _ => None,
+    };
+    damage(listed.name.clone(), None, error.to_string(), vec![Harm { region, ..whole(manifest) }])
+}
+
+/// All blocks that are not what was saved: what is said about them, and where they are looked up.
+struct BadBlocks {
+    findings: Vec<Finding>,
+    /// By the pack whose index says where they are, their region and number: the finding.
+    places: BTreeMap<(PackId, String), BTreeMap<u64, usize>>,
+}
+
+impl BadBlocks {
+    /// Blocks that follow each other in their region and in their file are one finding.
+    fn new(session: &str, mut blocks: Vec<BadBlock>) -> Self {
+        blocks.sort_by(|a, b| (a.through, &a.region, a.block).cmp(&(b.through, &b.region, b.block)));
+        let mut bad = Self { findings: Vec::new(), places: BTreeMap::new() };
+        let mut last: Option<(PackId, String, u64)> = None;
+        for BadBlock { through, region, block, place, problem } in blocks {
+            let file = file_name(session, place.pack);
+            let stored = place.range();
+            let is_next = last
+                .take()
+                .is_some_and(|(pack, name, before)| pack == through && name == region && before + 1 == block);
+            let before = bad.findings.last_mut().filter(|finding| is_next && finding.file == file);
+            match before.and_then(|finding| finding.bytes.as_mut()).filter(|bytes| bytes.end == stored.start) {
+                Some(bytes) => bytes.end = stored.end,
+                None => bad.findings.push(damage(file, Some(stored), problem, Vec::new())),
+            }
+            last = Some((through, region.clone(), block));
+            bad.places.entry((through, region)).or_default().insert(block, bad.findings.len() - 1);
+        }
+        bad
+    }
+
+    /// Notes what of this version cannot be read because of them.
+    fn add_harms(&mut self, reader: &Reader) {
+        let manifest = reader.manifest();
+        for mapped in reader.mapped() {
+            for segment in mapped.segments {
+                let key = (reader.chain(segment.pack).id, mapped.region.name.clone());
+                let Some(blocks) = self.places.get(&key) else { continue };
+                for (&block, &finding) in blocks.range(segment.blocks.clone()) {
+                    let bytes = mapped.region.blocks.range(block);
+                    let harms = &mut self.findings[finding].harms;
+                    let is_same = |harm: &&mut Harm| (harm.version, harm.rank) == (manifest.version, manifest.rank);
+                    match harms.last_mut().filter(is_same).and_then(|harm| harm.region.as_mut()) {
+                        Some((name, before)) if *name == key.1 && before.end == bytes.start => before.end = bytes.end,
+                        _ => harms.push(Harm { region: Some((key.1.clone(), bytes)), ..whole(manifest) }),
+                    }
+                }
+            }
+        }
+    }
+
+    /// The findings, those on the same bytes put together: blocks of several packs may share them.
+    fn into_findings(self) -> Vec<Finding> {
+        let mut together: BTreeMap<(String, u64, u64), Finding> = BTreeMap::new();
+        for mut finding in self.findings {
+            let bytes = finding.bytes.clone().unwrap_or_default();
+            match together.get_mut(&(finding.file.clone(), bytes.start, bytes.end)) {
+                Some(same) => same.harms.append(&mut finding.harms),
+                None => {
+                    together.insert((finding.file.clone(), bytes.start, bytes.end), finding);
+                }
+            }
+        }
+        together.into_values().collect()
+    }
+}

@@ -1,0 +1,19 @@
+//! What can go wrong with the name of an image.
+
+/// The outcome of a call.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What failed, on what, and what can be done.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The text names no image.
+    #[error("`{0}` names no image; a name is what a failed check prints, such as 17/subset-2f/90ab12cd")]
+    NotAnId(String),
+    /// The image belongs to another log.
+    #[error("image {0} belongs to another log than this one; record the very same operations in the same order")]
+    OtherLog(String),
+    /// The log has no such image.
+    #[error("this log has no image {0}: its position or the operations that it names are beyond the end")]
+    NoSuchImage(String),
+}

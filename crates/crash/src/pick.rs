@@ -1,0 +1,136 @@
+//! Which of the operations that were not durable happened all the same: names of images.
+
+use std::{fmt, str::FromStr};
+
+use fastrand::Rng;
+
+use crate::error::Error;
+
+/// The name of an image: where in which log the crash came, and what became of the operations that were not durable then.
+///
+/// Its text can be parsed again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ImageId {
+    /// Steps before the crash.
+    pub(crate) position: usize,
+    pub(crate) pick: Pick,
+    /// Tells the log from others.
+    pub(crate) log: u32,
+}
+
+/// A choice among the operations that were not durable, in the order of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Pick {
+    /// Nothing of them happened.
+    None,
+    /// All of them happened.
+    All,
+    /// Those happened whose bit is set.
+    Subset(u32),
+    /// This one alone happened.
+    Only(usize),
+    /// All but this one happened.
+    Except(usize),
+    /// Chance decides, also about writes of which only a part happened.
+    Chance(u64),
+}
+
+/// What became of one operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// Nothing of it happened.
+    Lost,
+    /// All of it happened.
+    Whole,
+    /// Some of its sectors happened; the seed says which.
+    Torn(u64),
+}
+
+impl Pick {
+    /// As many operations as a subset can have.
+    pub(crate) const SUBSET_MAX: usize = 20;
+
+    /// Whether it speaks of no more operations than there are.
+    pub(crate) fn fits(self, operations: usize) -> bool {
+        match self {
+            Self::None | Self::All | Self::Chance(_) => true,
+            Self::Subset(mask) => operations <= Self::SUBSET_MAX && mask >> operations == 0,
+            Self::Only(index) | Self::Except(index) => index < operations,
+        }
+    }
+
+    /// The fates of operations of which each can be torn or not.
+    pub(crate) fn fates(self, can_be_torn: impl Iterator<Item = bool>) -> Vec<Fate> {
+        match self {
+            Self::None => choose(can_be_torn, |_| false),
+            Self::All => choose(can_be_torn, |_| true),
+            Self::Subset(mask) => choose(can_be_torn, |index| mask >> index & 1 == 1),
+            Self::Only(alone) => choose(can_be_torn, |index| index == alone),
+            Self::Except(missing) => choose(can_be_torn, |index| index != missing),
+            Self::Chance(seed) => by_chance(can_be_torn, seed),
+        }
+    }
+}
+
+fn choose(operations: impl Iterator, happened: impl Fn(usize) -> bool) -> Vec<Fate> {
+    let fate = |(index, _)| if happened(index) { Fate::Whole } else { Fate::Lost };
+    operations.enumerate().map(fate).collect()
+}
+
+fn by_chance(can_be_torn: impl Iterator<Item = bool>, seed: u64) -> Vec<Fate> {
+    let mut random = Rng::with_seed(seed);
+    // Crashes that lose nearly nothing or nearly all find other faults than those that lose half.
+    let happens_eighths = [1, 4, 7, 8][random.usize(..4)];
+    let torn_eighths = [1, 4, 8][random.usize(..3)];
+    // What has lost its name does not show what became of its bytes.
+    let keeps_names = random.bool();
+    let fate = |can_be_torn| {
+        if random.u32(..8) >= happens_eighths && (can_be_torn || !keeps_names) {
+            Fate::Lost
+        } else if can_be_torn && random.u32(..8) < torn_eighths {
+            Fate::Torn(random.u64(..))
+        } else {
+            Fate::Whole
+        }
+    };
+    can_be_torn.map(fate).collect()
+}
+
+impl fmt::Display for ImageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/", self.position)?;
+        match self.pick {
+            Pick::None => write!(f, "none")?,
+            Pick::All => write!(f, "all")?,
+            Pick::Subset(mask) => write!(f, "subset-{mask:x}")?,
+            Pick::Only(index) => write!(f, "only-{index}")?,
+            Pick::Except(index) => write!(f, "except-{index}")?,
+            Pick::Chance(seed) => write!(f, "chance-{seed:x}")?,
+        }
+        write!(f, "/{:08x}", self.log)
+    }
+}
+
+impl FromStr for ImageId {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let parse = || {
+            let mut parts = text.trim().split('/');
+            let position = parts.next()?.parse().ok()?;
+            let pick = parts.next()?;
+            let pick = match pick.split_once('-').unwrap_or((pick, "")) {
+                ("none", "") => Pick::None,
+                ("all", "") => Pick::All,
+                ("subset", mask) => Pick::Subset(u32::from_str_radix(mask, 16).ok()?),
+                ("only", index) => Pick::Only(index.parse().ok()?),
+                ("except", index) => Pick::Except(index.parse().ok()?),
+                ("chance", seed) => Pick::Chance(u64::from_str_radix(seed, 16).ok()?),
+                _ => return None,
+            };
+            let log = u32::from_str_radix(parts.next()?, 16).ok()?;
+            parts.next().is_none().then_some(Self { position, pick, log })
+        };
+        parse().ok_or_else(|| Error::NotAnId(text.to_owned()))
+    }
+}

@@ -1,0 +1,54 @@
+//! Puts the bytes of elements together by their place in the element: of numbers that are alike, those are alike.
+
+/// Writes to `into` first the first bytes of all elements of `width` bytes, then the second ones, and so on; what is left after
+/// the last whole element follows as it is. Both are equally long.
+pub(super) fn shuffle(plain: &[u8], width: usize, into: &mut [u8]) {
+    let count = plain.len() / width;
+    let (planes, rest) = into.split_at_mut(count * width);
+    for (place, plane) in planes.chunks_exact_mut(count.max(1)).enumerate() {
+        for (byte, element) in plane.iter_mut().zip(plain.chunks_exact(width)) {
+            *byte = element[place];
+        }
+    }
+    rest.copy_from_slice(&plain[count * width..]);
+}
+
+/// Undoes [`shuffle`].
+pub(super) fn unshuffle(shuffled: &[u8], width: usize, into: &mut [u8]) {
+    let count = shuffled.len() / width;
+    let (planes, rest) = shuffled.split_at(count * width);
+    for (place, plane) in planes.chunks_exact(count.max(1)).enumerate() {
+        for (byte, element) in plane.iter().zip(into.chunks_exact_mut(width)) {
+            element[place] = *byte;
+        }
+    }
+    into[count * width..].copy_from_slice(rest);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_of_one_place_come_together_and_go_back() {
+        let plain = b"aA1bB2cC3xy";
+        let mut shuffled = [0; 11];
+        shuffle(plain, 3, &mut shuffled);
+        assert_eq!(&shuffled, b"abcABC123xy");
+        let mut back = [0; 11];
+        unshuffle(&shuffled, 3, &mut back);
+        assert_eq!(&back, plain);
+    }
+
+    #[test]
+    fn fewer_bytes_than_an_element_stay_as_they_are() {
+        for length in 0..8 {
+            let plain = &b"abcdefgh"[..length];
+            let mut shuffled = vec![0; length];
+            shuffle(plain, 8, &mut shuffled);
+            assert_eq!(shuffled, plain);
+            unshuffle(plain, 8, &mut shuffled);
+            assert_eq!(shuffled, plain);
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Reads a structure from front to back, and knows where it is.
+
+use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+
+use crate::error::{Error, Problem, Result, Structure};
+
+pub(crate) struct Cursor<'a> {
+    structure: Structure,
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    pub(crate) fn new(structure: Structure, bytes: &'a [u8]) -> Self {
+        Self { structure, bytes, at: 0 }
+    }
+
+    /// Where the next byte is.
+    pub(crate) fn at(&self) -> u64 {
+        self.at as u64
+    }
+
+    /// The next `count` bytes.
+    fn take(&mut self, count: u64) -> Result<&'a [u8]> {
+        let available = self.bytes.len() - self.at;
+        if count > available as u64 {
+            let (structure, at) = (self.structure, self.at());
+            return Err(Error::Short { structure, at, needed: count, available: available as u64 });
+        }
+        let taken = &self.bytes[self.at..self.at + count as usize];
+        self.at += count as usize;
+        Ok(taken)
+    }
+
+    /// The next `count` values. Nothing is copied, so that a large count costs nothing.
+    pub(crate) fn slice<T>(&mut self, count: u64) -> Result<&'a [T]>
+    where
+        T: FromBytes + Immutable + KnownLayout + Unaligned,
+    {
+        let taken = self.take(count.saturating_mul(size_of::<T>() as u64))?;
+        <[T]>::ref_from_bytes(taken).map_err(|_| self.wrong("its length fits no number of entries"))
+    }
+
+    /// The next value.
+    pub(crate) fn value<T>(&mut self) -> Result<&'a T>
+    where
+        T: FromBytes + Immutable + KnownLayout + Unaligned,
+    {
+        Ok(&self.slice(1)?[0])
+    }
+
+    /// The next `count` bytes as text.
+    pub(crate) fn text(&mut self, count: u64) -> Result<&'a str> {
+        let at = self.at();
+        let taken = self.take(count)?;
+        std::str::from_utf8(taken).map_err(|_| self.wrong_at(at, "a name that is not UTF-8"))
+    }
+
+    /// That nothing follows.
+    pub(crate) fn end(&self) -> Result<()> {
+        let rest = self.bytes.len() - self.at;
+        if rest == 0 { Ok(()) } else { Err(self.wrong(format!("{rest} bytes follow where it should end"))) }
+    }
+
+    /// An error at the next byte.
+    pub(crate) fn wrong(&self, problem: impl Into<Problem>) -> Error {
+        self.wrong_at(self.at(), problem)
+    }
+
+    /// An error at byte `at`.
+    pub(crate) fn wrong_at(&self, at: u64, problem: impl Into<Problem>) -> Error {
+        Error::Wrong { structure: self.structure, at, problem: problem.into() }
+    }
+}
+
+/// The magic and the number of the format, with which every file begins.
+pub(crate) fn check_start(structure: Structure, expected: [u8; 8], bytes: &[u8]) -> Result<()> {
+    let mut cursor = Cursor::new(structure, bytes);
+    let found = *cursor.value::<[u8; 8]>()?;
+    if found != expected {
+        return Err(Error::Magic { structure, found, expected });
+    }
+    match cursor.value::<zerocopy::little_endian::U32>()?.get() {
+        crate::FORMAT => Ok(()),
+        found => Err(Error::Format { structure, found }),
+    }
+}

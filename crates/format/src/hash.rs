@@ -1,0 +1,72 @@
+//! Hashes of blocks, checksums of structures, and the number of a run.
+
+use std::fmt;
+
+use twox_hash::{XxHash3_64, XxHash3_128};
+
+/// 16 bytes of a block's hash.
+pub type Hash = [u8; 16];
+
+/// How blocks are hashed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum HashKind {
+    /// XXH3 with 128 bits, the most significant byte first.
+    #[default]
+    Xxh3,
+    /// The first 128 bits of BLAKE3.
+    Blake3,
+    /// MD5.
+    Md5,
+}
+
+impl HashKind {
+    /// The number that stands for it in a file.
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Xxh3 => 1,
+            Self::Blake3 => 2,
+            Self::Md5 => 3,
+        }
+    }
+
+    /// The kind that a number stands for.
+    pub const fn from_code(code: u8) -> Option<Self> {
+        match code {
+            1 => Some(Self::Xxh3),
+            2 => Some(Self::Blake3),
+            3 => Some(Self::Md5),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for HashKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Xxh3 => "xxh3-128",
+            Self::Blake3 => "blake3-128",
+            Self::Md5 => "md5",
+        })
+    }
+}
+
+/// The random number that all ranks of one run share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RunId(pub u128);
+
+impl fmt::Display for RunId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// The checksum of a header, an index or a manifest.
+pub(crate) fn checksum(bytes: &[u8]) -> u128 {
+    XxHash3_128::oneshot(bytes)
+}
+
+/// The checksum of the stored bytes of one coded block. Short, because the block's hash is compared as well: this one is only
+/// there to find changes that decoding would forgive.
+pub(crate) fn short_checksum(bytes: &[u8]) -> u32 {
+    XxHash3_64::oneshot(bytes) as u32
+}

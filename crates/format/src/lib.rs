@@ -1,0 +1,55 @@
+//! The bytes of checkpoints that survive: packs, manifests, the names of their files, and blocks that are stored in fewer bytes.
+//!
+//! Bytes in, bytes out: no files, no threads, no clock. Whatever bytes a decoder is given, it returns a value or an error, and never
+//! takes more memory than a small multiple of what it was given. `docs/format.md` describes every byte.
+//!
+//! ```
+//! use outcrop_format::{Blocks, Coding, Extent, HashKind, Index, IndexRegion, PackHeader, PackId, PackOrigin, RunId, PAGE_BYTES};
+//!
+//! // A pack with one block of 256 bytes, in memory that is large enough for all of it.
+//! let id = PackId { rank: 0, number: 7 };
+//! let origin = PackOrigin { run: RunId(1), id, version: 42, hash_kind: HashKind::Xxh3 };
+//! let mut file = vec![0; 3 * PAGE_BYTES];
+//! file[PAGE_BYTES..PAGE_BYTES + 256].fill(9);
+//! let mut region = IndexRegion::new("field", Blocks::new(256, 256)?)?;
+//! region.push(Extent { first_block: 0, count: 1, pack: id, at: PAGE_BYTES as u64, coding: Coding::RAW }, &[[0; 16]], &[])?;
+//! let sealed = PackHeader::seal(origin, 256, &Index::new(vec![region])?, &mut file)?;
+//!
+//! let header = PackHeader::decode(&file)?;
+//! assert_eq!(header, sealed);
+//! let range = header.index_range();
+//! let index = header.decode_index(&file[range.start as usize..range.end as usize])?;
+//! assert_eq!(index.region("field").unwrap().find(0).unwrap().at, 4096);
+//! # Ok::<(), outcrop_format::Error>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod blocks;
+mod coding;
+mod cursor;
+mod error;
+mod hash;
+mod index;
+mod manifest;
+mod names;
+mod pack;
+
+pub use blocks::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Blocks, REGION_BYTES_MAX};
+pub use coding::{Coding, CodingKind, Decoder, Encoder, Stored, Trial, pays};
+pub use error::{Error, Result, Structure};
+pub use hash::{Hash, HashKind, RunId};
+pub use index::{Extent, Index, IndexRegion, IndexSize, Place};
+pub use manifest::{EXCLUDED_MAX, MANIFEST_BYTES_MAX, Manifest, ManifestPack, ManifestRegion, PACKS_MAX, RANKS_MAX};
+pub use names::{
+    ELEMENT_NAME_BYTES_MAX, LOCK_NAME, REGION_NAME_BYTES_MAX, SESSION_NAME_BYTES_MAX, check_region_name,
+    check_session_name, draft_name, pack_name, parse_draft_name, parse_pack_name, parse_rank_name, parse_version_name,
+    rank_name, version_name,
+};
+pub use pack::{FILE_BYTES_MAX, INDEX_BYTES_MAX, PAGE_BYTES, PackHeader, PackId, PackOrigin};
+
+/// The number of the format that is written and read. A file of another one is refused.
+pub const FORMAT: u32 = 1;
+
+/// So many regions at most in one version of one rank.
+pub const REGIONS_MAX: usize = 65_536;

@@ -1,0 +1,152 @@
+//! One function per decoder, for the fuzz targets and for the test that runs over their corpus: whatever the bytes, there is a
+//! value or an error, and what was read is written again as the same bytes. Each says whether there was a value.
+
+use outcrop_format::{
+    Coding, CodingKind, Decoder, Encoder, Error, HashKind, Index, IndexRegion, Manifest, PAGE_BYTES, PackHeader,
+    PackId, PackOrigin, RunId, Structure, check_region_name, check_session_name, draft_name, pack_name,
+    parse_draft_name, parse_pack_name, parse_rank_name, parse_version_name, rank_name, version_name,
+};
+use twox_hash::{XxHash3_64, XxHash3_128};
+
+/// A decoder, and what is checked of it.
+#[allow(dead_code, reason = "a fuzz target has one of them only")]
+pub(crate) type Check = fn(&[u8]) -> bool;
+
+/// The decoders by the names of their fuzz targets.
+#[allow(dead_code, reason = "a fuzz target has one of them only")]
+pub(crate) const ALL: [(&str, Check); 5] =
+    [("header", header), ("index", index), ("manifest", manifest), ("names", names), ("block", block)];
+
+/// A pack's header: as it is, and as if its checksum were right, so that what lies behind the checksum is reached.
+pub(crate) fn header(bytes: &[u8]) -> bool {
+    check_header(bytes);
+    let mut page = [0; PAGE_BYTES];
+    let (checked, check) = page.split_at_mut(PAGE_BYTES - 16);
+    let count = bytes.len().min(checked.len());
+    checked[..count].copy_from_slice(&bytes[..count]);
+    check.copy_from_slice(&XxHash3_128::oneshot(checked).to_le_bytes());
+    check_header(&page)
+}
+
+fn check_header(bytes: &[u8]) -> bool {
+    let Ok(header) = PackHeader::decode(bytes) else { return false };
+    assert_eq!(header.encode(), bytes[..PAGE_BYTES]);
+    assert!(header.payload_range().end <= header.index_range().start);
+    assert!(header.index_range().end <= header.file_bytes());
+    assert!(header.file_bytes().is_multiple_of(PAGE_BYTES as u64));
+    true
+}
+
+/// A pack's index, with a header that fits.
+pub(crate) fn index(bytes: &[u8]) -> bool {
+    const PAYLOAD_BYTES: u64 = 1 << 20;
+    let id = PackId { rank: 0, number: 7 };
+    let origin = PackOrigin { run: RunId(1), id, version: 42, hash_kind: HashKind::Xxh3 };
+    let header = PackHeader::new(origin, PAYLOAD_BYTES, PAGE_BYTES as u64 + PAYLOAD_BYTES, bytes).unwrap();
+    let Ok(index) = header.decode_index(bytes) else { return false };
+    assert_eq!(index.encode().unwrap(), bytes);
+    assert_eq!(index.size().bytes(), bytes.len() as u64);
+    for region in index.regions() {
+        assert_eq!(index.region(region.name()), Some(region));
+        check_places(region, &header);
+    }
+    check_zeros(&header, &index);
+    true
+}
+
+fn check_places(region: &IndexRegion, header: &PackHeader) {
+    assert_eq!(region.places().count(), region.block_count());
+    let blocks = region.blocks();
+    let mut free_from = 0;
+    for (block, place) in region.places() {
+        assert_eq!(region.find(block), Some(place));
+        assert!((free_from..blocks.count()).contains(&block));
+        assert!((1..=place.plain_bytes).contains(&place.stored.bytes));
+        assert_eq!(place.plain_bytes, blocks.len(block));
+        if place.pack == header.origin().id {
+            assert!(header.payload_range().start <= place.at && place.range().end <= header.payload_range().end);
+        }
+        free_from = block + 1;
+    }
+    assert_eq!(region.find(blocks.count()), None);
+    assert_eq!(region.find(u64::MAX), None);
+}
+
+fn check_zeros(header: &PackHeader, index: &Index) {
+    let mut free_from = PAGE_BYTES as u64;
+    for range in header.zero_ranges(index) {
+        assert!(free_from <= range.start && range.start < range.end && range.end <= header.file_bytes());
+        free_from = range.end;
+    }
+}
+
+/// A manifest: as it is, and with a checksum that is right.
+pub(crate) fn manifest(bytes: &[u8]) -> bool {
+    check_manifest(bytes);
+    let mut whole = bytes.to_vec();
+    whole.extend_from_slice(&XxHash3_128::oneshot(bytes).to_le_bytes());
+    check_manifest(&whole)
+}
+
+fn check_manifest(bytes: &[u8]) -> bool {
+    let Ok(manifest) = Manifest::decode(bytes) else { return false };
+    assert_eq!(manifest.encode().unwrap(), bytes);
+    assert!(!manifest.to_string().is_empty());
+    assert!(manifest.rank < manifest.ranks);
+    for region in &manifest.regions {
+        assert_eq!(manifest.region(&region.name), Some(region));
+        for range in &region.excluded {
+            let block = range.start / u64::from(region.blocks.block_bytes());
+            let bytes = region.blocks.range(block);
+            assert_eq!(region.is_excluded(block), range.start <= bytes.start && bytes.end <= range.end);
+        }
+    }
+    true
+}
+
+/// Names: one that means something is the only one that means it.
+pub(crate) fn names(bytes: &[u8]) -> bool {
+    let name = &*String::from_utf8_lossy(bytes);
+    let meanings = [
+        parse_pack_name(name).map(pack_name),
+        parse_version_name(name).map(version_name),
+        parse_rank_name(name).map(rank_name),
+        parse_draft_name(name).map(draft_name),
+    ];
+    assert!(meanings.iter().flatten().count() <= 1);
+    assert!(meanings.iter().flatten().all(|written| written == name));
+    if check_session_name(name).is_ok() {
+        assert!(!name.starts_with('.') && !name.contains(['/', '\0']) && (1..=128).contains(&name.len()));
+    }
+    if check_region_name(name).is_ok() {
+        assert!(!name.contains(['/', '\0']) && name.len() <= 240);
+    }
+    meanings.iter().any(Option::is_some)
+}
+
+/// A coded block: the coding, the shuffle, the length of the block divided by 16, and what is stored. And the other way round:
+/// what is stored, as a block.
+pub(crate) fn block(bytes: &[u8]) -> bool {
+    let [kind, shuffle, length, stored @ ..] = bytes else { return false };
+    let kind = [CodingKind::Raw, CodingKind::Lz4, CodingKind::Zstd][usize::from(*kind) % 3];
+    let coding = Coding::new(kind, *shuffle);
+    let mut decoder = Decoder::new();
+    // The bytes around the block must stay as they are; the middle is it.
+    let length = usize::from(*length) * 16;
+    let mut memory = vec![0xa5; length + 128];
+    let check = XxHash3_64::oneshot(stored) as u32;
+    let decoded = decoder.decode(coding, check, stored, &mut memory[64..64 + length]);
+    assert!(memory[..64].iter().chain(&memory[64 + length..]).all(|&byte| byte == 0xa5));
+    assert!(decoded.is_ok() || stored.len() != length);
+    if !coding.is_raw() {
+        let changed = decoder.decode(coding, !check, stored, &mut memory[64..64 + length]);
+        assert!(matches!(changed, Err(Error::Changed { structure: Structure::Block, .. })));
+    }
+
+    let mut coded = vec![0; stored.len()];
+    let coded_as = Encoder::new(coding, 1).unwrap().encode(stored, &mut coded).unwrap();
+    let mut plain = vec![0; stored.len()];
+    decoder.decode(coding, coded_as.check, &coded[..coded_as.bytes as usize], &mut plain).unwrap();
+    assert_eq!(plain, stored);
+    decoded.is_ok()
+}

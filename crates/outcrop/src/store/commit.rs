@@ -1,0 +1,188 @@
+//! The committer: makes versions visible, layer by layer, and removes what nobody needs any more.
+//!
+//! A version is visible on a layer when its manifest has its name there, and that happens only when every pack that it lists is
+//! durable there. What is removed goes in the opposite order: first the manifest, durably, then packs that no manifest lists.
+
+mod ledger;
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        mpsc::{Receiver, RecvTimeoutError, Sender},
+    },
+    time::Duration,
+};
+
+pub(crate) use ledger::{Draft, LayerLedger, Ledger, failure, now_unix_ns, rank_dir};
+use outcrop_engine::{Arrival, Handle};
+use outcrop_format::ManifestPack;
+use outcrop_layers::files::FileLock;
+
+use super::{Shared, pack::Job, state::SessionCore};
+use crate::Result;
+
+/// While other ranks have not said that they have a version, they are listened to so often.
+const LISTEN: Duration = Duration::from_millis(5);
+
+/// What the committer is told.
+pub(crate) enum Note {
+    /// A session has been opened.
+    Opened(Box<Ledger>),
+    /// The engine is about to be given a pack under this key.
+    Pack(Arc<SessionCore>, u64, ManifestPack),
+    /// A version is packed.
+    Draft(Box<Draft>),
+    /// Packs have become others: the numbers of the old ones, and the new ones, newest first.
+    Merged(Arc<SessionCore>, Vec<u64>, Vec<ManifestPack>),
+    /// A pack has reached a layer, or could not.
+    Arrived(Arrival),
+    /// Versions above this one are to be forgotten; answered when that is durable.
+    Rewind(Arc<SessionCore>, Option<u64>, Sender<Result<()>>),
+    /// A session has ended: its locks are given up, and the sender is dropped, when nothing more is written for it.
+    Closed(String, Vec<FileLock>, Sender<()>),
+    /// The store ends.
+    Close,
+}
+
+/// The thread that commits.
+pub(crate) struct Committer {
+    shared: Arc<Shared>,
+    handle: Handle,
+    packer: Sender<Job>,
+    ledgers: HashMap<String, Ledger>,
+    /// The session and number of each pack that the engine has.
+    keys: HashMap<u64, (String, u64)>,
+    /// What was heard of sessions that this rank has not opened yet.
+    early: Vec<(u32, Vec<u8>)>,
+}
+
+impl Committer {
+    pub(crate) fn new(shared: Arc<Shared>, handle: Handle, packer: Sender<Job>) -> Self {
+        Self { shared, handle, packer, ledgers: HashMap::new(), keys: HashMap::new(), early: Vec::new() }
+    }
+
+    pub(crate) fn run(mut self, notes: &Receiver<Note>) {
+        loop {
+            let is_waiting = self.ledgers.values().any(Ledger::is_waiting_for_others);
+            let note = match is_waiting {
+                true => notes.recv_timeout(LISTEN),
+                false => notes.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match note {
+                Ok(Note::Close) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(note) => self.take(note),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if is_waiting {
+                self.listen();
+            }
+            self.let_go();
+        }
+    }
+
+    fn take(&mut self, note: Note) {
+        match note {
+            Note::Opened(ledger) => {
+                self.ledgers.insert(ledger.session.name.clone(), *ledger);
+                let early = std::mem::take(&mut self.early);
+                self.hear(early);
+            }
+            Note::Pack(session, key, pack) => {
+                self.keys.insert(key, (session.name.clone(), pack.id.number));
+                self.with(&session.name, |ledger, _| ledger.expect(key, &pack));
+            }
+            Note::Draft(draft) => {
+                let session = Arc::clone(&draft.session);
+                let is_long = draft.is_long;
+                self.with(&session.name, |ledger, shared| ledger.add(shared, *draft));
+                if is_long {
+                    // A packer that has ended merges nothing more.
+                    let _ = self.packer.send(Job::Merge(session));
+                }
+            }
+            Note::Merged(session, old, new) => {
+                self.with(&session.name, |ledger, shared| ledger.merged(shared, old, new));
+            }
+            Note::Arrived(Arrival { key, layer, failure }) => {
+                if let Some((name, number)) = self.keys.get(&key).cloned() {
+                    self.with(&name, |ledger, shared| ledger.arrived(shared, number, layer - 1, failure));
+                }
+            }
+            Note::Rewind(session, version, answer) => {
+                let result = match self.ledgers.get_mut(&session.name) {
+                    Some(ledger) => ledger.rewind(&self.shared, version),
+                    None => Ok(()),
+                };
+                // Who asked and does not wait for the answer does not need it.
+                let _ = answer.send(result);
+            }
+            Note::Closed(name, locks, end) => {
+                if let Some(ledger) = self.ledgers.get_mut(&name) {
+                    ledger.close(locks, end);
+                }
+            }
+            Note::Close => {}
+        }
+    }
+
+    /// Does something to the ledger of a session, then lets go of the packs that it does not need in host memory.
+    fn with(&mut self, name: &str, action: impl FnOnce(&mut Ledger, &Shared)) {
+        let Some(ledger) = self.ledgers.get_mut(name) else { return };
+        action(ledger, &self.shared);
+        let gone = ledger.dispensable();
+        self.discard(gone);
+    }
+
+    /// Ends sessions that are closed and have nothing on its way any more.
+    fn let_go(&mut self) {
+        let over = self.ledgers.iter().filter(|(_, ledger)| ledger.is_over()).map(|(name, _)| name.clone());
+        for name in over.collect::<Vec<_>>() {
+            let of_session = self.keys.iter().filter(|(_, (session, _))| *session == name);
+            let gone: Vec<u64> = of_session.map(|(key, _)| *key).collect();
+            self.discard(gone);
+            self.ledgers.remove(&name);
+        }
+    }
+
+    fn discard(&mut self, keys: Vec<u64>) {
+        for key in keys {
+            self.keys.remove(&key);
+            // It may never have come to be.
+            let _ = self.handle.discard(key);
+        }
+    }
+
+    /// Hears what other ranks have.
+    fn listen(&mut self) {
+        match self.shared.ranks.heard() {
+            Ok(messages) => self.hear(messages),
+            Err(error) => {
+                for ledger in self.ledgers.values().filter(|ledger| ledger.is_waiting_for_others()) {
+                    ledger.session.end(&error.to_string());
+                }
+                self.ledgers.values_mut().for_each(Ledger::give_up);
+            }
+        }
+    }
+
+    fn hear(&mut self, messages: Vec<(u32, Vec<u8>)>) {
+        for (rank, message) in messages {
+            let Some((layer, version, name)) = ledger::parse(&message) else { continue };
+            if self.ledgers.contains_key(&name) {
+                self.with(&name, |ledger, shared| ledger.heard(shared, rank, layer, version));
+            } else {
+                self.early.push((rank, message));
+            }
+        }
+    }
+}
+
+/// Tells the program when the committer panics, which would otherwise wait for ever.
+impl Drop for Committer {
+    fn drop(&mut self) {
+        for ledger in self.ledgers.values() {
+            ledger.session.end("the store has been closed");
+        }
+    }
+}

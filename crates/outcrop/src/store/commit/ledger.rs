@@ -1,0 +1,491 @@
+//! What one session has on each layer, and what is on its way there.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    io,
+    sync::{Arc, mpsc::Sender},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use outcrop_format::{
+    MANIFEST_BYTES_MAX, Manifest, ManifestPack, ManifestRegion, pack_name, parse_rank_name, parse_version_name,
+    rank_name, version_name,
+};
+use outcrop_layers::files::{FileLock, Files, read_whole, write_whole};
+
+use crate::{
+    Error, Result,
+    store::{Shared, state::SessionCore},
+};
+
+/// How often the manifests of others are listed until two lists are the same.
+const LISTS_MAX: usize = 20;
+
+/// A version that is packed and on its way.
+pub(crate) struct Draft {
+    pub(crate) session: Arc<SessionCore>,
+    pub(crate) manifest: Manifest,
+    /// Its chain has become longer than it should be.
+    pub(crate) is_long: bool,
+    /// By layer: whether its manifest is there, or never will be.
+    is_settled: Vec<bool>,
+}
+
+/// All that is known of a session's files.
+pub(crate) struct Ledger {
+    pub(crate) session: Arc<SessionCore>,
+    pub(crate) layers: Vec<LayerLedger>,
+    drafts: VecDeque<Draft>,
+    /// Packs that the engine has, by number.
+    packs: BTreeMap<u64, Moving>,
+    merges: Vec<Merge>,
+    /// Other ranks are gone.
+    is_alone: bool,
+    /// The program has ended the session: what is given up when nothing is on its way any more.
+    closing: Option<(Vec<FileLock>, Sender<()>)>,
+}
+
+/// What a layer has of a session.
+#[derive(Default)]
+pub(crate) struct LayerLedger {
+    /// Of this rank, by version.
+    pub(crate) manifests: BTreeMap<u64, Manifest>,
+    /// Packs of this rank that are there, with their lengths.
+    pub(crate) packs: BTreeMap<u64, u64>,
+    /// Versions that all ranks have, and when they were saved.
+    pub(crate) complete: BTreeMap<u64, u64>,
+    /// Versions that only some ranks have, as far as is known.
+    holders: BTreeMap<u64, BTreeSet<u32>>,
+    /// Versions whose manifests cannot be read: nobody knows what they need, so that nothing is removed.
+    pub(crate) unreadable: BTreeSet<u64>,
+}
+
+/// A pack in the hands of the engine.
+struct Moving {
+    key: u64,
+    file_bytes: u64,
+    /// Layers that it has reached, or never will.
+    layers: usize,
+    failed_on: BTreeSet<usize>,
+}
+
+/// Packs that have become others. Newest first, as they are in chains.
+struct Merge {
+    old: Vec<u64>,
+    new: Vec<ManifestPack>,
+}
+
+impl Merge {
+    fn makes(&self, number: u64) -> bool {
+        self.new.iter().any(|pack| pack.id.number == number)
+    }
+}
+
+impl Draft {
+    pub(crate) fn new(session: &Arc<SessionCore>, manifest: Manifest, is_long: bool) -> Self {
+        let is_settled = vec![false; session.layers.len()];
+        Self { session: Arc::clone(session), manifest, is_long, is_settled }
+    }
+
+    /// What a version of this session consists of.
+    pub(crate) fn manifest(
+        session: &SessionCore,
+        version: u64,
+        saved_at_unix_ns: u64,
+        stored_bytes: u64,
+        regions: Vec<ManifestRegion>,
+        packs: Vec<ManifestPack>,
+    ) -> Manifest {
+        Manifest {
+            run: session.run,
+            session: session.name.clone(),
+            version,
+            rank: session.rank,
+            ranks: session.ranks,
+            saved_at_unix_ns,
+            stored_bytes,
+            regions,
+            packs,
+        }
+    }
+}
+
+impl Ledger {
+    pub(crate) fn new(session: Arc<SessionCore>, layers: Vec<LayerLedger>) -> Self {
+        let (drafts, packs, merges) = (VecDeque::new(), BTreeMap::new(), Vec::new());
+        Self { session, layers, drafts, packs, merges, is_alone: false, closing: None }
+    }
+
+    /// Whether other ranks have yet to say that they have a version.
+    pub(crate) fn is_waiting_for_others(&self) -> bool {
+        self.session.ranks > 1 && !self.is_alone && self.layers.iter().any(|layer| !layer.holders.is_empty())
+    }
+
+    /// Nobody else will say anything.
+    pub(crate) fn give_up(&mut self) {
+        self.is_alone = true;
+        self.layers.iter_mut().for_each(|layer| layer.holders.clear());
+    }
+
+    /// Nothing more will be saved.
+    pub(crate) fn close(&mut self, locks: Vec<FileLock>, end: Sender<()>) {
+        self.closing = Some((locks, end));
+    }
+
+    /// Whether it is closed, and nothing is on its way any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.closing.is_some() && self.packs.values().all(|moving| moving.layers == self.layers.len())
+    }
+
+    /// A pack is about to be on its way.
+    pub(crate) fn expect(&mut self, key: u64, pack: &ManifestPack) {
+        self.packs
+            .insert(pack.id.number, Moving { key, file_bytes: pack.file_bytes, layers: 0, failed_on: BTreeSet::new() });
+    }
+
+    /// A version is on its way.
+    pub(crate) fn add(&mut self, shared: &Shared, draft: Draft) {
+        self.drafts.push_back(draft);
+        (0..self.layers.len()).for_each(|layer| self.commit_ready(shared, layer));
+    }
+
+    /// A pack has come to a layer, or could not.
+    pub(crate) fn arrived(&mut self, shared: &Shared, number: u64, layer: usize, failure: Option<String>) {
+        let Some(moving) = self.packs.get_mut(&number) else { return };
+        moving.layers += 1;
+        match failure {
+            None => {
+                self.layers[layer].packs.insert(number, moving.file_bytes);
+            }
+            Some(reason) => {
+                moving.failed_on.insert(layer);
+                self.pack_failed(number, layer, &reason);
+            }
+        }
+        self.rewrite_merged(shared, layer);
+        self.commit_ready(shared, layer);
+    }
+
+    /// Versions that need a pack which could not be written will not come to that layer.
+    fn pack_failed(&mut self, number: u64, layer: usize, reason: &str) {
+        let rank = self.session.rank;
+        for draft in &mut self.drafts {
+            if !draft.is_settled[layer] && draft.manifest.packs.iter().any(|pack| is_own(pack, rank, number)) {
+                draft.is_settled[layer] = true;
+                self.session.failed(draft.manifest.version, layer, reason);
+            }
+        }
+        self.session.content().is_broken = true;
+        self.drafts.retain(|draft| draft.is_settled.contains(&false));
+    }
+
+    /// Commits, in their order, all versions whose packs are all there.
+    fn commit_ready(&mut self, shared: &Shared, layer: usize) {
+        let rank = self.session.rank;
+        for index in 0..self.drafts.len() {
+            if self.drafts[index].is_settled[layer] {
+                continue;
+            }
+            let packs = self.with_merges(layer, &self.drafts[index].manifest.packs);
+            let missing = packs
+                .iter()
+                .find(|pack| pack.id.rank == rank && !self.layers[layer].packs.contains_key(&pack.id.number));
+            match missing.map(|pack| pack.id.number) {
+                // What is not on its way will not come.
+                Some(number) if self.packs.get(&number).is_none_or(|moving| moving.failed_on.contains(&layer)) => {
+                    let version = self.drafts[index].manifest.version;
+                    self.session.failed(version, layer, "a pack that it needs could not be written there");
+                    self.session.content().is_broken = true;
+                }
+                Some(_) => break,
+                None => self.commit(shared, layer, index, packs),
+            }
+            self.drafts[index].is_settled[layer] = true;
+        }
+        self.drafts.retain(|draft| draft.is_settled.contains(&false));
+    }
+
+    /// Makes a version visible on a layer.
+    fn commit(&mut self, shared: &Shared, layer: usize, index: usize, packs: Vec<ManifestPack>) {
+        let manifest = Manifest { packs, ..self.drafts[index].manifest.clone() };
+        let version = manifest.version;
+        let files = &**shared.shelves[layer].files();
+        let dir = rank_dir(&self.session);
+        let written = files
+            .sync_dir(&dir)
+            .map_err(|source| failure(files, "make packs durable", source))
+            .and_then(|()| write_manifest(files, &dir, &manifest));
+        if let Err(error) = written {
+            self.session.failed(version, layer, &error.to_string());
+            return;
+        }
+        self.layers[layer].manifests.insert(version, manifest);
+        if self.session.ranks > 1
+            && let Err(error) = shared.ranks.announce(&message(layer, version, &self.session.name))
+        {
+            self.session.failed(version, layer, &error.to_string());
+            return;
+        }
+        self.heard(shared, self.session.rank, layer, version);
+    }
+
+    /// A rank has a version on a layer.
+    pub(crate) fn heard(&mut self, shared: &Shared, rank: u32, layer: usize, version: u64) {
+        let Some(ledger) = self.layers.get_mut(layer).filter(|_| !self.is_alone) else { return };
+        let holders = ledger.holders.entry(version).or_default();
+        holders.insert(rank);
+        if holders.len() < self.session.ranks as usize {
+            return;
+        }
+        ledger.holders.remove(&version);
+        // An own version that was dropped meanwhile is nobody's any more.
+        let Some(manifest) = ledger.manifests.get(&version) else { return };
+        ledger.complete.insert(version, manifest.saved_at_unix_ns);
+        self.session.reached(version, layer);
+        if let Some(interval) = shared.interval().as_mut() {
+            interval.saved(layer, shared.now());
+        }
+        self.retain(shared, layer);
+    }
+
+    /// Drops versions that are not kept.
+    fn retain(&mut self, shared: &Shared, layer: usize) {
+        let complete: Vec<_> = self.layers[layer].complete.iter().map(|(version, at)| (*version, *at)).collect();
+        let dropped = shared.settings.keep.dropped(now_unix_ns(), &complete);
+        if let Err(error) = self.drop_versions(shared, layer, &dropped) {
+            // They stay for now, and are tried again with the next version.
+            tracing::warn!(session = self.session.name, %error, "old versions stay");
+        }
+    }
+
+    /// Removes manifests, durably, and then what nobody needs any more.
+    fn drop_versions(&mut self, shared: &Shared, layer: usize, versions: &[u64]) -> Result<()> {
+        if versions.is_empty() {
+            return Ok(());
+        }
+        let files = &**shared.shelves[layer].files();
+        let dir = rank_dir(&self.session);
+        for version in versions {
+            match files.remove(&format!("{dir}/{}", version_name(*version))) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(source) => return Err(failure(files, "remove an old version", source)),
+            }
+            self.layers[layer].manifests.remove(version);
+            self.layers[layer].complete.remove(version);
+        }
+        let gone = |version: &u64| !self.layers.iter().any(|layer| layer.manifests.contains_key(version));
+        let gone: Vec<u64> = versions.iter().copied().filter(gone).collect();
+        self.session.update(|state| gone.iter().for_each(|version| drop(state.versions.remove(version))));
+        files.sync_dir(&dir).map_err(|source| failure(files, "remove old versions", source))?;
+        self.collect(shared, layer)
+    }
+
+    /// Removes packs that nothing on this layer needs.
+    pub(crate) fn collect(&mut self, shared: &Shared, layer: usize) -> Result<()> {
+        let rank = self.session.rank;
+        if !self.layers[layer].unreadable.is_empty() {
+            return Ok(());
+        }
+        let listed = self.layers[layer].manifests.values().chain(self.drafts.iter().map(|draft| &draft.manifest));
+        let mut needed: BTreeSet<u64> = listed.flat_map(|manifest| own_packs(&manifest.packs, rank)).collect();
+        needed.extend(own_packs(&self.session.content().packs(), rank));
+        let mut idle: Vec<u64> =
+            self.layers[layer].packs.keys().copied().filter(|number| !needed.contains(number)).collect();
+        // What is being merged, or has not been committed by anybody yet, is not garbage.
+        idle.retain(|number| *number < self.session.content().drafted_below);
+        idle.retain(|number| !self.merges.iter().any(|merge| merge.makes(*number)));
+        if idle.is_empty() {
+            return Ok(());
+        }
+        let shelf = &shared.shelves[layer];
+        let files = &**shelf.files();
+        if self.session.ranks > 1 {
+            let Some(borrowed) = borrowed(files, &self.session)? else { return Ok(()) };
+            idle.retain(|number| !borrowed.contains(number));
+        }
+        for number in idle {
+            let name = format!("{}/{}", rank_dir(&self.session), pack_name(number));
+            files.remove(&name).map_err(|source| failure(files, "remove an old pack", source))?;
+            let bytes = self.layers[layer].packs.remove(&number).unwrap_or(0);
+            shelf.change_used(-(bytes as i64));
+        }
+        Ok(())
+    }
+
+    /// Packs have become others: manifests list those instead when they have arrived.
+    pub(crate) fn merged(&mut self, shared: &Shared, old: Vec<u64>, new: Vec<ManifestPack>) {
+        self.merges.push(Merge { old, new });
+        (0..self.layers.len()).for_each(|layer| self.rewrite_merged(shared, layer));
+    }
+
+    /// A list of packs, with those that have become others on this layer replaced by them.
+    fn with_merges(&self, layer: usize, packs: &[ManifestPack]) -> Vec<ManifestPack> {
+        let mut packs = packs.to_vec();
+        for merge in &self.merges {
+            if !merge.new.iter().all(|pack| self.layers[layer].packs.contains_key(&pack.id.number)) {
+                continue;
+            }
+            let rank = self.session.rank;
+            let is_here = |window: &[ManifestPack]| {
+                window.iter().zip(&merge.old).all(|(pack, number)| is_own(pack, rank, *number) && !pack.is_borrowed)
+            };
+            if let Some(start) = packs.windows(merge.old.len()).position(is_here) {
+                packs.splice(start..start + merge.old.len(), merge.new.iter().copied());
+            }
+        }
+        packs
+    }
+
+    /// Writes manifests anew that list packs which have become others.
+    fn rewrite_merged(&mut self, shared: &Shared, layer: usize) {
+        if self.merges.is_empty() {
+            return;
+        }
+        let files = &**shared.shelves[layer].files();
+        let dir = rank_dir(&self.session);
+        let rewrites: Vec<Manifest> = self.layers[layer]
+            .manifests
+            .values()
+            .map(|manifest| Manifest { packs: self.with_merges(layer, &manifest.packs), ..manifest.clone() })
+            .filter(|manifest| manifest.packs != self.layers[layer].manifests[&manifest.version].packs)
+            .collect();
+        let has_some = !rewrites.is_empty();
+        for manifest in rewrites {
+            let written = files
+                .sync_dir(&dir)
+                .map_err(|source| failure(files, "make packs durable", source))
+                .and_then(|()| write_manifest(files, &dir, &manifest));
+            if let Err(error) = written {
+                tracing::warn!(session = self.session.name, %error, "a version keeps its long chain");
+                return;
+            }
+            self.layers[layer].manifests.insert(manifest.version, manifest);
+        }
+        let is_in_use = |merge: &Merge| {
+            let of_drafts = self.drafts.iter().flat_map(|draft| &draft.manifest.packs);
+            let of_layers = self.layers.iter().flat_map(|layer| layer.manifests.values()).flat_map(|it| &it.packs);
+            of_drafts.chain(of_layers).any(|pack| merge.old.contains(&pack.id.number))
+        };
+        let is_in_use: Vec<bool> = self.merges.iter().map(is_in_use).collect();
+        let mut is_in_use = is_in_use.into_iter();
+        self.merges.retain(|_| is_in_use.next().unwrap_or(true));
+        if has_some && let Err(error) = self.collect(shared, layer) {
+            tracing::warn!(session = self.session.name, %error, "old packs stay");
+        }
+    }
+
+    /// Forgets all versions above `version`, the newest first.
+    pub(crate) fn rewind(&mut self, shared: &Shared, version: Option<u64>) -> Result<()> {
+        self.session.content().reset();
+        self.merges.clear();
+        for layer in 0..self.layers.len() {
+            let all = self.layers[layer].manifests.keys().rev().copied();
+            let above: Vec<u64> = all.filter(|other| version.is_none_or(|version| *other > version)).collect();
+            self.drop_versions(shared, layer, &above)?;
+        }
+        self.session.update(|state| state.versions.retain(|other, _| version.is_some_and(|version| *other <= version)));
+        Ok(())
+    }
+
+    /// Packs that have been everywhere, and that the next version will not build upon: they need no host memory.
+    pub(crate) fn dispensable(&mut self) -> Vec<u64> {
+        let content = self.session.content();
+        let is_needed = |number: &u64| {
+            let is_listed = |draft: &Draft| draft.manifest.packs.iter().any(|pack| pack.id.number == *number);
+            content.chain.iter().any(|link| link.pack.id.number == *number)
+                || self.drafts.iter().any(is_listed)
+                || self.merges.iter().any(|merge| merge.makes(*number))
+                || *number >= content.drafted_below
+        };
+        let layers = self.layers.len();
+        let gone: Vec<u64> = self
+            .packs
+            .iter()
+            .filter(|(number, moving)| moving.layers == layers && !is_needed(number))
+            .map(|(number, _)| *number)
+            .collect();
+        drop(content);
+        gone.into_iter().filter_map(|number| Some(self.packs.remove(&number)?.key)).collect()
+    }
+}
+
+/// Packs of this rank to which manifests of others refer; nothing if that cannot be told.
+pub(crate) fn borrowed(files: &dyn Files, session: &SessionCore) -> Result<Option<BTreeSet<u64>>> {
+    let failed = |source| failure(files, "look at other ranks", source);
+    for _ in 0..LISTS_MAX {
+        let before = manifests_of_others(files, session).map_err(failed)?;
+        let mut numbers = BTreeSet::new();
+        let mut is_readable = true;
+        for name in &before {
+            match read_whole(files, name, MANIFEST_BYTES_MAX).map(|bytes| Manifest::decode(&bytes)) {
+                Ok(Ok(manifest)) => {
+                    let packs = manifest.packs.iter().filter(|pack| pack.id.rank == session.rank);
+                    numbers.extend(packs.map(|pack| pack.id.number));
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Ok(Err(_)) | Err(_) => is_readable = false,
+            }
+        }
+        // A rank that replaces one version by the next has both for a moment, but a list that is made meanwhile may have none.
+        if before == manifests_of_others(files, session).map_err(failed)? {
+            return Ok(is_readable.then_some(numbers));
+        }
+    }
+    Ok(None)
+}
+
+fn manifests_of_others(files: &dyn Files, session: &SessionCore) -> io::Result<BTreeSet<String>> {
+    let mut names = BTreeSet::new();
+    for dir in files.list(&session.name)? {
+        if parse_rank_name(&dir).is_some_and(|rank| rank != session.rank) {
+            let dir = format!("{}/{dir}", session.name);
+            let listed = files.list(&dir)?;
+            names.extend(
+                listed.iter().filter(|name| parse_version_name(name).is_some()).map(|name| format!("{dir}/{name}")),
+            );
+        }
+    }
+    Ok(names)
+}
+
+fn write_manifest(files: &dyn Files, dir: &str, manifest: &Manifest) -> Result<()> {
+    let bytes = manifest.encode()?;
+    write_whole(files, dir, &version_name(manifest.version), &bytes)
+        .map_err(|source| failure(files, "write a manifest", source))
+}
+
+/// The directory of this rank.
+pub(crate) fn rank_dir(session: &SessionCore) -> String {
+    format!("{}/{}", session.name, rank_name(session.rank))
+}
+
+pub(crate) fn failure(files: &dyn Files, attempt: &str, source: io::Error) -> Error {
+    Error::StoreFiles { attempt: attempt.to_owned(), location: files.location(), source }
+}
+
+fn is_own(pack: &ManifestPack, rank: u32, number: u64) -> bool {
+    pack.id.rank == rank && pack.id.number == number
+}
+
+fn own_packs(packs: &[ManifestPack], rank: u32) -> impl Iterator<Item = u64> + '_ {
+    packs.iter().filter(move |pack| pack.id.rank == rank).map(|pack| pack.id.number)
+}
+
+pub(crate) fn now_unix_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// What a rank tells the others when it has a version on a layer.
+fn message(layer: usize, version: u64, session: &str) -> Vec<u8> {
+    [&(layer as u64).to_le_bytes()[..], &version.to_le_bytes(), session.as_bytes()].concat()
+}
+
+/// The layer, version and session of such a message.
+pub(crate) fn parse(message: &[u8]) -> Option<(usize, u64, String)> {
+    let (layer, rest) = message.split_first_chunk::<8>()?;
+    let (version, session) = rest.split_first_chunk::<8>()?;
+    let layer = usize::try_from(u64::from_le_bytes(*layer)).ok()?;
+    Some((layer, u64::from_le_bytes(*version), String::from_utf8(session.to_vec()).ok()?))
+}

@@ -1,0 +1,233 @@
+//! Which blocks are there already: in an earlier version, elsewhere in this one, or at another rank.
+//!
+//! Ranks tell each other the hashes of what they are about to write. A block that several have belongs to the lowest of them;
+//! the others refer to its pack. Everything happens within one version, so that nothing has to be remembered from one to the
+//! next: what refers to a pack of another rank lists it in its manifest, and whoever removes packs looks there.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use outcrop_format::{Coding, CodingKind, Hash, ManifestPack, PackId, Stored};
+
+use super::{Dedup, Filled, Known, RegionJob, SessionCore, Shared};
+use crate::{Error, Result, store::chain::Link};
+
+/// Where the bytes of a block lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Location {
+    pub(crate) pack: PackId,
+    pub(crate) at: u64,
+    pub(crate) stored: Stored,
+    pub(crate) coding: Coding,
+}
+
+/// What is known of the blocks of one version while it is packed.
+pub(crate) struct Shares<'a> {
+    shared: &'a Shared,
+    session: &'a SessionCore,
+    dedup: Dedup,
+    /// Where blocks of this version lie that were placed.
+    placed: HashMap<(Hash, u32), Location>,
+    /// Blocks that a lower rank writes, and which.
+    theirs: HashMap<(Hash, u32), u32>,
+    /// Blocks that a higher rank has too.
+    wanted: HashSet<(Hash, u32)>,
+    /// Where they lie there.
+    locations: HashMap<(Hash, u32), Location>,
+    /// Packs of other ranks.
+    packs: BTreeMap<PackId, ManifestPack>,
+    /// By region: the hashes of all blocks that this version has looked at.
+    hashes: Vec<Vec<(u64, Hash)>>,
+}
+
+impl<'a> Shares<'a> {
+    pub(crate) fn new(shared: &'a Shared, session: &'a SessionCore, dedup: Dedup) -> Self {
+        // With certainty, a hash of another rank's block proves nothing, and its bytes are not here to compare.
+        let dedup = if shared.settings.is_certain { dedup.min(Dedup::Inside) } else { dedup };
+        Self {
+            shared,
+            session,
+            dedup,
+            placed: HashMap::new(),
+            theirs: HashMap::new(),
+            wanted: HashSet::new(),
+            locations: HashMap::new(),
+            packs: BTreeMap::new(),
+            hashes: Vec::new(),
+        }
+    }
+
+    fn is_between_ranks(&self) -> bool {
+        self.dedup == Dedup::Ranks && self.session.ranks > 1
+    }
+
+    /// Takes note of all blocks of this version, and learns which of them lower ranks have too.
+    pub(crate) fn meet(&mut self, filled: &[Filled], known: Option<&Known>, regions: &[RegionJob]) -> Result<()> {
+        self.hashes = vec![Vec::new(); regions.len()];
+        let mut mine = Vec::new();
+        for run in filled.iter().flat_map(|slot| &slot.runs) {
+            let manifest = &regions[run.region].manifest;
+            for (block, &hash) in run.blocks.clone().zip(&run.hashes) {
+                self.hashes[run.region].push((block, hash));
+                if self.is_between_ranks() && !is_unchanged(known, &manifest.name, block, &hash) {
+                    mine.extend_from_slice(&hash);
+                    mine.extend_from_slice(&manifest.blocks.len(block).to_le_bytes());
+                }
+            }
+        }
+        if !self.is_between_ranks() {
+            return Ok(());
+        }
+        let own: HashSet<_> = mine.chunks_exact(20).map(hash_of).collect();
+        for (rank, theirs) in (0..).zip(self.gather("hashes", &mine)?) {
+            for block in theirs.chunks_exact(20).map(hash_of).filter(|block| own.contains(block)) {
+                if rank < self.session.rank {
+                    self.theirs.entry(block).or_insert(rank);
+                } else if rank > self.session.rank {
+                    self.wanted.insert(block);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the others where the blocks lie that they have too, and learns it of theirs.
+    pub(crate) fn exchange_locations(&mut self) -> Result<()> {
+        if !self.is_between_ranks() {
+            return Ok(());
+        }
+        let mut mine = Vec::new();
+        for block in &self.wanted {
+            // What is another rank's is not given on.
+            if let Some(location) = self.placed.get(block).filter(|_| !self.theirs.contains_key(block)) {
+                mine.extend_from_slice(&block.0);
+                mine.extend_from_slice(&block.1.to_le_bytes());
+                mine.extend_from_slice(&location.pack.number.to_le_bytes());
+                mine.extend_from_slice(&location.at.to_le_bytes());
+                mine.extend_from_slice(&location.stored.bytes.to_le_bytes());
+                mine.extend_from_slice(&location.stored.check.to_le_bytes());
+                mine.extend_from_slice(&[location.coding.kind().code(), location.coding.shuffle()]);
+            }
+        }
+        for (rank, theirs) in (0..).zip(self.gather("locations", &mine)?) {
+            for entry in theirs.chunks_exact(46) {
+                let block = hash_of(entry);
+                if self.theirs.get(&block) == Some(&rank) {
+                    self.locations.insert(block, location_of(rank, entry));
+                }
+            }
+        }
+        match self.theirs.keys().find(|block| !self.locations.contains_key(*block)) {
+            None => Ok(()),
+            Some(_) => Err(Error::Ranks { detail: "a rank did not say where its blocks are".to_owned() }),
+        }
+    }
+
+    /// Tells the others what packs there are, and learns it of theirs.
+    pub(crate) fn exchange_packs(&mut self, links: &[Link]) -> Result<()> {
+        self.packs.extend(links.iter().map(|link| (link.pack.id, ManifestPack { is_borrowed: true, ..link.pack })));
+        if !self.is_between_ranks() {
+            return Ok(());
+        }
+        let of_link = |link: &Link| {
+            let pack = &link.pack;
+            let numbers = [pack.id.number.to_le_bytes(), pack.file_bytes.to_le_bytes()].concat();
+            [numbers, pack.index_check.to_le_bytes().to_vec()].concat()
+        };
+        let mine: Vec<u8> = links.iter().flat_map(of_link).collect();
+        for (rank, theirs) in (0..).zip(self.gather("packs", &mine)?) {
+            for entry in theirs.chunks_exact(32) {
+                let id = PackId { rank, number: u64_at(entry, 0) };
+                let index_check = u128::from_le_bytes(bytes_at(entry, 16));
+                let pack = ManifestPack { id, file_bytes: u64_at(entry, 8), index_check, is_borrowed: true };
+                self.packs.insert(id, pack);
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills in what is known only now of packs that are referred to.
+    pub(crate) fn complete(&self, borrows: &mut Vec<ManifestPack>) {
+        borrows.retain_mut(|borrow| self.packs.get(&borrow.id).map(|pack| *borrow = *pack).is_some());
+    }
+
+    /// Where the bytes of this block lie already, if they need not be written again: placed before in this version, or nothing
+    /// but the promise of a lower rank.
+    pub(crate) fn find(&self, block: (Hash, u32)) -> Option<Source> {
+        if self.dedup == Dedup::Versions {
+            return None;
+        }
+        if self.theirs.contains_key(&block) {
+            return Some(Source::Theirs);
+        }
+        self.placed.get(&block).map(|location| Source::Placed(*location))
+    }
+
+    /// Whether every block is written wherever it comes from.
+    pub(crate) fn keeps_all(&self) -> bool {
+        self.dedup == Dedup::Versions
+    }
+
+    /// A block was placed.
+    pub(crate) fn place(&mut self, block: (Hash, u32), location: Location) {
+        if self.dedup > Dedup::Versions {
+            self.placed.entry(block).or_insert(location);
+        }
+    }
+
+    /// Where a lower rank has put a block.
+    pub(crate) fn location(&self, block: (Hash, u32)) -> Option<Location> {
+        self.locations.get(&block).copied()
+    }
+
+    /// Goes through all blocks of a region that this version has looked at.
+    pub(crate) fn for_each_hash(&self, region: usize, mut visit: impl FnMut(u64, Hash)) {
+        self.hashes[region].iter().for_each(|&(block, hash)| visit(block, hash));
+    }
+
+    fn gather(&self, what: &str, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.shared.ranks.gather(&format!("{what} {}", self.session.name), mine)
+    }
+}
+
+/// Where the bytes of a block come from that is not written.
+pub(crate) enum Source {
+    Placed(Location),
+    Theirs,
+}
+
+/// Whether a block is as it was in the version before.
+pub(crate) fn is_unchanged(known: Option<&Known>, region: &str, block: u64, hash: &Hash) -> bool {
+    known.and_then(|known| known.get(region)?.hashes.get(block as usize)).is_some_and(|before| before == hash)
+}
+
+fn bytes_at<const N: usize>(entry: &[u8], at: usize) -> [u8; N] {
+    let mut bytes = [0; N];
+    bytes.copy_from_slice(&entry[at..at + N]);
+    bytes
+}
+
+fn u64_at(entry: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes_at(entry, at))
+}
+
+fn u32_at(entry: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes_at(entry, at))
+}
+
+fn hash_of(entry: &[u8]) -> (Hash, u32) {
+    (bytes_at(entry, 0), u32_at(entry, 16))
+}
+
+fn location_of(rank: u32, entry: &[u8]) -> Location {
+    let kind = match entry[44] {
+        1 => CodingKind::Lz4,
+        2 => CodingKind::Zstd,
+        _ => CodingKind::Raw,
+    };
+    Location {
+        pack: PackId { rank, number: u64_at(entry, 20) },
+        at: u64_at(entry, 28),
+        stored: Stored { bytes: u32_at(entry, 36), check: u32_at(entry, 40) },
+        coding: Coding::new(kind, entry[45]),
+    }
+}

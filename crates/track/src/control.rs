@@ -1,0 +1,44 @@
+//! Requests to the system that have no function of their own.
+
+use std::{ffi::c_void, os::fd::AsFd};
+
+use rustix::{
+    io::Errno,
+    ioctl::{Ioctl, IoctlOutput, Opcode, ioctl},
+};
+
+/// A request with a structure that the system reads and writes.
+struct Request<'a, T> {
+    opcode: Opcode,
+    argument: &'a mut T,
+}
+
+// SAFETY: the pointer is to a whole structure that may be written to; whether it is the right one for the opcode is what
+// the callers of `control` promise.
+unsafe impl<T> Ioctl for Request<'_, T> {
+    type Output = usize;
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        self.opcode
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        std::ptr::from_mut(self.argument).cast()
+    }
+
+    unsafe fn output_from_ptr(output: IoctlOutput, _: *mut c_void) -> rustix::io::Result<usize> {
+        usize::try_from(output).map_err(|_| Errno::INVAL)
+    }
+}
+
+/// Sends a request and returns the number that the system answers.
+///
+/// # Safety
+///
+/// `argument` must be what the request `opcode` of this file takes, and all memory that it points to must be valid for
+/// what the request does with it.
+pub(crate) unsafe fn control<T>(file: impl AsFd, opcode: Opcode, argument: &mut T) -> Result<usize, Errno> {
+    // SAFETY: promised by the caller.
+    unsafe { ioctl(file, Request { opcode, argument }) }
+}

@@ -1,0 +1,212 @@
+//! Images of memory as it was at one moment, while the program goes on writing to it.
+
+mod child;
+mod choice;
+mod protect;
+
+use std::{
+    fmt, io,
+    ops::Range,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    Error, Result, maps, process,
+    ranges::{addresses, touched_pages},
+};
+
+use child::Child;
+use protect::Protected;
+
+/// How memory is frozen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum FreezeWay {
+    /// Whichever of the others is possible and should cost least.
+    #[default]
+    Chosen,
+    /// A child process keeps the memory; the system copies a page when the program writes to it. Making the child takes longer the
+    /// more memory the whole process has.
+    Fork,
+    /// The memory is write-protected, and a page is copied before the program may write to it. Each such write takes longer
+    /// than with `Fork`. Needs the right to handle faults of the system itself (root, CAP_SYS_PTRACE, access to
+    /// `/dev/userfaultfd`, or `vm.unprivileged_userfaultfd=1`), and memory that no [`Tracker`](crate::Tracker) watches through
+    /// its pages.
+    Protect,
+}
+
+impl fmt::Display for FreezeWay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Chosen => "the cheapest way",
+            Self::Fork => "fork",
+            Self::Protect => "write protection",
+        })
+    }
+}
+
+/// How to freeze memory.
+#[derive(Debug, Clone)]
+pub struct FreezeOptions {
+    /// The way.
+    pub way: FreezeWay,
+    /// What the image may take at most beyond the memory that the program has. With `Fork` all of the memory must fit; with
+    /// `Protect` who writes to memory when this is used up waits until something is released.
+    pub extra_bytes_max: u64,
+    /// How long a write may wait in this way while nothing is released. Then the image is given up and the program goes on.
+    pub wait_max: Duration,
+}
+
+impl Default for FreezeOptions {
+    fn default() -> Self {
+        Self { way: FreezeWay::Chosen, extra_bytes_max: u64::MAX, wait_max: Duration::from_secs(60) }
+    }
+}
+
+/// Where the image is.
+enum Image {
+    Child(Child),
+    Protected(Protected),
+}
+
+/// What memory held when it was frozen. Can be read from any thread.
+pub struct Frozen {
+    image: Image,
+    /// Bytes of each part.
+    parts: Vec<usize>,
+    generation: u64,
+}
+
+/// Keeps what the parts of `memory` hold now, while the program goes on to change them or even frees them. The borrow says that
+/// nobody writes to them during the call; afterwards everybody may.
+///
+/// Only private anonymous memory can be frozen: that of the allocator, the stack, or `mmap`. The parts must not overlap.
+pub fn freeze(memory: &[&[u8]], options: FreezeOptions) -> Result<Frozen> {
+    for (part, memory) in memory.iter().enumerate() {
+        let is_private = maps::is_private_anonymous(&touched_pages(addresses(memory)));
+        if !memory.is_empty() && !is_private.map_err(|source| refused(FreezeWay::Chosen, "look at its maps", source))? {
+            return Err(Error::NotPrivate { part });
+        }
+    }
+    let image = match options.way {
+        FreezeWay::Fork => fork(memory, &options)?,
+        FreezeWay::Protect => protect(memory, &options)?,
+        FreezeWay::Chosen => {
+            let bytes = child::image_bytes(memory);
+            let (first, second): (Freeze, Freeze) = match choice::choose(bytes, choice::page_table_bytes()) {
+                FreezeWay::Protect => (protect, fork),
+                _ => (fork, protect),
+            };
+            first(memory, &options).or_else(|reason| {
+                tracing::debug!(%reason, "cannot freeze in the way that looked cheapest");
+                second(memory, &options).map_err(|other| prefer(reason, other))
+            })?
+        }
+    };
+    Ok(Frozen { image, parts: memory.iter().map(|part| part.len()).collect(), generation: process::generation() })
+}
+
+type Freeze = fn(&[&[u8]], &FreezeOptions) -> Result<Image>;
+
+fn fork(memory: &[&[u8]], options: &FreezeOptions) -> Result<Image> {
+    let begin = Instant::now();
+    let child = Child::new(memory, options.extra_bytes_max)?;
+    choice::forked(choice::page_table_bytes(), begin.elapsed().as_nanos() as f64);
+    Ok(Image::Child(child))
+}
+
+fn protect(memory: &[&[u8]], options: &FreezeOptions) -> Result<Image> {
+    let begin = Instant::now();
+    let protected = Protected::new(memory, options)?;
+    choice::protected(child::image_bytes(memory), begin.elapsed().as_nanos() as f64);
+    Ok(Image::Protected(protected))
+}
+
+/// Of two failures, the one that says what can be done.
+fn prefer(first: Error, second: Error) -> Error {
+    match (first, second) {
+        (Error::Bound { bytes, bytes_max, reason }, other) | (other, Error::Bound { bytes, bytes_max, reason }) => {
+            Error::Bound { bytes, bytes_max, reason: format!("{reason}; and {other}") }
+        }
+        (first, _) => first,
+    }
+}
+
+fn refused(way: FreezeWay, attempt: &'static str, source: impl Into<io::Error>) -> Error {
+    let source = source.into();
+    let remedy = match source.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "run as root, grant CAP_SYS_PTRACE, or set vm.unprivileged_userfaultfd and kernel.yama.ptrace_scope to allow it"
+        }
+        io::ErrorKind::ResourceBusy => "end watching it first, or freeze by fork",
+        _ => "copy the memory instead",
+    };
+    Error::Refused { way, attempt, remedy, source }
+}
+
+impl Frozen {
+    /// Reads what part number `part` held from byte `at` on.
+    pub fn read(&self, part: usize, at: usize, into: &mut [u8]) -> Result<()> {
+        self.check_process()?;
+        let bytes = into.len();
+        let is_inside = self.parts.get(part).is_some_and(|len| at.checked_add(bytes).is_some_and(|end| end <= *len));
+        if !is_inside {
+            return Err(Error::OutOfRange { part, at, bytes });
+        }
+        match &self.image {
+            Image::Child(child) => child.read(part, at, into),
+            Image::Protected(protected) => protected.read(part, at, into),
+        }
+    }
+
+    /// These bytes are not needed any more: the image gives back what they take, and who waits to write to them goes on. What is
+    /// released piece by piece should be so from the front to the end, because memory is given back in whole pages.
+    pub fn release(&mut self, part: usize, range: Range<usize>) {
+        let Some(bytes) = self.parts.get(part).copied() else { return };
+        if self.check_process().is_err() || range.is_empty() {
+            return;
+        }
+        let range = range.start.min(bytes)..range.end.min(bytes);
+        match &mut self.image {
+            Image::Child(child) => child.release(part, range),
+            Image::Protected(protected) => protected.release(part, range),
+        }
+    }
+
+    /// How it is kept: `Fork` or `Protect`.
+    pub fn way(&self) -> FreezeWay {
+        match self.image {
+            Image::Child(_) => FreezeWay::Fork,
+            Image::Protected(_) => FreezeWay::Protect,
+        }
+    }
+
+    /// What it takes at present beyond the memory that the program has. With `Fork` the system has to be asked, which takes
+    /// time; it counts what the child alone has.
+    pub fn extra_bytes(&self) -> u64 {
+        match &self.image {
+            _ if self.check_process().is_err() => 0,
+            Image::Child(child) => child.extra_bytes(),
+            Image::Protected(protected) => protected.extra_bytes(),
+        }
+    }
+
+    fn check_process(&self) -> Result<()> {
+        if self.generation == process::generation() { Ok(()) } else { Err(Error::OtherProcess) }
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        let is_ours = self.check_process().is_ok();
+        match &mut self.image {
+            Image::Child(child) => child.end(is_ours),
+            Image::Protected(protected) => protected.end(is_ours),
+        }
+    }
+}
+
+impl fmt::Debug for Frozen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Frozen").field("way", &self.way()).field("parts", &self.parts).finish()
+    }
+}

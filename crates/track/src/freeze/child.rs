@@ -1,0 +1,285 @@
+//! A frozen image in a child process, which does nothing but be there.
+//!
+//! The child is made without the C library's knowledge, and of a program that may have other threads only one is in it: it may do
+//! nothing but ask the system for things. It gives back all memory that is not part of the image, so that the program's writes
+//! elsewhere are not copied, closes all files, and then unmaps what it is told to. It ends when it is killed, or by itself when
+//! the program has ended, in whatever way.
+
+use std::{
+    fs,
+    io::{self, Write},
+    mem::MaybeUninit,
+    ops::Range,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::Errno,
+    mm::{MapFlags, ProtFlags, mmap_anonymous, munmap},
+    pipe::{PipeFlags, pipe_with},
+    process::{PidfdFlags, getpid, pidfd_open},
+};
+
+use super::{FreezeWay, refused};
+use crate::{
+    Error, Result, maps,
+    ranges::{addresses, page_bytes, tidy, touched_pages, without},
+};
+
+/// What the child keeps of its stack on either side of where it is, and of the memory around its thread's own variables.
+const STACK_BYTES: usize = 256 << 10;
+
+/// Memory to unmap, as it is told to the child.
+type Order = [usize; 2];
+
+pub(super) struct Child {
+    pid: libc::pid_t,
+    /// Where it is told what to unmap.
+    orders: fs::File,
+    parts: Vec<Range<usize>>,
+    /// What was released from the front of each part.
+    released: Vec<usize>,
+}
+
+/// Bytes of all pages of `memory`.
+pub(super) fn image_bytes(memory: &[&[u8]]) -> u64 {
+    pages_of(memory).iter().map(|range| range.len() as u64).sum()
+}
+
+fn pages_of(memory: &[&[u8]]) -> Vec<Range<usize>> {
+    let mut pages: Vec<_> =
+        memory.iter().filter(|part| !part.is_empty()).map(|part| touched_pages(addresses(part))).collect();
+    tidy(&mut pages, 0..usize::MAX);
+    pages
+}
+
+impl Child {
+    pub(super) fn new(memory: &[&[u8]], bytes_max: u64) -> Result<Self> {
+        let bytes = image_bytes(memory);
+        if bytes > bytes_max {
+            let reason = "a fork could copy all of it".to_owned();
+            return Err(Error::Bound { bytes, bytes_max, reason });
+        }
+        let failed = |attempt| move |source: Errno| refused(FreezeWay::Fork, attempt, source);
+        let parent = pidfd_open(getpid(), PidfdFlags::empty()).map_err(failed("refer to this process"))?;
+        let (inbox, orders) = pipe_with(PipeFlags::CLOEXEC).map_err(failed("make a pipe"))?;
+        let excess =
+            Excess::new(pages_of(memory)).map_err(|source| refused(FreezeWay::Fork, "look at its maps", source))?;
+        let pid = clone(&parent, &inbox, &excess)
+            .map_err(|source| refused(FreezeWay::Fork, "make a child process", source))?;
+        let child = Self {
+            pid,
+            orders: orders.into(),
+            parts: memory.iter().map(|part| addresses(part)).collect(),
+            released: vec![0; memory.len()],
+        };
+        child.check(memory).inspect_err(|_| child.kill())?;
+        Ok(child)
+    }
+
+    /// Whether the child has all the memory, and can be read from. Memory can be marked so that a fork leaves it out, or wipes it,
+    /// each mapping by itself: one byte of each that is not 0 is the proof.
+    fn check(&self, memory: &[&[u8]]) -> Result<()> {
+        for (part, memory) in memory.iter().enumerate() {
+            let range = addresses(memory);
+            let failed = |source| refused(FreezeWay::Fork, "read from the child process", source);
+            for piece in maps::pieces(&range).map_err(failed)? {
+                let (first, last) = (piece.range.start - range.start, piece.range.end - range.start);
+                let at = first + first_set(&memory[first..last]).unwrap_or(0);
+                let mut byte = [0];
+                match read_process(self.pid, piece.range.start + (at - first), &mut byte) {
+                    Ok(()) if byte[0] == memory[at] => {}
+                    Ok(()) => return Err(Error::NotPrivate { part }),
+                    Err(error) if error.raw_os_error() == Some(libc::EFAULT) => return Err(Error::NotPrivate { part }),
+                    Err(error) => return Err(failed(error)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn read(&self, part: usize, at: usize, into: &mut [u8]) -> Result<()> {
+        if at < self.released[part] && !into.is_empty() {
+            return Err(Error::Released { part, at });
+        }
+        read_process(self.pid, self.parts[part].start + at, into).map_err(|source| match source.raw_os_error() {
+            Some(libc::EFAULT) => Error::Released { part, at },
+            _ => Error::Lost { source },
+        })
+    }
+
+    pub(super) fn release(&mut self, part: usize, range: Range<usize>) {
+        let start = self.parts[part].start;
+        let pages = crate::ranges::released_pages(start, &mut self.released[part], range);
+        if !pages.is_empty() {
+            let order: Order = [pages.start, pages.len()];
+            // If the child is gone, reading will tell.
+            let _ = self.orders.write_all(&order.map(usize::to_ne_bytes).concat());
+        }
+    }
+
+    /// What the child has that nobody shares with it.
+    pub(super) fn extra_bytes(&self) -> u64 {
+        let text = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.pid)).unwrap_or_default();
+        let of = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name));
+            line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()).unwrap_or(0)
+        };
+        (of("Private_Clean:") + of("Private_Dirty:")) << 10
+    }
+
+    pub(super) fn end(&mut self, is_ours: bool) {
+        if is_ours {
+            self.kill();
+        }
+    }
+
+    fn kill(&self) {
+        // SAFETY: the child is ours and not yet waited for, so that nobody else has its number. It is not one that an ordinary wait
+        // of the program finds.
+        unsafe {
+            libc::kill(self.pid, libc::SIGKILL);
+            while libc::waitpid(self.pid, std::ptr::null_mut(), libc::__WALL) < 0
+                && io::Error::last_os_error().raw_os_error() == Some(libc::EINTR)
+            {}
+        }
+    }
+}
+
+/// Where the first byte that is not 0 is.
+fn first_set(memory: &[u8]) -> Option<usize> {
+    static ZEROES: [u8; 4096] = [0; 4096];
+    let chunk = memory.chunks(ZEROES.len()).position(|chunk| *chunk != ZEROES[..chunk.len()])?;
+    let from = chunk * ZEROES.len();
+    Some(from + memory[from..].iter().position(|byte| *byte != 0)?)
+}
+
+/// Reads memory of a process, which may be this one; memory that is not there is an error, EFAULT.
+pub(super) fn read_process(pid: libc::pid_t, at: usize, into: &mut [u8]) -> io::Result<()> {
+    let mut done = 0;
+    while done < into.len() {
+        let rest = &mut into[done..];
+        let local = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
+        let remote = libc::iovec { iov_base: std::ptr::without_provenance_mut(at + done), iov_len: rest.len() };
+        // SAFETY: the local place is a slice that may be written to; the other is only read, and checked by the system.
+        let count = unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) };
+        match usize::try_from(count) {
+            Ok(0) => return Err(Errno::FAULT.into()),
+            Ok(count) => done += count,
+            Err(_) => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => {}
+                error => return Err(error),
+            },
+        }
+    }
+    Ok(())
+}
+
+/// The memory that the child does not need, listed in memory that the child keeps.
+struct Excess {
+    list: *mut Range<usize>,
+    count: usize,
+    mapped_bytes: usize,
+}
+
+impl Excess {
+    /// All private anonymous memory but `kept`, which is tidy.
+    fn new(mut kept: Vec<Range<usize>>) -> io::Result<Self> {
+        let pieces = maps::pieces(&(0..usize::MAX / 2))?;
+        // Some more than there are now: the list is itself a hole in one of them.
+        let holes = kept.len() + 3;
+        let mapped_bytes = ((pieces.len() + holes) * size_of::<Range<usize>>()).next_multiple_of(page_bytes());
+        let rights = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, of which nobody else knows.
+        let list = unsafe { mmap_anonymous(std::ptr::null_mut(), mapped_bytes, rights, MapFlags::PRIVATE) }?;
+        let mut excess = Self { list: list.cast(), count: 0, mapped_bytes };
+        // SAFETY: asks where the thread's own variables are.
+        let own = unsafe { libc::__errno_location() }.addr();
+        let stack = std::ptr::from_ref(&own).addr();
+        kept.push(list.addr()..list.addr() + mapped_bytes);
+        kept.extend([own, stack].map(|at| touched_pages(at - STACK_BYTES..at + STACK_BYTES)));
+        tidy(&mut kept, 0..usize::MAX);
+        let anonymous = pieces.into_iter().filter(|piece| piece.is_private_anonymous && piece.is_writable);
+        for range in anonymous.flat_map(|piece| without(piece.range, &kept)) {
+            if (excess.count + 1) * size_of::<Range<usize>>() <= mapped_bytes {
+                // SAFETY: inside the mapping, which is aligned and ours.
+                unsafe { excess.list.add(excess.count).write(range) };
+                excess.count += 1;
+            }
+        }
+        Ok(excess)
+    }
+
+    fn ranges(&self) -> &[Range<usize>] {
+        // SAFETY: so many have been written there.
+        unsafe { std::slice::from_raw_parts(self.list, self.count) }
+    }
+}
+
+impl Drop for Excess {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, which nothing refers to any more.
+        let _ = unsafe { munmap(self.list.cast(), self.mapped_bytes) };
+    }
+}
+
+/// Makes the child process. No signal reaches it but those that cannot be blocked, and its end raises none.
+fn clone(parent: &OwnedFd, inbox: &OwnedFd, excess: &Excess) -> io::Result<libc::pid_t> {
+    let (parent, inbox, excess) = (parent.as_fd(), inbox.as_fd(), excess.ranges());
+    // SAFETY: plain numbers, filled by the calls before they are used; the mask is the thread's own.
+    let mut before: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+    }
+    // SAFETY: like fork, but without a signal at the end; the child calls nothing that would need the C library to know of it.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) };
+    if pid == 0 {
+        keep(parent, inbox, excess);
+    }
+    let outcome = if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(pid as libc::pid_t) };
+    // SAFETY: the mask from before.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
+    outcome
+}
+
+/// The child: nothing but plain system calls from here on.
+fn keep(parent: BorrowedFd<'_>, inbox: BorrowedFd<'_>, excess: &[Range<usize>]) -> ! {
+    // Files that it kept open would not be closed for others, for example at the far end of a pipe.
+    let (low, high) = match parent.as_raw_fd() < inbox.as_raw_fd() {
+        true => (parent.as_raw_fd() as u32, inbox.as_raw_fd() as u32),
+        false => (inbox.as_raw_fd() as u32, parent.as_raw_fd() as u32),
+    };
+    for (first, last) in [(0, low.wrapping_sub(1)), (low + 1, high.wrapping_sub(1)), (high + 1, u32::MAX)] {
+        if first <= last && last.wrapping_add(1) != first {
+            // SAFETY: this process uses none of them. A system without this call leaves them open.
+            unsafe { libc::syscall(libc::SYS_close_range, libc::c_ulong::from(first), libc::c_ulong::from(last), 0) };
+        }
+    }
+    for range in excess {
+        // SAFETY: nothing that this function uses is in the list.
+        let _ = unsafe { munmap(std::ptr::without_provenance_mut(range.start), range.len()) };
+    }
+    loop {
+        let mut files =
+            [PollFd::from_borrowed_fd(parent, PollFlags::IN), PollFd::from_borrowed_fd(inbox, PollFlags::IN)];
+        if poll(&mut files, None).is_err() || !files[0].revents().is_empty() {
+            break;
+        }
+        let mut order = [MaybeUninit::<u8>::uninit(); size_of::<Order>()];
+        match rustix::io::read(inbox, &mut order) {
+            // SAFETY: a whole order was written, and what is written at once to a pipe is read at once.
+            Ok((order, _)) if order.len() == size_of::<Order>() => unsafe {
+                let [start, bytes] = std::ptr::read_unaligned(order.as_ptr().cast::<Order>());
+                let _ = munmap(std::ptr::without_provenance_mut(start), bytes);
+            },
+            _ => break,
+        }
+    }
+    // SAFETY: ends the process without running anything of the program.
+    unsafe { libc::syscall(libc::SYS_exit_group, 0) };
+    unreachable!()
+}

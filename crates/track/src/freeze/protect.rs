@@ -1,0 +1,432 @@
+//! A frozen image by write protection: a page is copied before anybody may write to it.
+//!
+//! A thread hears of each write to a protected page, copies the page to a pool, and lets the writer go on. What is still
+//! protected is read where it lies. The memory is the program's, which may take it away at any time; so it is only ever read
+//! through the system, which says if it is not there, and afterwards it is checked that it is still protected and ours: only then
+//! what was read is what was frozen.
+//!
+//! Nothing here may wait for memory that is protected here. So whole pages inside the frozen memory are protected only (the
+//! ends are copied at once), and neither the thread nor a reader allocates: a program that frees frozen memory would let the
+//! allocator hand it out.
+
+use std::{
+    io,
+    mem::ManuallyDrop,
+    ops::Range,
+    sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError},
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
+    fd::OwnedFd,
+};
+
+use super::{FreezeOptions, FreezeWay, child::image_bytes, child::read_process, refused};
+use crate::{
+    Error, Result,
+    pagemap::Pagemap,
+    ranges::{addresses, page_bytes, released_pages, shared, whole_pages},
+    userfault::Userfault,
+};
+
+/// Bytes that a reader copies before it lets the thread go on.
+const RUN_BYTES: usize = 256 << 10;
+
+/// Where the bytes of a page are. More than these: in the pool, at this number less `IN_POOL`.
+type Place = u32;
+const PROTECTED: Place = 0;
+/// Protected, and somebody waits to write to it.
+const AWAITED: Place = 1;
+const RELEASED: Place = 2;
+const VANISHED: Place = 3;
+const IN_POOL: Place = 4;
+
+/// A part of the frozen memory.
+struct Part {
+    range: Range<usize>,
+    /// Its whole pages, and the number of the first.
+    pages: Range<usize>,
+    first_page: usize,
+    /// The ends that are not whole pages.
+    head: Vec<u8>,
+    tail: Vec<u8>,
+    /// Bytes released from the front.
+    released: usize,
+}
+
+/// All that changes, and all that is needed to change it, without allocating.
+struct State {
+    parts: Vec<Part>,
+    /// Numbers of the parts, by address.
+    by_address: Vec<usize>,
+    places: Vec<Place>,
+    pool: Vec<u8>,
+    /// Pages of the pool that were used before and are free, and how many were ever used.
+    free: Vec<u32>,
+    used: usize,
+    awaited: usize,
+    /// Since when somebody waits and nothing has been released.
+    waiting_since: Option<Instant>,
+    is_given_up: bool,
+    map: Pagemap,
+}
+
+struct Shared {
+    fault: Userfault,
+    /// Told when the thread is to end.
+    end: OwnedFd,
+    state: Mutex<State>,
+    wait_max: Duration,
+    process: libc::pid_t,
+    /// Passed by the thread when it has begun, because to begin one allocates.
+    begun: Barrier,
+}
+
+pub(super) struct Protected {
+    shared: ManuallyDrop<Arc<Shared>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Protected {
+    pub(super) fn new(memory: &[&[u8]], options: &FreezeOptions) -> Result<Self> {
+        let failed = |attempt| move |source: io::Error| refused(FreezeWay::Protect, attempt, source);
+        let fault = Userfault::synchronous().map_err(failed("handle faults of the system"))?;
+        let map = Pagemap::open().map_err(failed("open its page map"))?;
+        let end = eventfd(0, EventfdFlags::CLOEXEC).map_err(|source| failed("make an event")(source.into()))?;
+        let state = State::new(memory, options.extra_bytes_max, map)?;
+        let pages: Vec<_> =
+            state.parts.iter().map(|part| part.pages.clone()).filter(|pages| !pages.is_empty()).collect();
+        let shared = Arc::new(Shared {
+            fault,
+            end,
+            state: Mutex::new(state),
+            wait_max: options.wait_max,
+            process: std::process::id() as libc::pid_t,
+            begun: Barrier::new(2),
+        });
+        let for_thread = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("outcrop-frozen".to_owned())
+            .spawn(move || for_thread.serve())
+            .map_err(failed("start a thread"))?;
+        shared.begun.wait();
+        let mut made = Self { shared: ManuallyDrop::new(shared), thread: Some(thread) };
+        let outcome = pages.iter().try_for_each(|pages| {
+            made.shared.fault.register(pages)?;
+            made.shared.fault.protect(pages, true)
+        });
+        if let Err(source) = outcome {
+            made.end(true);
+            return Err(failed("protect the memory")(source));
+        }
+        Ok(made)
+    }
+
+    pub(super) fn read(&self, part: usize, at: usize, into: &mut [u8]) -> Result<()> {
+        let mut done = 0;
+        while done < into.len() {
+            let rest = &mut into[done..];
+            let is_frozen = self.shared.state().is_frozen(&addresses(rest));
+            done += if is_frozen {
+                // A write into frozen memory may wait for what the lock is needed for.
+                let mut bounce = [0; 4096];
+                let bytes = rest.len().min(bounce.len());
+                let count = self.shared.read_some(part, at + done, &mut bounce[..bytes])?;
+                rest[..count].copy_from_slice(&bounce[..count]);
+                count
+            } else {
+                self.shared.read_some(part, at + done, rest)?
+            };
+        }
+        Ok(())
+    }
+
+    pub(super) fn release(&self, part: usize, range: Range<usize>) {
+        self.shared.release(part, range);
+    }
+
+    pub(super) fn extra_bytes(&self) -> u64 {
+        self.shared.state().extra_bytes()
+    }
+
+    /// Lets all memory be as it was. In a forked process, which has neither the thread nor the protection, there is nothing to do.
+    pub(super) fn end(&mut self, is_ours: bool) {
+        if !is_ours {
+            return;
+        }
+        let Some(thread) = self.thread.take() else { return };
+        // First, because to end a thread may mean to write to protected memory. And it is not enough to close the descriptor: a
+        // forked process may have it open too.
+        let mut state = self.shared.state();
+        self.shared.give_up(&mut state);
+        for part in state.parts.iter().filter(|part| !part.pages.is_empty()) {
+            self.shared.fault.unregister(&part.pages);
+        }
+        drop(state);
+        // There is room for that, and then the thread ends.
+        let _ = rustix::io::write(&self.shared.end, &1u64.to_ne_bytes());
+        let _ = thread.join();
+        // SAFETY: not used afterwards: a second call finds no thread.
+        unsafe { ManuallyDrop::drop(&mut self.shared) };
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The thread: hears of writes until it is told to end.
+    fn serve(&self) {
+        self.begun.wait();
+        loop {
+            let waiting_since = self.state().waiting_since;
+            let left = waiting_since.map(|since| self.wait_max.saturating_sub(since.elapsed()));
+            let left = left.and_then(|left| Timespec::try_from(left).ok());
+            let mut files = [PollFd::new(&self.end, PollFlags::IN), PollFd::new(&self.fault, PollFlags::IN)];
+            let outcome = poll(&mut files, left.as_ref());
+            if !files[0].revents().is_empty() {
+                return;
+            }
+            let mut state = self.state();
+            while let Ok(Some(address)) = self.fault.next_write() {
+                self.written(&mut state, address);
+            }
+            let is_over = state.waiting_since.is_some_and(|since| since.elapsed() >= self.wait_max);
+            if is_over || outcome.is_err_and(|errno| errno != rustix::io::Errno::INTR) {
+                self.give_up(&mut state);
+            }
+        }
+    }
+
+    /// Somebody waits to write to this address.
+    fn written(&self, state: &mut State, address: usize) {
+        let Some((page, pages)) = state.page_at(address) else {
+            let start = address / page_bytes() * page_bytes();
+            return self.fault.wake(&(start..start + page_bytes()));
+        };
+        if state.places[page] == PROTECTED && !state.is_given_up {
+            match state.take_room() {
+                Some(room) => self.copy(state, page, &pages, room),
+                None => {
+                    state.places[page] = AWAITED;
+                    state.awaited += 1;
+                    state.waiting_since.get_or_insert_with(Instant::now);
+                }
+            }
+        }
+        if state.places[page] != AWAITED {
+            self.unprotect(&pages);
+        }
+    }
+
+    /// Copies a page to the pool, if it still is what was frozen.
+    fn copy(&self, state: &mut State, page: usize, pages: &Range<usize>, room: u32) {
+        let at = room as usize * page_bytes();
+        let is_copied = read_process(self.process, pages.start, &mut state.pool[at..at + page_bytes()]).is_ok()
+            && self.is_still_frozen(state, pages);
+        if is_copied {
+            state.places[page] = IN_POOL + room;
+        } else {
+            state.places[page] = VANISHED;
+            state.free.push(room);
+        }
+    }
+
+    /// Whether these pages have been protected by us all the time. Who unprotects them holds the state.
+    fn is_still_frozen(&self, state: &mut State, pages: &Range<usize>) -> bool {
+        self.fault.register(pages).is_ok() && state.map.is_protected(pages).unwrap_or(false)
+    }
+
+    /// Lets everybody write to these pages, as far as they are ours: Linux would unprotect those of another descriptor as well.
+    fn unprotect(&self, pages: &Range<usize>) {
+        let is_done =
+            |pages: &Range<usize>| self.fault.register(pages).is_ok() && self.fault.protect(pages, false).is_ok();
+        if !is_done(pages) {
+            // Some of it is not there any more. Who waits finds out what is there now.
+            for start in pages.clone().step_by(page_bytes()) {
+                is_done(&(start..start + page_bytes()));
+            }
+            self.fault.wake(pages);
+        }
+    }
+
+    /// Reads some bytes of a part, at least one, and says how many.
+    fn read_some(&self, part: usize, at: usize, into: &mut [u8]) -> Result<usize> {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        if state.is_given_up {
+            return Err(Error::GivenUp { waited: self.wait_max });
+        }
+        if at < state.parts[part].released {
+            return Err(Error::Released { part, at });
+        }
+        let Part { range, pages, first_page, head, tail, .. } = &state.parts[part];
+        let address = range.start + at;
+        if address < pages.start {
+            return Ok(copy_from(&head[at..], into));
+        }
+        if address >= pages.end {
+            return Ok(copy_from(&tail[address - pages.end..], into));
+        }
+        let start = address / page_bytes() * page_bytes();
+        let page = first_page + (start - pages.start) / page_bytes();
+        let is_here = |place: &Place| matches!(*place, PROTECTED | AWAITED);
+        match state.places[page] {
+            RELEASED => Err(Error::Released { part, at }),
+            VANISHED => Err(Error::Vanished { part, at }),
+            place if place >= IN_POOL => {
+                let from = (place - IN_POOL) as usize * page_bytes();
+                Ok(copy_from(&state.pool[from + (address - start)..from + page_bytes()], into))
+            }
+            _ => {
+                let end = pages.end.min(address + into.len().min(RUN_BYTES));
+                let run = state.places[page..].iter().take((end - start).div_ceil(page_bytes()));
+                let run_end = start + run.take_while(|place| is_here(place)).count() * page_bytes();
+                let into = &mut into[..end.min(run_end) - address];
+                read_process(self.process, address, into).map_err(|_| Error::Vanished { part, at })?;
+                if !self.is_still_frozen(state, &(start..run_end)) {
+                    return Err(Error::Vanished { part, at });
+                }
+                Ok(into.len())
+            }
+        }
+    }
+
+    fn release(&self, part: usize, range: Range<usize>) {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let Part { range: whole, pages, first_page, released, .. } = &mut state.parts[part];
+        let gone = shared(&released_pages(whole.start, released, range), pages);
+        if let Some(gone) = gone.filter(|_| !state.is_given_up) {
+            let first = *first_page + (gone.start - pages.start) / page_bytes();
+            for page in first..first + gone.len() / page_bytes() {
+                match std::mem::replace(&mut state.places[page], RELEASED) {
+                    AWAITED => state.awaited -= 1,
+                    place if place >= IN_POOL => state.free.push(place - IN_POOL),
+                    _ => {}
+                }
+            }
+            self.unprotect(&gone);
+        }
+        self.serve_awaited(state);
+    }
+
+    /// Gives room that has become free to those who wait.
+    fn serve_awaited(&self, state: &mut State) {
+        let mut from = 0;
+        while state.awaited > 0 {
+            let Some(found) = state.places[from..].iter().position(|place| *place == AWAITED) else { break };
+            from += found;
+            let Some(pages) = state.pages_of(from) else { break };
+            let Some(room) = state.take_room() else { break };
+            self.copy(state, from, &pages, room);
+            state.awaited -= 1;
+            self.unprotect(&pages);
+        }
+        state.waiting_since = (state.awaited > 0).then(Instant::now);
+    }
+
+    /// Lets everybody write: the image is worth nothing any more.
+    fn give_up(&self, state: &mut State) {
+        state.is_given_up = true;
+        state.waiting_since = None;
+        for part in state.parts.iter().filter(|part| !part.pages.is_empty()) {
+            self.unprotect(&part.pages);
+        }
+    }
+}
+
+impl State {
+    fn new(memory: &[&[u8]], bytes_max: u64, map: Pagemap) -> Result<Self> {
+        let mut pages_count = 0;
+        let mut parts = Vec::with_capacity(memory.len());
+        for memory in memory {
+            let range = addresses(memory);
+            let mut pages = whole_pages(range.clone());
+            if pages.is_empty() {
+                // All of it is an end.
+                pages = range.end..range.end;
+            }
+            let head = memory[..pages.start - range.start].to_vec();
+            let tail = memory[pages.end - range.start..].to_vec();
+            let first_page = pages_count;
+            pages_count += pages.len() / page_bytes();
+            parts.push(Part { range, pages, first_page, head, tail, released: 0 });
+        }
+        let mut by_address: Vec<_> = (0..parts.len()).filter(|part| !parts[*part].pages.is_empty()).collect();
+        by_address.sort_unstable_by_key(|part| parts[*part].pages.start);
+        let mut state = Self {
+            parts,
+            by_address,
+            places: vec![PROTECTED; pages_count],
+            pool: Vec::new(),
+            free: Vec::new(),
+            used: 0,
+            awaited: 0,
+            waiting_since: None,
+            is_given_up: false,
+            map,
+        };
+        // Each page of the pool may be noted as free.
+        let room_bytes = page_bytes() + size_of::<u32>();
+        let rooms = bytes_max.saturating_sub(state.extra_bytes()) / room_bytes as u64;
+        if rooms == 0 && pages_count > 0 {
+            let reason = "that is not enough to protect it and to copy a single page".to_owned();
+            return Err(Error::Bound { bytes: image_bytes(memory), bytes_max, reason });
+        }
+        let rooms = pages_count.min(usize::try_from(rooms).unwrap_or(usize::MAX));
+        state.pool = vec![0; rooms * page_bytes()];
+        state.free.reserve_exact(rooms);
+        Ok(state)
+    }
+
+    /// A free page of the pool.
+    fn take_room(&mut self) -> Option<u32> {
+        self.free.pop().or_else(|| {
+            let is_left = (self.used + 1) * page_bytes() <= self.pool.len();
+            is_left.then(|| {
+                self.used += 1;
+                self.used as u32 - 1
+            })
+        })
+    }
+
+    /// The number and the addresses of the frozen page that `address` is in.
+    fn page_at(&self, address: usize) -> Option<(usize, Range<usize>)> {
+        let after = self.by_address.partition_point(|part| self.parts[*part].pages.start <= address);
+        let part = &self.parts[self.by_address[after.checked_sub(1)?]];
+        let start = address / page_bytes() * page_bytes();
+        let page = part.first_page + (start - part.pages.start) / page_bytes();
+        part.pages.contains(&address).then(|| (page, start..start + page_bytes()))
+    }
+
+    /// The addresses of a page.
+    fn pages_of(&self, page: usize) -> Option<Range<usize>> {
+        let after = self.parts.partition_point(|part| part.first_page <= page);
+        let part = &self.parts[after.checked_sub(1)?];
+        let start = part.pages.start + (page - part.first_page) * page_bytes();
+        Some(start..start + page_bytes())
+    }
+
+    /// Whether some of `range` may be protected.
+    fn is_frozen(&self, range: &Range<usize>) -> bool {
+        self.parts.iter().any(|part| shared(&part.pages, range).is_some())
+    }
+
+    /// What the image takes: the ends, the pages of the pool that were ever used, and its tables.
+    fn extra_bytes(&self) -> u64 {
+        let ends: usize = self.parts.iter().map(|part| part.head.len() + part.tail.len()).sum();
+        let tables = size_of_val(&self.places[..]) + self.free.capacity() * size_of::<u32>();
+        (ends + tables + self.used * page_bytes()) as u64
+    }
+}
+
+/// Copies as much as there is and as there is room for.
+fn copy_from(from: &[u8], into: &mut [u8]) -> usize {
+    let bytes = from.len().min(into.len());
+    into[..bytes].copy_from_slice(&from[..bytes]);
+    bytes
+}

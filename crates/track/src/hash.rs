@@ -1,0 +1,145 @@
+//! Hashes of blocks.
+
+use std::{fmt, str::FromStr};
+
+use md5::Digest;
+use rayon::{
+    ThreadPool, ThreadPoolBuilder,
+    iter::{IndexedParallelIterator, ParallelIterator},
+    slice::{ParallelSlice, ParallelSliceMut},
+};
+
+/// The hash of a block: 16 bytes, in the order in which the tools of each kind print them.
+pub type Hash = [u8; 16];
+
+/// What one thread takes at a time. Less than twice that is not worth waking another one for.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// How blocks are hashed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum HashKind {
+    /// XXH3 with 128 bits: as fast as memory, not made to withstand anybody who looks for two equal ones.
+    #[default]
+    Xxh3,
+    /// The first 16 bytes of BLAKE3, for those who need to withstand that.
+    Blake3,
+    /// MD5, to compare with others who use it.
+    Md5,
+}
+
+impl HashKind {
+    /// All kinds.
+    pub const ALL: [Self; 3] = [Self::Xxh3, Self::Blake3, Self::Md5];
+
+    /// The number that stands for it in files.
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Xxh3 => 1,
+            Self::Blake3 => 2,
+            Self::Md5 => 3,
+        }
+    }
+
+    /// The kind that a number in a file stands for.
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.code() == code)
+    }
+
+    /// The hash of one block.
+    pub fn hash(self, block: &[u8]) -> Hash {
+        match self {
+            Self::Xxh3 => twox_hash::XxHash3_128::oneshot(block).to_be_bytes(),
+            Self::Blake3 => *blake3::hash(block).as_bytes().first_chunk().expect("a BLAKE3 hash has 32 bytes"),
+            Self::Md5 => md5::Md5::digest(block).into(),
+        }
+    }
+}
+
+impl fmt::Display for HashKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Xxh3 => "xxh3",
+            Self::Blake3 => "blake3",
+            Self::Md5 => "md5",
+        })
+    }
+}
+
+/// A name that stands for no kind of hash.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no hash {0:?}: use xxh3, blake3 or md5")]
+pub struct UnknownHash(String);
+
+impl FromStr for HashKind {
+    type Err = UnknownHash;
+
+    fn from_str(name: &str) -> Result<Self, UnknownHash> {
+        Self::ALL.into_iter().find(|kind| kind.to_string() == name).ok_or_else(|| UnknownHash(name.to_owned()))
+    }
+}
+
+/// What can hash memory: the processor, or a device.
+pub trait Hasher: Send + Sync {
+    /// How it hashes.
+    fn kind(&self) -> HashKind;
+
+    /// Hashes the consecutive blocks of `memory`, each of `block_bytes` but for the last, into `hashes`.
+    ///
+    /// # Panics
+    ///
+    /// If `block_bytes` is 0 or `hashes` does not have exactly one place for each block.
+    fn hash(&self, memory: &[u8], block_bytes: usize, hashes: &mut [Hash]);
+}
+
+/// Hashes with the processor, in several threads if there is much to do.
+pub struct CpuHasher {
+    kind: HashKind,
+    /// None if one thread is to do it all.
+    pool: Option<ThreadPool>,
+}
+
+impl CpuHasher {
+    /// A hasher that uses up to `threads` threads. They are kept and sleep between two calls; with one or none, the
+    /// calling thread does it all, and so it does if the system gives no threads.
+    pub fn new(kind: HashKind, threads: usize) -> Self {
+        let build = |threads| {
+            ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("outcrop-hash-{i}")).build()
+        };
+        let pool = (threads > 1).then(|| build(threads)).transpose().unwrap_or_else(|error| {
+            tracing::warn!(%error, "no threads to hash with; hashing is done by the calling thread");
+            None
+        });
+        Self { kind, pool }
+    }
+}
+
+impl Hasher for CpuHasher {
+    fn kind(&self) -> HashKind {
+        self.kind
+    }
+
+    fn hash(&self, memory: &[u8], block_bytes: usize, hashes: &mut [Hash]) {
+        assert!(block_bytes > 0, "a block has at least one byte");
+        assert_eq!(memory.len().div_ceil(block_bytes), hashes.len(), "one hash for each block");
+        let hash_piece = |(memory, hashes): (&[u8], &mut [Hash])| {
+            for (block, hash) in memory.chunks(block_bytes).zip(hashes) {
+                *hash = self.kind.hash(block);
+            }
+        };
+        match &self.pool {
+            Some(pool) if memory.len() >= 2 * PIECE_BYTES => {
+                let blocks = (PIECE_BYTES / block_bytes).max(1);
+                let pieces = memory.par_chunks(blocks * block_bytes).zip(hashes.par_chunks_mut(blocks));
+                pool.install(|| pieces.for_each(hash_piece));
+            }
+            _ => hash_piece((memory, hashes)),
+        }
+    }
+}
+
+impl fmt::Debug for CpuHasher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let threads = self.pool.as_ref().map_or(1, ThreadPool::current_num_threads);
+        f.debug_struct("CpuHasher").field("kind", &self.kind).field("threads", &threads).finish()
+    }
+}

@@ -1,0 +1,86 @@
+//! Watching memory through its pages, without anybody waiting: asynchronous userfaultfd and PAGEMAP_SCAN.
+//!
+//! A page is unchanged if and only if it is protected and the mapping is registered here. Whatever else may have happened to
+//! it (written, given back, unmapped and mapped again) leaves it unprotected.
+
+use std::{io, ops::Range, sync::OnceLock, time::Instant};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+use crate::{maps, pagemap::Pagemap, ranges::page_bytes, userfault::Userfault};
+
+/// Pages that a calibration writes to.
+const CALIBRATION_PAGES: usize = 64;
+
+/// The memory that is watched through pages by one tracker, in the process that made it.
+pub(crate) struct Pages {
+    fault: Userfault,
+    map: Pagemap,
+}
+
+impl Pages {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self { fault: Userfault::asynchronous()?, map: Pagemap::open()? })
+    }
+
+    /// Makes sure that the pages of `range` can be watched here. Fails for memory that can change in other ways than by writes to
+    /// these pages, and for memory that another watches.
+    pub(crate) fn claim(&self, range: &Range<usize>) -> io::Result<()> {
+        if !maps::is_private_anonymous(range)? {
+            return Err(io::Error::other("it is not private anonymous memory"));
+        }
+        self.fault.register(range).map_err(|error| match error.kind() {
+            io::ErrorKind::ResourceBusy => io::Error::other("another userfaultfd watches it"),
+            _ => error,
+        })
+    }
+
+    /// Visits the pages of `range`, which was claimed, that changed since they were last collected, and watches them anew.
+    pub(crate) fn collect(&mut self, range: &Range<usize>, visit: impl FnMut(Range<usize>)) -> io::Result<()> {
+        self.map.protect_anew(range, visit)
+    }
+
+    /// Ends watching `range`.
+    pub(crate) fn release(&self, range: &Range<usize>) {
+        self.fault.unregister(range);
+    }
+}
+
+/// What the first write to a watched page costs the program, in nanoseconds; measured once per process.
+pub(crate) fn write_ns() -> f64 {
+    static MEASURED: OnceLock<f64> = OnceLock::new();
+    *MEASURED.get_or_init(|| calibrate().unwrap_or(crate::model::WRITE_NS))
+}
+
+fn calibrate() -> io::Result<f64> {
+    let page = page_bytes();
+    let bytes = CALIBRATION_PAGES * page;
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping, of which nobody else knows.
+    let memory = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, MapFlags::PRIVATE) }?;
+    let write = || {
+        let begin = Instant::now();
+        for at in (0..bytes).step_by(page) {
+            // SAFETY: inside the mapping.
+            unsafe { memory.cast::<u8>().add(at).write_volatile(1) };
+        }
+        begin.elapsed().as_nanos() as f64
+    };
+    let measure = || -> io::Result<f64> {
+        let range = memory.addr()..memory.addr() + bytes;
+        let mut pages = Pages::new()?;
+        pages.claim(&range)?;
+        write();
+        // The best of a few: what disturbs makes it only slower.
+        let mut best = f64::INFINITY;
+        for _ in 0..3 {
+            pages.collect(&range, |_| ())?;
+            best = best.min(write() - write());
+        }
+        Ok((best / CALIBRATION_PAGES as f64).clamp(100.0, 100_000.0))
+    };
+    let measured = measure();
+    // SAFETY: the mapping made above, which nothing uses any more.
+    unsafe { munmap(memory, bytes) }?;
+    measured
+}

@@ -1,0 +1,39 @@
+//! Which process this is: a child that was forked has copies of everything but must believe none of it.
+
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicU64, Ordering},
+};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
+
+/// Numbers given out so far, in this process and in those that it was forked from.
+static GIVEN: AtomicU64 = AtomicU64::new(0);
+
+/// A number that differs between a process and any that was forked from it. Process ids are no proof: the system gives
+/// them out again.
+pub(crate) fn generation() -> u64 {
+    static PAGE: OnceLock<Option<&'static AtomicU64>> = OnceLock::new();
+    let Some(here) = PAGE.get_or_init(wiped_on_fork) else {
+        return u64::from(std::process::id());
+    };
+    match here.load(Ordering::Acquire) {
+        0 => {
+            let mine = GIVEN.fetch_add(1, Ordering::Relaxed) + 1;
+            here.compare_exchange(0, mine, Ordering::AcqRel, Ordering::Acquire).map_or_else(|other| other, |_| mine)
+        }
+        generation => generation,
+    }
+}
+
+/// A number in memory that a forked process finds to be 0.
+fn wiped_on_fork() -> Option<&'static AtomicU64> {
+    let bytes = crate::ranges::page_bytes();
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping, of which nobody else knows.
+    let page = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, MapFlags::PRIVATE) }.ok()?;
+    // SAFETY: the mapping is ours; a page that was not wiped would merely be left unused.
+    unsafe { madvise(page, bytes, Advice::LinuxWipeOnFork) }.ok()?;
+    // SAFETY: page-aligned, zeroed, and never unmapped.
+    Some(unsafe { AtomicU64::from_ptr(page.cast()) })
+}

@@ -1,0 +1,420 @@
+//! Watches named regions of memory for changes, each in the way that costs least.
+
+use std::{
+    collections::HashMap,
+    fmt, io,
+    ops::Range,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    model::{self, Model, Reason, Seen, Watch},
+    pages::{self, Pages},
+    process,
+    protection::{self, Protection},
+    ranges::{addresses, block_bytes_of, page_bytes, shared, tidy, whole_pages},
+};
+
+/// How changes are found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Way {
+    /// Whichever of the others costs least, region by region, as measured while the program runs.
+    #[default]
+    Chosen,
+    /// The system notes which pages are written to (userfaultfd and PAGEMAP_SCAN, Linux 6.7). Sees writes by system calls and
+    /// other threads. Not for shared memory or files, which others can change elsewhere: that is taken to have changed.
+    Pages,
+    /// Memory is made read-only and a signal handler notes what is written to. **A system call that writes into watched memory
+    /// fails with EFAULT**, and the memory must not be moved or given back (`realloc`, `mremap`, `madvise`) before
+    /// [`Tracker::stop`].
+    Protection,
+    /// Nothing is watched: everything may have changed.
+    Everything,
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Chosen => "chosen",
+            Self::Pages => "pages",
+            Self::Protection => "protection",
+            Self::Everything => "everything",
+        })
+    }
+}
+
+/// How a [`Tracker`] works.
+#[derive(Debug, Clone)]
+pub struct TrackOptions {
+    /// How changes are found. What cannot be watched in this way is not watched.
+    pub way: Way,
+    /// Bytes of the blocks that the program hashes: a written page means hashing the whole block.
+    pub block_bytes: usize,
+    /// Whether `Way::Chosen` may use `Way::Protection` where `Way::Pages` is not possible.
+    pub allow_protection: bool,
+}
+
+impl Default for TrackOptions {
+    fn default() -> Self {
+        Self { way: Way::Chosen, block_bytes: 64 << 10, allow_protection: false }
+    }
+}
+
+/// What may have changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Changes {
+    /// The bytes, ascending and not touching each other. Pages at the ends that the memory shares with others are always among
+    /// them.
+    pub ranges: Vec<Range<usize>>,
+    /// Whether that is all of the memory.
+    pub is_everything: bool,
+    /// How it was found out: `Pages`, `Protection` or `Everything`.
+    pub way: Way,
+}
+
+/// What a tracker knows about a region.
+#[derive(Debug, Clone)]
+pub struct TrackStats {
+    /// How it is watched until the next call.
+    pub way: Way,
+    /// Why, as a sentence.
+    pub reason: String,
+    /// What it took last to begin to watch, in nanoseconds.
+    pub arm_ns: u64,
+    /// What it took last to find out what was written to and to watch it anew, in nanoseconds.
+    pub collect_ns: u64,
+    /// Pages that were found to be written to, of those that were watched, the last time that any were.
+    pub written_pages: usize,
+    /// How many pages were watched then.
+    pub watched_pages: usize,
+    /// What the first write to a watched page, or to what is watched together, costs the program; an estimate in nanoseconds.
+    pub write_ns: f64,
+}
+
+/// How a region is watched at present.
+enum Guard {
+    Nothing,
+    Sample(Vec<Range<usize>>),
+    Pages,
+    Protection(Protection),
+}
+
+struct Region {
+    /// Addresses of the memory, and of the whole pages in it.
+    range: Range<usize>,
+    inner: Range<usize>,
+    guard: Guard,
+    /// What is to be reported next time in any case, from the start of the memory.
+    marked: Vec<Range<usize>>,
+    /// None unless the way is to be chosen.
+    model: Option<Model>,
+    samples: u64,
+    stats: TrackStats,
+}
+
+/// Watches regions of memory, each known by a name, for changes between two looks at them.
+///
+/// Nothing is promised about memory that changes without a write to its pages: what hardware or the system writes through memory
+/// that it has pinned (network cards, buffers registered with io_uring, device copies) has to be told with
+/// [`mark_dirty`](Tracker::mark_dirty).
+pub struct Tracker {
+    options: TrackOptions,
+    /// The process that watches. One that is forked from it watches nothing.
+    generation: u64,
+    /// Made when it is first needed.
+    pages: Option<Result<Pages, String>>,
+    regions: HashMap<String, Region>,
+}
+
+impl Tracker {
+    /// A tracker that watches nothing yet.
+    pub fn new(options: TrackOptions) -> Self {
+        Self { options, generation: process::generation(), pages: None, regions: HashMap::new() }
+    }
+
+    /// What may have changed in `memory` since the last call with this name, and watches it from now on. That is everything the
+    /// first time, when the memory lies elsewhere or has another length than before, after a fork, and whenever there is doubt.
+    ///
+    /// The memory is only looked at: the borrow says that nobody writes to it during the call.
+    pub fn changed(&mut self, name: &str, memory: &[u8]) -> Changes {
+        self.notice_fork();
+        let range = addresses(memory);
+        let mut region = match self.regions.remove(name) {
+            Some(region) if region.range == range => region,
+            Some(mut other) => {
+                self.unguard(&mut other);
+                Region::new(range, &self.options)
+            }
+            None => Region::new(range, &self.options),
+        };
+        let begin = Instant::now();
+        let found = self.collect(&mut region).unwrap_or_else(|error| {
+            region.stats.reason = format!("it cannot be watched any more: {error}");
+            self.unguard(&mut region);
+            None
+        });
+        let way = region.guard.way_found(found.is_some());
+        let seen = region.seen(found.as_deref(), begin.elapsed(), self.options.block_bytes);
+        let wanted = region.wanted(seen, self.options.way);
+        self.guard(&mut region, wanted);
+        let changes = region.changes(found.filter(|_| way != Way::Everything), way);
+        tracing::trace!(name, ranges = changes.ranges.len(), %way, next = %region.stats.way, reason = region.stats.reason);
+        self.regions.insert(name.to_owned(), region);
+        changes
+    }
+
+    /// The bytes of `range` are among the next changes, whatever is found: for memory that changes without being written to by
+    /// the processor.
+    pub fn mark_dirty(&mut self, name: &str, range: Range<usize>) {
+        // What is not known yet will be everything.
+        if let Some(region) = self.regions.get_mut(name) {
+            region.marked.push(range);
+            if region.marked.len().is_power_of_two() {
+                tidy(&mut region.marked, 0..region.range.len());
+            }
+        }
+    }
+
+    /// The program has hashed `bytes` of this region in that time: what `Way::Chosen` compares with.
+    pub fn hashed(&mut self, name: &str, bytes: usize, took: Duration) {
+        if let Some(model) = self.regions.get_mut(name).and_then(|region| region.model.as_mut()) {
+            model.hashed(bytes, took.as_nanos() as f64);
+        }
+    }
+
+    /// Ends watching a region and forgets it.
+    pub fn stop(&mut self, name: &str) {
+        self.notice_fork();
+        if let Some(mut region) = self.regions.remove(name) {
+            self.unguard(&mut region);
+        }
+    }
+
+    /// What is known about a region, if it is.
+    pub fn stats(&self, name: &str) -> Option<TrackStats> {
+        self.regions.get(name).map(|region| region.stats.clone())
+    }
+
+    /// Forgets what the process watches that this one was forked from. Its descriptors act on the other one's memory.
+    fn notice_fork(&mut self) {
+        let generation = process::generation();
+        if std::mem::replace(&mut self.generation, generation) != generation {
+            self.pages = None;
+            for region in self.regions.values_mut() {
+                region.guard = Guard::Nothing;
+            }
+        }
+    }
+
+    fn pages(&mut self) -> io::Result<&mut Pages> {
+        let pages = self.pages.get_or_insert_with(|| {
+            Pages::new().map_err(|error| {
+                tracing::debug!(%error, "this system cannot watch pages");
+                format!("this system cannot watch pages: {error}")
+            })
+        });
+        pages.as_mut().map_err(|reason| io::Error::other(reason.clone()))
+    }
+
+    /// What has changed in the watched pages, from the start of the memory, and watches it anew. None if nothing is watched.
+    fn collect(&mut self, region: &mut Region) -> io::Result<Option<Vec<Range<usize>>>> {
+        let mut found = Vec::new();
+        match &mut region.guard {
+            Guard::Nothing => return Ok(None),
+            Guard::Protection(protection) => protection.collect(|range| found.push(range))?,
+            Guard::Pages => self.collect_pages(&region.inner, std::slice::from_ref(&region.inner), &mut found)?,
+            Guard::Sample(stripes) => self.collect_pages(&region.inner, stripes, &mut found)?,
+        }
+        for range in &mut found {
+            *range = range.start - region.range.start..range.end - region.range.start;
+        }
+        Ok(Some(found))
+    }
+
+    /// Collects the pages of `stripes`, which lie in `inner`.
+    fn collect_pages(
+        &mut self,
+        inner: &Range<usize>,
+        stripes: &[Range<usize>],
+        found: &mut Vec<Range<usize>>,
+    ) -> io::Result<()> {
+        let pages = self.pages()?;
+        pages.claim(inner)?;
+        let outcome = stripes.iter().try_for_each(|stripe| pages.collect(stripe, |range| found.push(range)));
+        // Regions may overlap: what is watched anew here has to be said there.
+        for other in self.regions.values_mut().filter(|other| shared(&other.inner, inner).is_some()) {
+            let start = other.range.start;
+            let both = found.iter().filter_map(|range| shared(range, &other.range));
+            other.marked.extend(both.map(|range| range.start - start..range.end - start));
+            tidy(&mut other.marked, 0..other.range.len());
+        }
+        outcome
+    }
+
+    /// Begins, goes on or ends to watch, as wanted and as far as possible.
+    fn guard(&mut self, region: &mut Region, wanted: Watch) {
+        let is_as_wanted = match &region.guard {
+            Guard::Nothing => wanted == Watch::Nothing,
+            Guard::Sample(_) => wanted == Watch::Sample,
+            Guard::Pages => wanted == Watch::All,
+            Guard::Protection(_) => wanted != Watch::Nothing,
+        };
+        if is_as_wanted {
+            return;
+        }
+        let begin = Instant::now();
+        self.unguard(region);
+        if wanted == Watch::Nothing || region.inner.is_empty() {
+            return;
+        }
+        let may = |way| self.options.way == way || self.options.way == Way::Chosen;
+        let (may_pages, may_protection) = (may(Way::Pages), may(Way::Protection));
+        let is_allowed = self.options.way == Way::Protection || self.options.allow_protection;
+        let mut outcome = if may_pages { self.guard_pages(region, wanted) } else { Err(io::Error::other("as set")) };
+        if outcome.is_err() && may_protection && is_allowed {
+            outcome = Protection::new(region.inner.clone()).map(|protection| {
+                region.stats.way = Way::Protection;
+                region.stats.write_ns = protection::WRITE_NS;
+                region.guard = Guard::Protection(protection);
+            });
+        }
+        if let Err(error) = outcome {
+            region.stats.reason = format!("it cannot be watched: {error}");
+        }
+        region.stats.arm_ns = begin.elapsed().as_nanos() as u64;
+    }
+
+    fn guard_pages(&mut self, region: &mut Region, wanted: Watch) -> io::Result<()> {
+        let page = page_bytes();
+        let start = region.inner.start;
+        let stripes = match wanted {
+            Watch::Sample => model::sample(region.inner.len() / page, region.samples)
+                .map(|stripe| start + stripe.start * page..start + stripe.end * page)
+                .collect(),
+            _ => vec![region.inner.clone()],
+        };
+        if let Err(error) = self.collect_pages(&region.inner, &stripes, &mut Vec::new()) {
+            if let Some(Ok(pages)) = &self.pages {
+                pages.release(&region.inner);
+            }
+            return Err(error);
+        }
+        region.stats.write_ns = pages::write_ns();
+        if wanted == Watch::Sample {
+            region.samples += 1;
+            region.guard = Guard::Sample(stripes);
+        } else {
+            region.guard = Guard::Pages;
+            region.stats.way = Way::Pages;
+        }
+        Ok(())
+    }
+
+    fn unguard(&mut self, region: &mut Region) {
+        region.stats.way = Way::Everything;
+        let guard = std::mem::replace(&mut region.guard, Guard::Nothing);
+        if let (Guard::Sample(_) | Guard::Pages, Some(Ok(pages))) = (guard, &self.pages) {
+            pages.release(&region.inner);
+        }
+    }
+}
+
+impl Drop for Tracker {
+    /// To close the descriptors is not enough: a forked process may have them open too.
+    fn drop(&mut self) {
+        self.notice_fork();
+        for mut region in std::mem::take(&mut self.regions).into_values() {
+            self.unguard(&mut region);
+        }
+    }
+}
+
+impl Guard {
+    /// How changes were found with this guard, if any were.
+    fn way_found(&self, is_found: bool) -> Way {
+        match self {
+            Self::Pages if is_found => Way::Pages,
+            Self::Protection(_) if is_found => Way::Protection,
+            _ => Way::Everything,
+        }
+    }
+}
+
+impl Region {
+    fn new(range: Range<usize>, options: &TrackOptions) -> Self {
+        let inner = whole_pages(range.clone());
+        let model = (options.way == Way::Chosen).then(|| Model::new(inner.len(), page_bytes()));
+        let stats = TrackStats {
+            way: Way::Everything,
+            reason: Reason::Told.to_string(),
+            arm_ns: 0,
+            collect_ns: 0,
+            written_pages: 0,
+            watched_pages: 0,
+            write_ns: 0.0,
+        };
+        Self { range, inner, guard: Guard::Nothing, marked: Vec::new(), model, samples: 0, stats }
+    }
+
+    /// What the interval before this call has shown.
+    fn seen(&mut self, found: Option<&[Range<usize>]>, took: Duration, block_bytes: usize) -> Seen {
+        let (watch, watched_bytes, unit_bytes) = match &self.guard {
+            Guard::Nothing => (Watch::Nothing, 0, page_bytes()),
+            Guard::Sample(stripes) => (Watch::Sample, stripes.iter().map(Range::len).sum(), page_bytes()),
+            Guard::Pages => (Watch::All, self.inner.len(), page_bytes()),
+            Guard::Protection(protection) => (Watch::All, self.inner.len(), protection.granule_bytes()),
+        };
+        let found = found.unwrap_or_default();
+        let written_bytes: usize = found.iter().map(Range::len).sum();
+        let scan_ns = if watch == Watch::Nothing { 0 } else { took.as_nanos() as u64 };
+        if watch != Watch::Nothing {
+            self.stats.collect_ns = scan_ns;
+            self.stats.written_pages = written_bytes / page_bytes();
+            self.stats.watched_pages = watched_bytes / page_bytes();
+        }
+        Seen {
+            watch,
+            pages: watched_bytes / page_bytes(),
+            faults_ns: written_bytes.div_ceil(unit_bytes) as f64 * self.stats.write_ns,
+            hash_bytes: block_bytes_of(found, block_bytes.max(1)),
+            scan_ns,
+        }
+    }
+
+    /// What to watch until the next call.
+    fn wanted(&mut self, seen: Seen, way: Way) -> Watch {
+        match &mut self.model {
+            Some(model) => {
+                let watch = model.next(seen);
+                self.stats.reason = model.reason().to_string();
+                watch
+            }
+            None if way == Way::Everything => Watch::Nothing,
+            None => Watch::All,
+        }
+    }
+
+    /// What to report: what was found, what was marked, and the ends that are not whole pages.
+    fn changes(&mut self, found: Option<Vec<Range<usize>>>, way: Way) -> Changes {
+        let whole = 0..self.range.len();
+        let start = self.range.start;
+        let mut ranges = std::mem::take(&mut self.marked);
+        match found {
+            Some(found) => {
+                ranges.extend(found);
+                ranges.extend([0..self.inner.start - start, self.inner.end - start..whole.end]);
+            }
+            None => ranges.push(whole.clone()),
+        }
+        tidy(&mut ranges, whole.clone());
+        let is_everything = whole.is_empty() || ranges == [whole];
+        Changes { ranges, is_everything, way }
+    }
+}
+
+impl fmt::Debug for Tracker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let regions: HashMap<_, _> = self.regions.iter().map(|(name, region)| (name, &region.stats)).collect();
+        f.debug_struct("Tracker").field("options", &self.options).field("regions", &regions).finish()
+    }
+}

@@ -1,0 +1,235 @@
+//! Frozen images and processes: what a fork sees of them, what they leave behind. One test at a time, because they fork.
+
+mod common;
+
+use std::{
+    fs,
+    io::Read,
+    os::fd::{FromRawFd, IntoRawFd},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use common::{Mapping, PAGE, in_fork, skip};
+use outcrop_track::{Error, FreezeOptions, FreezeWay, Frozen, Way, freeze};
+
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn frozen(way: FreezeWay, memory: &[u8]) -> Option<Frozen> {
+    match freeze(&[memory], FreezeOptions { way, ..FreezeOptions::default() }) {
+        Ok(frozen) => Some(frozen),
+        Err(error) => {
+            skip(&error.to_string());
+            None
+        }
+    }
+}
+
+fn pipe() -> (fs::File, fs::File) {
+    let mut ends = [0; 2];
+    // SAFETY: two new descriptors that nobody else has.
+    unsafe {
+        assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0);
+        (fs::File::from_raw_fd(ends[0]), fs::File::from_raw_fd(ends[1]))
+    }
+}
+
+/// Children of this process, those that an ordinary wait does not find included.
+fn children(pid: u32) -> Vec<u32> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").unwrap().flatten() {
+        let Ok(child) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };
+        let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        // After the name, which ends with the last parenthesis: state, parent.
+        let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse::<u32>().ok());
+        if parent == Some(pid) {
+            found.push(child);
+        }
+    }
+    found
+}
+
+#[test]
+fn a_forked_process_can_neither_use_nor_harm_an_image() {
+    let _alone = alone();
+    for way in [FreezeWay::Fork, FreezeWay::Protect] {
+        let mut memory = Mapping::new(64 * PAGE);
+        memory.fill(7);
+        let Some(image) = frozen(way, &memory) else { continue };
+        let mut image = Some(image);
+        let status = in_fork(|| {
+            let mut copy = image.take().unwrap();
+            let is_refused = matches!(copy.read(0, 0, &mut [0]), Err(Error::OtherProcess));
+            copy.release(0, 0..64 * PAGE);
+            memory.fill(1);
+            drop(copy);
+            is_refused
+        });
+        assert!(status.success(), "{way}: {status}");
+        memory.fill(2);
+        let mut into = vec![0; 64 * PAGE];
+        image.as_ref().unwrap().read(0, 0, &mut into).unwrap();
+        assert!(into.iter().all(|byte| *byte == 7), "{way}");
+    }
+}
+
+#[test]
+fn an_image_ends_also_while_a_forked_process_lives() {
+    let _alone = alone();
+    let mut memory = Mapping::new(64 * PAGE);
+    let Some(image) = frozen(FreezeWay::Protect, &memory) else { return };
+    let (reader, writer) = pipe();
+    // SAFETY: the child waits until the pipe is closed, and leaves.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        drop(writer);
+        let _ = (&reader).read(&mut [0]);
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(0) };
+    }
+    drop(image);
+    // Would wait for ever if it were still protected.
+    memory.fill(1);
+    drop(writer);
+    // SAFETY: our own child.
+    unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
+}
+
+#[test]
+fn a_fork_leaves_no_process_behind() {
+    let _alone = alone();
+    let memory = Mapping::new(64 * PAGE);
+    let before = children(std::process::id());
+    let Some(image) = frozen(FreezeWay::Fork, &memory) else { return };
+    assert_eq!(children(std::process::id()).len(), before.len() + 1);
+    // The program's own waiting does not find it.
+    // SAFETY: asks only.
+    let found = unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) };
+    assert!(found < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD));
+    drop(image);
+    assert_eq!(children(std::process::id()), before);
+}
+
+#[test]
+fn an_image_does_not_outlive_a_killed_program() {
+    let _alone = alone();
+    let memory = Mapping::new(64 * PAGE);
+    if frozen(FreezeWay::Fork, &memory).is_none() {
+        return;
+    }
+    let (mut reader, writer) = pipe();
+    // SAFETY: the child freezes memory, says so, and waits to be killed.
+    let program = unsafe { libc::fork() };
+    if program == 0 {
+        let image = frozen(FreezeWay::Fork, &memory);
+        // Not of the thread that made it, but of the whole process does the image depend.
+        let _ = std::io::Write::write_all(&mut &writer, &[1]);
+        let _keep = (image, writer.into_raw_fd());
+        loop {
+            std::thread::sleep(Duration::from_secs(1));
+        }
+    }
+    drop(writer);
+    reader.read_exact(&mut [0]).unwrap();
+    let images = children(program as u32);
+    assert_eq!(images.len(), 1);
+    // SAFETY: our own child.
+    unsafe {
+        libc::kill(program, libc::SIGKILL);
+        libc::waitpid(program, std::ptr::null_mut(), 0);
+    }
+    let is_there = |pid: u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // What waits to be reaped by whoever inherits it does not count.
+        stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
+    };
+    let begin = Instant::now();
+    while is_there(images[0]) {
+        assert!(begin.elapsed() < Duration::from_secs(20), "the image is still there");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn an_image_outlives_the_thread_that_made_it() {
+    let _alone = alone();
+    for way in [FreezeWay::Fork, FreezeWay::Protect] {
+        let mut memory = Mapping::new(64 * PAGE);
+        memory.fill(3);
+        let made = std::thread::scope(|scope| scope.spawn(|| frozen(way, &memory)).join().unwrap());
+        let Some(image) = made else { continue };
+        memory.fill(4);
+        let mut into = vec![0; 64 * PAGE];
+        image.read(0, 0, &mut into).unwrap();
+        assert!(into.iter().all(|byte| *byte == 3), "{way}");
+    }
+}
+
+#[test]
+fn an_image_keeps_no_file_open() {
+    let _alone = alone();
+    let memory = Mapping::new(64 * PAGE);
+    let (mut reader, writer) = pipe();
+    let Some(_image) = frozen(FreezeWay::Fork, &memory) else { return };
+    drop(writer);
+    // The end of the pipe, as soon as the child has got that far.
+    assert_eq!(reader.read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn memory_that_is_not_frozen_is_not_kept() {
+    let _alone = alone();
+    let mut memory = Mapping::new(64 * PAGE);
+    let mut other = Mapping::new(4096 * PAGE);
+    memory.fill(1);
+    other.fill(1);
+    let Some(image) = frozen(FreezeWay::Fork, &memory) else { return };
+    let begin = Instant::now();
+    other.fill(2);
+    // The child gives it back as soon as it has got that far.
+    while image.extra_bytes() > 512 * PAGE as u64 {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{} extra bytes", image.extra_bytes());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let mut into = vec![0; 64 * PAGE];
+    image.read(0, 0, &mut into).unwrap();
+    assert!(into.iter().all(|byte| *byte == 1));
+}
+
+/// Becomes a user without rights. False if this user cannot.
+fn become_nobody() -> bool {
+    // SAFETY: acts on this process alone. A process that changes its user is not to be looked into, unless it says so.
+    let is_done =
+        unsafe { libc::setresuid(65_534, 65_534, 65_534) == 0 && libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0) == 0 };
+    if !is_done {
+        skip("only root can become another user");
+    }
+    is_done
+}
+
+#[test]
+fn a_user_without_rights_can_watch_and_freeze_by_fork() {
+    let _alone = alone();
+    let has_pages = common::has(Way::Pages);
+    let status = in_fork(|| {
+        if !become_nobody() {
+            return true;
+        }
+        let memory = Mapping::new(64 * PAGE);
+        let protect = freeze(&[&memory], FreezeOptions { way: FreezeWay::Protect, ..FreezeOptions::default() });
+        let is_refused = match protect {
+            // The system may be set to allow it.
+            Ok(_) => return true,
+            Err(Error::Refused { remedy, .. }) => remedy.contains("CAP_SYS_PTRACE"),
+            Err(_) => false,
+        };
+        let is_fork = freeze(&[&memory], FreezeOptions::default()).unwrap().way() == FreezeWay::Fork;
+        let bound = FreezeOptions { extra_bytes_max: 32 * PAGE as u64, ..FreezeOptions::default() };
+        let is_bound = matches!(freeze(&[&memory], bound), Err(Error::Bound { reason, .. }) if reason.contains("fork"));
+        is_refused && is_fork && is_bound && has_pages == common::has(Way::Pages)
+    });
+    assert!(status.success(), "{status}");
+}
