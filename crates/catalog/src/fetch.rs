@@ -11,7 +11,7 @@ use outcrop_track::HashKind;
 
 use crate::{buffer::Buffer, pack::Pack};
 
-/// So much is worked on by one thread at a time, or one block if that is more.
+/// So much is worked on by one thread at a time, where nothing else is known.
 pub(crate) const WINDOW_BYTES: u64 = 8 << 20;
 /// Blocks that lie closer to each other than this are read together with what is between them: that takes less time than another
 /// read.
@@ -20,6 +20,12 @@ const GAP_BYTES_MAX: u64 = 256 << 10;
 const READ_BYTES_MAX: u64 = 4 << 20;
 /// More threads than this do not make a medium faster.
 const THREADS_MAX: usize = 8;
+
+/// How much of `bytes` that are to be read one thread works on at a time. The more it is, the more of the blocks that lie in the
+/// same pack can be read together; but all threads should have something to do.
+pub(crate) fn window_bytes(bytes: u64) -> u64 {
+    (bytes / 16).clamp(WINDOW_BYTES / 4, WINDOW_BYTES * 4)
+}
 
 /// A block that is to be read.
 #[derive(Clone, Copy)]

@@ -12,7 +12,7 @@ use outcrop_layers::files::Files;
 
 use crate::{
     Error, Result,
-    fetch::{self, Fetcher, WINDOW_BYTES, Wanted},
+    fetch::{self, Fetcher, Wanted},
     pack::{OpenPacks, Pack},
 };
 
@@ -91,9 +91,11 @@ impl Reader {
         }
         let failure = Mutex::new(None);
         let has_failed = || failure.lock().unwrap_or_else(PoisonError::into_inner).is_some();
-        let windows = Windows { blocks, at, rest: into };
-        let count = windows.count_max();
-        fetch::share(windows.take_while(|_| !has_failed()), count, |fetcher, (at, window)| {
+        let bytes = into.len() as u64;
+        let window_bytes = fetch::window_bytes(bytes);
+        let windows = Windows { blocks, window_bytes, at, rest: into };
+        let count_max = bytes.div_ceil(window_bytes);
+        fetch::share(windows.take_while(|_| !has_failed()), count_max, |fetcher, (at, window)| {
             let bytes = window.len() as u64;
             match mapped.read_window(fetcher, at, window) {
                 Ok(()) => progress(bytes),
@@ -320,14 +322,9 @@ fn without(bytes: Range<u64>, excluded: &[Range<u64>]) -> impl Iterator<Item = R
 /// Cuts the memory that is to be filled into parts for the threads, at the borders of blocks.
 struct Windows<'a> {
     blocks: Blocks,
+    window_bytes: u64,
     at: u64,
     rest: &'a mut [u8],
-}
-
-impl Windows<'_> {
-    fn count_max(&self) -> u64 {
-        (self.rest.len() as u64).div_ceil(WINDOW_BYTES)
-    }
 }
 
 impl<'a> Iterator for Windows<'a> {
@@ -337,7 +334,7 @@ impl<'a> Iterator for Windows<'a> {
         if self.rest.is_empty() {
             return None;
         }
-        let end = (self.at + WINDOW_BYTES).next_multiple_of(u64::from(self.blocks.block_bytes()));
+        let end = (self.at + self.window_bytes).next_multiple_of(u64::from(self.blocks.block_bytes()));
         let count = (end - self.at).min(self.rest.len() as u64) as usize;
         let (window, rest) = mem::take(&mut self.rest).split_at_mut(count);
         let at = mem::replace(&mut self.at, end);

@@ -104,7 +104,7 @@ pub fn verify(
     let total = checks.iter().map(SessionCheck::bytes).sum();
     let mut verified = Verified::default();
     for check in checks {
-        check.run(&|done| progress(done, total), &mut verified)?;
+        check.run(&|done| progress(done, total), &mut verified);
     }
     Ok(verified)
 }
@@ -147,47 +147,61 @@ impl<'a> SessionCheck<'a> {
         self.needed.values().map(|(bytes, _)| *bytes).fold(0, u64::saturating_add)
     }
 
-    fn run(self, progress: &(dyn Fn(u64) + Sync), verified: &mut Verified) -> Result<()> {
+    fn run(self, progress: &(dyn Fn(u64) + Sync), verified: &mut Verified) {
         let mut findings = Vec::new();
         let mut bad_blocks = Vec::new();
-        let mut bad_packs = BTreeSet::new();
+        let mut bad_packs = BTreeMap::new();
         for (&id, (bytes, users)) in &self.needed {
-            match Pack::open(self.catalog.files(), &self.session, id, true) {
+            match self.open(id, true) {
                 Ok(pack) => self.check_pack(&pack, users, progress, &mut findings, &mut bad_blocks),
                 Err(error) => {
-                    bad_packs.insert(id);
-                    let harms = users.iter().map(|manifest| whole(manifest)).collect();
-                    findings.push(damage(file_name(&self.session, id), None, error.to_string(), harms));
+                    // Who only borrows its blocks has no need of its index.
+                    let can_lend = self.open(id, false).is_ok();
+                    bad_packs.insert(id, (findings.len(), can_lend));
+                    findings.push(damage(file_name(&self.session, id), None, error.to_string(), Vec::new()));
                     progress(*bytes);
                 }
             }
             verified.packs += 1;
             verified.bytes += bytes;
         }
-        let mut bad = BadBlocks::new(&self.session, bad_blocks);
+        let mut bad_blocks = BadBlocks::new(&self.session, bad_blocks);
         let mut open = OpenPacks::default();
         for listed in self.selected() {
             verified.manifests += 1;
-            match &listed.manifest {
-                Ok(manifest) if manifest.packs.iter().any(|pack| bad_packs.contains(&pack.id)) => {}
-                Ok(manifest) => match Reader::open_with(self.catalog.files(), Arc::clone(manifest), &mut open) {
-                    Ok(reader) => bad.add_harms(&reader),
-                    Err(error) => findings.push(unreadable(listed, manifest, &error)),
-                },
+            let manifest = match &listed.manifest {
+                Ok(manifest) => manifest,
                 Err(error) => {
                     let harm = Harm { version: listed.version, run: None, rank: listed.rank, region: None };
                     findings.push(damage(listed.name.clone(), None, error.to_string(), vec![harm]));
+                    continue;
+                }
+            };
+            let mut is_harmed = false;
+            for named in &manifest.packs {
+                match bad_packs.get(&named.id) {
+                    Some(&(finding, can_lend)) if !(named.is_borrowed && can_lend) => {
+                        findings[finding].harms.push(whole(manifest));
+                        is_harmed = true;
+                    }
+                    _ => {}
+                }
+            }
+            if !is_harmed {
+                match Reader::open_with(self.catalog.files(), Arc::clone(manifest), &mut open) {
+                    Ok(reader) => bad_blocks.add_harms(&reader),
+                    Err(error) => findings.push(unreadable(listed, manifest, &error)),
                 }
             }
         }
-        findings.append(&mut bad.into_findings());
+        findings.append(&mut bad_blocks.into_findings());
         findings.append(&mut self.other_findings());
-        findings.sort_by(|a, b| {
-            (&a.file, a.bytes.as_ref().map(|bytes| bytes.start))
-                .cmp(&(&b.file, b.bytes.as_ref().map(|bytes| bytes.start)))
-        });
+        findings.sort_by_cached_key(|finding| (finding.file.clone(), finding.bytes.as_ref().map(|bytes| bytes.start)));
         verified.findings.append(&mut findings);
-        Ok(())
+    }
+
+    fn open(&self, id: PackId, with_index: bool) -> Result<Pack> {
+        Pack::open(self.catalog.files(), &self.session, id, with_index)
     }
 
     /// Looks at all blocks of a pack, and at what lies between them.
@@ -201,13 +215,11 @@ impl<'a> SessionCheck<'a> {
     ) {
         let Some(index) = pack.index() else { return };
         // Blocks in packs that nobody names any more are not needed by anybody either.
-        let borrowed: BTreeMap<_, _> = users
-            .iter()
-            .flat_map(|manifest| &manifest.packs)
-            .filter(|named| named.id != pack.id)
-            .filter_map(|named| Pack::open(self.catalog.files(), &self.session, named.id, false).ok())
-            .map(|pack| (pack.id, pack))
-            .collect();
+        let is_named = |id: &PackId| users.iter().any(|user| user.packs.iter().any(|named| named.id == *id));
+        let extents = index.regions().iter().flat_map(|region| region.extents());
+        let elsewhere: BTreeSet<_> = extents.map(|extent| extent.pack).filter(|id| *id != pack.id).collect();
+        let borrowed: BTreeMap<_, _> =
+            elsewhere.into_iter().filter(is_named).filter_map(|id| Some((id, self.open(id, false).ok()?))).collect();
         let places = index
             .regions()
             .iter()

@@ -23,7 +23,7 @@ fn compared(catalog: &Catalog, before: u64, after: u64, is_certain: bool) -> Vec
 fn changes_are_counted_in_blocks_and_bytes_by_hashes_as_by_reading() {
     let directory = tempfile::tempdir().unwrap();
     let mut writer = Writer::new(directory.path(), "heat", 1);
-    let mut field = Region::new("field", 256, pattern(1, 2000)).without(&[512..1024]);
+    let mut field = Region::new("field", 256, pattern(1, 2000)).without(512..1024);
     let same = Region::new("same", 256, pattern(2, 999));
     let mut longer = Region::new("longer", 256, pattern(3, 1000));
     writer.save(0, 1, &[field.clone(), same.clone(), longer.clone(), Region::new("gone", 256, vec![1; 300])]);

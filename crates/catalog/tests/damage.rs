@@ -4,31 +4,31 @@
 #![allow(unreachable_pub)]
 mod fixture;
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc, thread};
 
 use fixture::{MemoryFiles, Region, Writer, pattern};
 use outcrop_catalog::{Catalog, FindingKind, Reader, Verified, verify};
-use outcrop_format::{Coding, CodingKind, Manifest};
+use outcrop_format::{Coding, CodingKind};
 
 /// What is saved: version, rank, region, bytes.
 type Saved = Vec<(u64, u32, String, Vec<u8>)>;
 /// Version, rank, region.
 type Part = (u64, u32, String);
 
-/// Two ranks with blocks of each other, three versions, blocks that only the first one needs, coded ones, gaps between blocks.
+/// Two ranks with blocks of each other, two versions, blocks that only the first one needs, coded ones, gaps between blocks.
 fn small_store() -> (MemoryFiles, Saved) {
     let directory = tempfile::tempdir().unwrap();
     let mut writer = Writer::new(directory.path(), "heat", 2);
     writer.is_deduplicating = true;
     let mut saved = Vec::new();
-    for version in 1..=3 {
+    for version in 1..=2 {
         for rank in 0..2 {
             let mut field = pattern(1, 700);
             field[0] = version as u8;
             let coded = pattern(version, 300);
             let regions = [
                 Region::new("field", 256, field),
-                Region::new("coded", 256, coded).coded(Coding::new(CodingKind::Zstd, 4)).without(&[10..12]),
+                Region::new("coded", 256, coded).coded(Coding::new(CodingKind::Zstd, 4)).without(10..12),
             ];
             writer.save(rank, version, &regions);
             saved.extend(regions.map(|region| (version, rank, region.name, region.bytes)));
@@ -50,13 +50,15 @@ fn look(files: &MemoryFiles) -> Verified {
 
 /// The parts that cannot be read. Those that can are right.
 fn lost(files: &MemoryFiles, saved: &Saved) -> BTreeSet<Part> {
+    let catalog = Catalog::new(Arc::new(files.clone()));
+    let versions = catalog.versions("heat").unwrap();
     let mut lost = BTreeSet::new();
     let mut reader: Option<(u64, u32, Option<Reader>)> = None;
     for (version, rank, region, bytes) in saved {
         if reader.as_ref().is_none_or(|(v, r, _)| (v, r) != (version, rank)) {
-            let name = format!("heat/rank-{rank:05}/version-{version:020}");
-            let manifest = files.0.get(&name).and_then(|bytes| Manifest::decode(bytes).ok());
-            let opened = manifest.and_then(|manifest| Reader::open(files, Arc::new(manifest)).ok());
+            let mut groups = versions.iter().filter(|group| group.version == *version);
+            let manifest = groups.find_map(|group| group.manifests.get(rank));
+            let opened = manifest.and_then(|manifest| catalog.reader(manifest).ok());
             reader = Some((*version, *rank, opened));
         }
         let opened = reader.as_ref().and_then(|(_, _, reader)| reader.as_ref());
@@ -106,18 +108,25 @@ fn a_sound_store_has_no_findings() {
 #[test]
 fn every_changed_byte_is_found_and_so_is_what_it_harms() {
     let (files, saved) = small_store();
-    let (mut count, mut harmless) = (0, 0);
-    for (name, bytes) in &files.0 {
-        for at in 0..bytes.len() {
+    let all: Vec<_> =
+        files.0.iter().flat_map(|(name, bytes)| (0..bytes.len()).map(move |at| (name, bytes, at))).collect();
+    let count = all.len();
+    let check_some = |some: &[(&String, &Arc<Vec<u8>>, usize)]| {
+        let mut harmless = 0;
+        for &(name, bytes, at) in some {
             let mut files = files.clone();
             let mut changed = bytes.to_vec();
             changed[at] ^= 1 << (at % 8);
             files.0.insert(name.clone(), Arc::new(changed));
-            let lost = check(&files, &saved, name, &format!("byte {at}"));
-            count += 1;
-            harmless += usize::from(lost == 0);
+            harmless += usize::from(check(&files, &saved, name, &format!("byte {at}")) == 0);
         }
-    }
+        harmless
+    };
+    let harmless: usize = thread::scope(|scope| {
+        let (front, back) = all.split_at(count / 2);
+        let other = scope.spawn(|| check_some(front));
+        check_some(back) + other.join().unwrap()
+    });
     println!("changed bytes: {count}, all found; {harmless} of them in padding that no version needs");
     assert!(harmless > 0, "padding is looked at as well");
 }

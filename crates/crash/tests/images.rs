@@ -101,14 +101,26 @@ fn a_rename_happens_wholly_or_not_at_all() {
 
 #[test]
 fn a_rename_between_directories_needs_both_to_be_synced() {
-    let recording = Recording::from_tree(tree(&[("a/file", "x"), ("b/other", "y")]));
-    recording.rename("a/file", "b/file").unwrap();
-    let either = set(&[&["a/file=x", "b/other=y"], &["b/file=x", "b/other=y"]]);
-    assert_eq!(left(&recording, &WHOLE), either);
-    recording.sync_dir("a").unwrap();
-    assert_eq!(left(&recording, &WHOLE), either);
-    recording.sync_dir("b").unwrap();
-    assert_eq!(left(&recording, &WHOLE), set(&[&["b/file=x", "b/other=y"]]));
+    for (first, second) in [("a", "b"), ("b", "a")] {
+        let recording = Recording::from_tree(tree(&[("a/file", "x"), ("b/other", "y")]));
+        recording.rename("a/file", "b/file").unwrap();
+        let either = set(&[&["a/file=x", "b/other=y"], &["b/file=x", "b/other=y"]]);
+        assert_eq!(left(&recording, &WHOLE), either);
+        recording.sync_dir(first).unwrap();
+        assert_eq!(left(&recording, &WHOLE), either);
+        recording.sync_dir(second).unwrap();
+        assert_eq!(left(&recording, &WHOLE), set(&[&["b/file=x", "b/other=y"]]));
+    }
+}
+
+#[test]
+fn a_rename_takes_its_own_file_and_no_other() {
+    let recording = Recording::from_tree(tree(&[("draft", "1")]));
+    recording.rename("draft", "a").unwrap();
+    write_synced(&recording, "draft", "2");
+    recording.rename("draft", "b").unwrap();
+    let first_is_lost = set(&[&["b=2", "draft=1"]]);
+    assert!(left(&recording, &WHOLE).is_superset(&first_is_lost), "the first file keeps its name");
 }
 
 #[test]
@@ -198,6 +210,15 @@ fn writes_are_torn_at_sectors() {
     for wanted in ["----   ", "+++++++", "++--   ", "+--++  ", "----\0\0\0"] {
         assert!(shapes.contains(wanted), "{wanted:?} is missing in {shapes:?}");
     }
+}
+
+#[test]
+fn a_long_write_can_end_early() {
+    let recording = Recording::from_tree(tree(&[("file", "")]));
+    recording.create("file", 0).unwrap().write_at(0, &[b'+'; 64 * 512]).unwrap();
+    let log = recording.log();
+    let is_prefix = |bytes: &[u8]| bytes.iter().all(|byte| *byte == b'+') && (5000..25_000).contains(&bytes.len());
+    assert!(log.images(&Options { samples: 200, ..WHOLE }).any(|image| is_prefix(image.tree().bytes("file").unwrap())));
 }
 
 #[test]

@@ -88,3 +88,221 @@ fn only_changed_blocks_are_written() {
         assert_eq!(found, values);
     }
 }
+
+fn files(dir: &Path, start: &str) -> Vec<String> {
+    let names = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<_> = names.filter(|name| name.starts_with(start)).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn old_versions_go_and_chains_stay_short() {
+    let dir = tempfile::tempdir().unwrap();
+    let keep = Retention { keep_last: Some(3), keep_every: Some(10), ..Retention::default() };
+    let mut one = session(builder(dir.path()).keep(keep).chain_max(4));
+    for version in 0..40 {
+        save(&mut one, version);
+        if version % 7 == 0 {
+            one.wait(version, Reached::All).unwrap();
+        }
+    }
+    one.finish().unwrap();
+    let kept = [0, 10, 20, 30, 37, 38, 39];
+    for layer in ["near", "far"] {
+        let rank = dir.path().join(layer).join("heat/rank-00000");
+        assert_eq!(files(&rank, "version").len(), kept.len(), "{:?}", files(&rank, "version"));
+        assert!(files(&rank, "pack").len() < 25, "{:?}", files(&rank, "pack"));
+        assert!(files(&rank, "").iter().all(|name| !name.ends_with(".draft")));
+    }
+    let mut two = session(builder(dir.path()).keep(keep));
+    assert_eq!(two.versions(), kept);
+    for version in kept {
+        assert_eq!(restore(&mut two, Some(version)), Some(version));
+    }
+    let catalog = outcrop::catalog::Catalog::open(&dir.path().join("near")).unwrap();
+    let newest = catalog.versions("heat").unwrap().into_iter().next_back().unwrap();
+    let manifest = &newest.manifests[&0];
+    assert!(manifest.packs.len() <= 6, "{} packs make up the newest version", manifest.packs.len());
+}
+
+#[test]
+fn every_way_to_store_blocks_gives_them_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let ways: [(&str, fn(StoreBuilder) -> StoreBuilder); 10] = [
+        ("lz4", |builder| builder.compression(Compression::Lz4)),
+        ("zstd", |builder| builder.compression(Compression::Zstd(3)).block("64 KiB")),
+        ("small", |builder| builder.block(256)),
+        ("large", |builder| builder.block("16 MiB").host("64 MiB")),
+        ("blake3", |builder| builder.hash(HashKind::Blake3)),
+        ("md5", |builder| builder.hash(HashKind::Md5)),
+        ("inside", |builder| builder.dedup(Dedup::Inside)),
+        ("certain", |builder| builder.certain(true).dedup(Dedup::Inside)),
+        ("live", |builder| builder.live("4 MiB").chain_max(3)),
+        ("full", |builder| builder.incremental(false)),
+    ];
+    for (name, way) in ways {
+        let here = dir.path().join(name);
+        let mut one = session(way(builder(&here)).chain_max(3));
+        (0..12).for_each(|version| save(&mut one, version));
+        one.finish().unwrap();
+        let mut two = session(way(builder(&here)));
+        for version in [11, 0, 5] {
+            assert_eq!(restore(&mut two, Some(version)), Some(version), "{name}");
+        }
+        let verified = outcrop::catalog::Catalog::open(&here.join("far")).unwrap();
+        let findings = outcrop::catalog::verify(&verified, None, None, &|_, _| {}).unwrap();
+        assert!(findings.findings.is_empty(), "{name}: {:?}", findings.findings);
+    }
+}
+
+#[test]
+fn equal_blocks_are_kept_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let stored = |name: &str, dedup| {
+        let store = builder(&dir.path().join(name)).dedup(dedup).open().unwrap();
+        let mut session = store.session("heat").unwrap();
+        let same: Vec<u64> = (0..100 * 512).map(|index| index % 512).collect();
+        session.save(1, &[Part::new("same", &same), Part::new("again", &same)]).unwrap();
+        session.wait(1, Reached::All).unwrap();
+        let mut found = vec![0u64; same.len()];
+        session.flush().unwrap();
+        session.restore(1, &mut [PartMut::new("again", &mut found)]).unwrap();
+        assert_eq!(found, same, "a region by itself");
+        store.stats().layers[1].written_bytes
+    };
+    assert!(stored("no", Dedup::Versions) > 800_000);
+    assert!(stored("yes", Dedup::Inside) < 40_000);
+}
+
+#[test]
+fn what_is_excluded_is_neither_saved_nor_restored() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut session = session(builder(dir.path()));
+    session.region("field", RegionOptions { excluded: vec![8192..24_576], ..RegionOptions::default() });
+    let values = field(1);
+    session.save(1, &[Part::new("field", &values)]).unwrap();
+    session.wait(1, Reached::All).unwrap();
+    let mut found = vec![7f64; values.len()];
+    session.restore(1, &mut [PartMut::new("field", &mut found)]).unwrap();
+    assert_eq!(found[..1024], values[..1024]);
+    assert!(found[1024..3072].iter().all(|value| *value == 7.0), "left alone");
+    assert_eq!(found[3072..], values[3072..]);
+}
+
+#[test]
+fn a_version_that_does_not_fit_is_refused_and_nothing_is_changed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut session = session(builder(dir.path()));
+    save(&mut session, 5);
+    session.wait(5, Reached::Layer(1)).unwrap();
+    let mut short = vec![7f64; 10];
+    let error = session.restore_latest(&mut [PartMut::new("field", &mut short)]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Usage);
+    assert!(error.to_string().contains("400000 bytes and not 80"), "{error}");
+    assert_eq!(short, [7f64; 10]);
+    let mut wrong = vec![7u64; 50_000];
+    let error = session.restore_latest(&mut [PartMut::new("field", &mut wrong)]).unwrap_err();
+    assert!(error.to_string().contains("holds f64 and not u64"), "{error}");
+    let error = session.restore_latest(&mut [PartMut::new("velocity", &mut wrong)]).unwrap_err();
+    assert!(error.to_string().contains("no region velocity, only field, step"), "{error}");
+    let error = session.restore(4, &mut []).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Missing);
+    let error = session.save(5, &[]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Exists);
+    let error = session.save(6, &[Part::one("a", &1u8), Part::one("a", &2u8)]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Usage);
+    let error = session.wait(5, Reached::Layer(3)).unwrap_err();
+    assert!(error.to_string().contains("no layer 3"), "{error}");
+}
+
+#[test]
+fn bad_settings_are_refused_with_a_remedy() {
+    let dir = tempfile::tempdir().unwrap();
+    let refused = |builder: StoreBuilder| builder.open().map(drop).unwrap_err().to_string();
+    assert!(refused(Store::builder().dir(dir.path(), None)).contains("host memory"));
+    assert!(refused(Store::builder().host("1 MiB")).contains("directory"));
+    assert!(refused(builder(dir.path()).block(1000)).contains("power of two"));
+    assert!(refused(builder(dir.path()).compression(Compression::Zstd(99))).contains("level"));
+    let store = builder(dir.path()).open().unwrap();
+    for name in ["", "a/b", "..", ".hidden", "lock"] {
+        assert_eq!(store.session(name).map(drop).unwrap_err().kind(), ErrorKind::Usage, "{name:?}");
+    }
+}
+
+#[test]
+fn a_session_is_one_process_s_at_a_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let one = session(builder(dir.path()));
+    let error = builder(dir.path()).open().unwrap().session("heat").map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Busy);
+    drop(one);
+    builder(dir.path()).open().unwrap().session("heat").unwrap();
+}
+
+#[test]
+fn a_series_can_go_back_and_on_in_another_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut one = session(builder(dir.path()));
+    (0..10).for_each(|version| save(&mut one, version));
+    one.flush().unwrap();
+    assert_eq!(restore(&mut one, Some(4)), Some(4));
+    let error = one.save(5, &[Part::one("step", &5u64)]).unwrap_err();
+    assert!(error.to_string().contains("rewind"), "{error}");
+    one.rewind(Some(4)).unwrap();
+    assert_eq!(one.versions(), [0, 1, 2, 3, 4]);
+    save(&mut one, 5);
+    one.finish().unwrap();
+    let mut two = session(builder(dir.path()));
+    assert_eq!(two.versions(), [0, 1, 2, 3, 4, 5]);
+    assert_eq!(restore(&mut two, None), Some(5));
+}
+
+#[test]
+fn a_state_larger_than_host_memory_passes_through_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let values: Vec<u64> = (0..4_000_000).collect();
+    let mut one = session(builder(dir.path()));
+    one.save(1, &[Part::new("large", &values)]).unwrap();
+    one.save(2, &[Part::new("large", &values)]).unwrap();
+    one.finish().unwrap();
+    let mut two = session(builder(dir.path()));
+    let mut found = vec![0u64; values.len()];
+    assert_eq!(two.restore_latest(&mut [PartMut::new("large", &mut found)]).unwrap().unwrap().version, 2);
+    assert_eq!(found, values);
+}
+
+#[test]
+fn damage_is_passed_over_for_another_layer_and_then_for_an_older_version() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut one = session(builder(dir.path()).incremental(false));
+    (1..=3).for_each(|version| save(&mut one, version));
+    one.finish().unwrap();
+    let damage = |layer: &str, nth: usize| {
+        let rank = dir.path().join(layer).join("heat/rank-00000");
+        let path = rank.join(&files(&rank, "pack")[nth]);
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[20_000] ^= 1;
+        std::fs::write(path, bytes).unwrap();
+    };
+    let latest = || {
+        let mut session = session(builder(dir.path()).incremental(false));
+        let mut found = vec![0f64; 50_000];
+        let restored = session.restore_latest(&mut [PartMut::new("field", &mut found)]);
+        restored.map(|restored| {
+            let restored = restored.unwrap();
+            assert_eq!(found, field(restored.version));
+            (restored.version, restored.layer.ends_with("near"), restored.skipped.len())
+        })
+    };
+    assert_eq!(latest().unwrap(), (3, true, 0));
+    damage("near", 2);
+    assert_eq!(latest().unwrap(), (3, false, 1));
+    damage("far", 2);
+    assert_eq!(latest().unwrap(), (2, true, 2));
+    [0, 1].map(|nth| damage("near", nth));
+    [0, 1].map(|nth| damage("far", nth));
+    let error = latest().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Damaged);
+    assert!(error.to_string().contains("version 1"), "{error}");
+}

@@ -85,6 +85,7 @@ pub(crate) fn block_bytes_of(ranges: &[Range<usize>], block_bytes: usize) -> usi
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "lists of ranges are what this is about")]
 mod tests {
     use super::*;
 

@@ -53,7 +53,7 @@ impl Userfault {
     }
 
     fn with(self, features: u32) -> io::Result<Self> {
-        let mut api = uffdio_api { api: u64::from(UFFD_API as u32), features: u64::from(features), ioctls: 0 };
+        let mut api = uffdio_api { api: u64::from(UFFD_API), features: u64::from(features), ioctls: 0 };
         // SAFETY: the structure of this request.
         unsafe { control(&self.file, UFFDIO_API as Opcode, &mut api) }?;
         Ok(self)

@@ -455,9 +455,9 @@ fn one_memory_has_several_images() {
 
 #[test]
 fn memory_that_others_can_change_is_refused() {
-    let memory = Mapping::shared(16 * PAGE);
+    let (private, memory) = (vec![1, 2, 3], Mapping::shared(16 * PAGE));
     for way in [FreezeWay::Fork, FreezeWay::Protect, FreezeWay::Chosen] {
-        let error = freeze(&[&[1, 2, 3][..].to_vec(), &memory], options(way)).unwrap_err();
+        let error = freeze(&[&private, &memory], options(way)).unwrap_err();
         assert!(matches!(error, Error::NotPrivate { part: 1 }), "{error}");
     }
 }

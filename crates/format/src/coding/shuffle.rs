@@ -3,6 +3,27 @@
 /// Writes to `into` first the first bytes of all elements of `width` bytes, then the second ones, and so on; what is left after
 /// the last whole element follows as it is. Both are equally long.
 pub(super) fn shuffle(plain: &[u8], width: usize, into: &mut [u8]) {
+    // Loops are twice as fast if the compiler knows the width.
+    match width {
+        2 => part(plain, 2, into),
+        4 => part(plain, 4, into),
+        8 => part(plain, 8, into),
+        _ => part(plain, width, into),
+    }
+}
+
+/// Undoes [`shuffle`].
+pub(super) fn unshuffle(shuffled: &[u8], width: usize, into: &mut [u8]) {
+    match width {
+        2 => join(shuffled, 2, into),
+        4 => join(shuffled, 4, into),
+        8 => join(shuffled, 8, into),
+        _ => join(shuffled, width, into),
+    }
+}
+
+#[inline(always)]
+fn part(plain: &[u8], width: usize, into: &mut [u8]) {
     let count = plain.len() / width;
     let (planes, rest) = into.split_at_mut(count * width);
     for (place, plane) in planes.chunks_exact_mut(count.max(1)).enumerate() {
@@ -13,8 +34,8 @@ pub(super) fn shuffle(plain: &[u8], width: usize, into: &mut [u8]) {
     rest.copy_from_slice(&plain[count * width..]);
 }
 
-/// Undoes [`shuffle`].
-pub(super) fn unshuffle(shuffled: &[u8], width: usize, into: &mut [u8]) {
+#[inline(always)]
+fn join(shuffled: &[u8], width: usize, into: &mut [u8]) {
     let count = shuffled.len() / width;
     let (planes, rest) = shuffled.split_at(count * width);
     for (place, plane) in planes.chunks_exact(count.max(1)).enumerate() {
@@ -38,6 +59,18 @@ mod tests {
         let mut back = [0; 11];
         unshuffle(&shuffled, 3, &mut back);
         assert_eq!(&back, plain);
+    }
+
+    #[test]
+    fn every_width_goes_back() {
+        let plain: Vec<u8> = (0..1000_u32).map(|nth| (nth * 7 % 251) as u8).collect();
+        for width in 2..=255 {
+            let (mut shuffled, mut back) = (vec![0; 1000], vec![0; 1000]);
+            shuffle(&plain, width, &mut shuffled);
+            assert_eq!(shuffled[1], plain[width], "{width}");
+            unshuffle(&shuffled, width, &mut back);
+            assert_eq!(back, plain, "{width}");
+        }
     }
 
     #[test]

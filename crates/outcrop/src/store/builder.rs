@@ -12,7 +12,7 @@ use std::{
 };
 
 use outcrop_engine::{Arrival, Arrivals, Engine, Options};
-use outcrop_format::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, HashKind};
+use outcrop_format::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Coding, CodingKind, Encoder, HashKind};
 use outcrop_layers::{
     Host, Layer, Shelf,
     files::{DiskFiles, Files},
@@ -252,6 +252,9 @@ impl StoreBuilder {
                 return Err(needs("blocks of a power of two from 256 bytes to 16 MiB"));
             }
             self.settings.block_bytes = bytes;
+        }
+        if let Compression::Zstd(level) = self.settings.compression {
+            Encoder::new(Coding::new(CodingKind::Zstd, 0), level)?;
         }
         self.settings.live_bytes_max = self.live.as_ref().map(Size::bytes).transpose()?;
         let layer_error = |error| Error::Engine(outcrop_engine::Error::Layer(error));

@@ -10,7 +10,10 @@ use std::{
     io::{self, Write},
     mem::MaybeUninit,
     ops::Range,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+        unix::fs::FileExt,
+    },
 };
 
 use rustix::{
@@ -35,6 +38,8 @@ type Order = [usize; 2];
 
 pub(super) struct Child {
     pid: libc::pid_t,
+    /// Its memory. To read it by `process_vm_readv` would make the system copy each page first.
+    memory: fs::File,
     /// Where it is told what to unmap.
     orders: fs::File,
     parts: Vec<Range<usize>>,
@@ -68,14 +73,15 @@ impl Child {
             Excess::new(pages_of(memory)).map_err(|source| refused(FreezeWay::Fork, "look at its maps", source))?;
         let pid = clone(&parent, &inbox, &excess)
             .map_err(|source| refused(FreezeWay::Fork, "make a child process", source))?;
-        let child = Self {
+        let opened = fs::File::open(format!("/proc/{pid}/mem")).map_err(unreadable);
+        let child = opened.map(|opened| Self {
             pid,
+            memory: opened,
             orders: orders.into(),
             parts: memory.iter().map(|part| addresses(part)).collect(),
             released: vec![0; memory.len()],
-        };
-        child.check(memory).inspect_err(|_| child.kill())?;
-        Ok(child)
+        });
+        child.and_then(|child| child.check(memory).map(|()| child)).inspect_err(|_| kill(pid))
     }
 
     /// Whether the child has all the memory, and can be read from. Memory can be marked so that a fork leaves it out, or wipes it,
@@ -83,16 +89,14 @@ impl Child {
     fn check(&self, memory: &[&[u8]]) -> Result<()> {
         for (part, memory) in memory.iter().enumerate() {
             let range = addresses(memory);
-            let failed = |source| refused(FreezeWay::Fork, "read from the child process", source);
-            for piece in maps::pieces(&range).map_err(failed)? {
+            for piece in maps::pieces(&range).map_err(unreadable)? {
                 let (first, last) = (piece.range.start - range.start, piece.range.end - range.start);
                 let at = first + first_set(&memory[first..last]).unwrap_or(0);
                 let mut byte = [0];
-                match read_process(self.pid, piece.range.start + (at - first), &mut byte) {
+                match self.memory.read_exact_at(&mut byte, (range.start + at) as u64) {
                     Ok(()) if byte[0] == memory[at] => {}
-                    Ok(()) => return Err(Error::NotPrivate { part }),
-                    Err(error) if error.raw_os_error() == Some(libc::EFAULT) => return Err(Error::NotPrivate { part }),
-                    Err(error) => return Err(failed(error)),
+                    Err(error) if error.raw_os_error() != Some(libc::EIO) => return Err(unreadable(error)),
+                    _ => return Err(Error::NotPrivate { part }),
                 }
             }
         }
@@ -103,8 +107,9 @@ impl Child {
         if at < self.released[part] && !into.is_empty() {
             return Err(Error::Released { part, at });
         }
-        read_process(self.pid, self.parts[part].start + at, into).map_err(|source| match source.raw_os_error() {
-            Some(libc::EFAULT) => Error::Released { part, at },
+        let address = self.parts[part].start + at;
+        self.memory.read_exact_at(into, address as u64).map_err(|source| match source.raw_os_error() {
+            Some(libc::EIO) => Error::Released { part, at },
             _ => Error::Lost { source },
         })
     }
@@ -131,19 +136,24 @@ impl Child {
 
     pub(super) fn end(&mut self, is_ours: bool) {
         if is_ours {
-            self.kill();
+            kill(self.pid);
         }
     }
+}
 
-    fn kill(&self) {
-        // SAFETY: the child is ours and not yet waited for, so that nobody else has its number. It is not one that an ordinary wait
-        // of the program finds.
-        unsafe {
-            libc::kill(self.pid, libc::SIGKILL);
-            while libc::waitpid(self.pid, std::ptr::null_mut(), libc::__WALL) < 0
-                && io::Error::last_os_error().raw_os_error() == Some(libc::EINTR)
-            {}
-        }
+fn unreadable(source: io::Error) -> Error {
+    refused(FreezeWay::Fork, "read from the child process", source)
+}
+
+/// Ends the child process.
+fn kill(pid: libc::pid_t) {
+    // SAFETY: the child is ours and not yet waited for, so that nobody else has its number. It is not one that an ordinary wait
+    // of the program finds.
+    unsafe {
+        libc::kill(pid, libc::SIGKILL);
+        while libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL) < 0
+            && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+        {}
     }
 }
 
@@ -153,27 +163,6 @@ fn first_set(memory: &[u8]) -> Option<usize> {
     let chunk = memory.chunks(ZEROES.len()).position(|chunk| *chunk != ZEROES[..chunk.len()])?;
     let from = chunk * ZEROES.len();
     Some(from + memory[from..].iter().position(|byte| *byte != 0)?)
-}
-
-/// Reads memory of a process, which may be this one; memory that is not there is an error, EFAULT.
-pub(super) fn read_process(pid: libc::pid_t, at: usize, into: &mut [u8]) -> io::Result<()> {
-    let mut done = 0;
-    while done < into.len() {
-        let rest = &mut into[done..];
-        let local = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
-        let remote = libc::iovec { iov_base: std::ptr::without_provenance_mut(at + done), iov_len: rest.len() };
-        // SAFETY: the local place is a slice that may be written to; the other is only read, and checked by the system.
-        let count = unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) };
-        match usize::try_from(count) {
-            Ok(0) => return Err(Errno::FAULT.into()),
-            Ok(count) => done += count,
-            Err(_) => match io::Error::last_os_error() {
-                error if error.kind() == io::ErrorKind::Interrupted => {}
-                error => return Err(error),
-            },
-        }
-    }
-    Ok(())
 }
 
 /// The memory that the child does not need, listed in memory that the child keeps.

@@ -1,20 +1,25 @@
 //! Which way of freezing should cost less.
 //!
 //! To fork, the system copies the page tables of the whole process; to protect, it goes through those of the frozen memory.
-//! Then each page that the program writes to is copied, which with protection is a message to a thread and back. What making
-//! an image costs is measured each time that one is made; the start values, and what a written page costs, were measured once,
-//! and only their ratios matter.
+//! Then each page that the program writes to is copied, which with protection is a message to a thread and back: how long that
+//! takes is measured once per process. What making an image costs is measured each time that one is made.
 
-use std::sync::{Mutex, PoisonError};
+use std::{
+    sync::{Mutex, OnceLock, PoisonError},
+    time::Instant,
+};
 
-use super::FreezeWay;
+use super::{FreezeOptions, FreezeWay, protect::Protected};
+use crate::ranges::page_bytes;
 
 /// Of the frozen pages, how many are taken to be written to while the image lives.
 const WRITTEN: f64 = 0.1;
 
-const FORK_PAGE_NS: f64 = 1_500.0;
-const PROTECT_PAGE_NS: f64 = 9_000.0;
-const PAGE_BYTES: f64 = 4096.0;
+/// What the system takes to copy a page that a child shares.
+const FORK_PAGE_NS: f64 = 3_000.0;
+
+/// Pages that a calibration writes to.
+const CALIBRATION_PAGES: usize = 16;
 
 /// What making an image has cost lately.
 #[derive(Debug, Clone, Copy)]
@@ -23,16 +28,19 @@ struct Costs {
     protect_ns_per_byte: f64,
 }
 
+/// Start values, until an image has been made.
+const START: Costs = Costs { fork_ns_per_table_byte: 12.0, protect_ns_per_byte: 0.02 };
+
 /// A child process costs that much even when there is nothing to copy.
 const FORK_NS: f64 = 200_000.0;
 
-static COSTS: Mutex<Costs> = Mutex::new(Costs { fork_ns_per_table_byte: 12.0, protect_ns_per_byte: 0.02 });
+static COSTS: Mutex<Costs> = Mutex::new(START);
 
 impl Costs {
-    fn choose(self, bytes: u64, table_bytes: u64) -> FreezeWay {
-        let written = bytes as f64 / PAGE_BYTES * WRITTEN;
+    fn choose(self, bytes: u64, table_bytes: u64, protect_page_ns: f64) -> FreezeWay {
+        let written = bytes as f64 / page_bytes() as f64 * WRITTEN;
         let fork_ns = FORK_NS + table_bytes as f64 * self.fork_ns_per_table_byte + written * FORK_PAGE_NS;
-        let protect_ns = bytes as f64 * self.protect_ns_per_byte + written * PROTECT_PAGE_NS;
+        let protect_ns = bytes as f64 * self.protect_ns_per_byte + written * protect_page_ns;
         if protect_ns < fork_ns { FreezeWay::Protect } else { FreezeWay::Fork }
     }
 }
@@ -45,7 +53,22 @@ fn costs(change: impl FnOnce(&mut Costs)) -> Costs {
 
 /// The way that should cost less for so many frozen bytes in a process with page tables of that size.
 pub(super) fn choose(bytes: u64, table_bytes: u64) -> FreezeWay {
-    costs(|_| ()).choose(bytes, table_bytes)
+    costs(|_| ()).choose(bytes, table_bytes, protect_page_ns())
+}
+
+/// What a write to a protected page takes; infinite where nothing can be protected.
+fn protect_page_ns() -> f64 {
+    static MEASURED: OnceLock<f64> = OnceLock::new();
+    *MEASURED.get_or_init(|| {
+        // At least so many whole pages, all of which have memory.
+        let mut memory = vec![1u8; (CALIBRATION_PAGES + 1) * page_bytes()];
+        let Ok(mut image) = Protected::new(&[&memory], &FreezeOptions::default()) else { return f64::INFINITY };
+        let begin = Instant::now();
+        memory.fill(2);
+        let took = begin.elapsed();
+        image.end(true);
+        took.as_nanos() as f64 / CALIBRATION_PAGES as f64
+    })
 }
 
 /// Forking has taken that long.
@@ -76,18 +99,18 @@ mod tests {
 
     #[test]
     fn a_little_of_a_large_process_is_protected_and_all_of_it_forked() {
-        let costs = Costs { fork_ns_per_table_byte: 12.0, protect_ns_per_byte: 0.02 };
         let table_bytes = (32u64 << 30) / 512;
-        assert_eq!(costs.choose(1 << 20, table_bytes), FreezeWay::Protect);
-        assert_eq!(costs.choose(32 << 30, table_bytes), FreezeWay::Fork);
+        assert_eq!(START.choose(1 << 20, table_bytes, 9_000.0), FreezeWay::Protect);
+        assert_eq!(START.choose(32 << 30, table_bytes, 9_000.0), FreezeWay::Fork);
     }
 
     #[test]
     fn what_is_measured_counts() {
-        let slow_fork = Costs { fork_ns_per_table_byte: 1e6, protect_ns_per_byte: 0.02 };
-        let slow_protect = Costs { fork_ns_per_table_byte: 12.0, protect_ns_per_byte: 10.0 };
-        assert_eq!(slow_fork.choose(1 << 30, 1 << 21), FreezeWay::Protect);
-        assert_eq!(slow_protect.choose(1 << 30, 1 << 21), FreezeWay::Fork);
+        let slow_fork = Costs { fork_ns_per_table_byte: 1e6, ..START };
+        let slow_protect = Costs { protect_ns_per_byte: 100.0, ..START };
+        assert_eq!(slow_fork.choose(1 << 30, 1 << 21, 9_000.0), FreezeWay::Protect);
+        assert_eq!(slow_protect.choose(1 << 20, 1 << 21, 9_000.0), FreezeWay::Fork);
+        assert_eq!(slow_fork.choose(1 << 30, 1 << 21, f64::INFINITY), FreezeWay::Fork);
     }
 
     #[test]

@@ -21,9 +21,10 @@ use std::{
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
     fd::OwnedFd,
+    io::Errno,
 };
 
-use super::{FreezeOptions, FreezeWay, child::image_bytes, child::read_process, refused};
+use super::{FreezeOptions, FreezeWay, child::image_bytes, refused};
 use crate::{
     Error, Result,
     pagemap::Pagemap,
@@ -195,7 +196,7 @@ impl Shared {
                 self.written(&mut state, address);
             }
             let is_over = state.waiting_since.is_some_and(|since| since.elapsed() >= self.wait_max);
-            if is_over || outcome.is_err_and(|errno| errno != rustix::io::Errno::INTR) {
+            if is_over || outcome.is_err_and(|errno| errno != Errno::INTR) {
                 self.give_up(&mut state);
             }
         }
@@ -225,7 +226,7 @@ impl Shared {
     /// Copies a page to the pool, if it still is what was frozen.
     fn copy(&self, state: &mut State, page: usize, pages: &Range<usize>, room: u32) {
         let at = room as usize * page_bytes();
-        let is_copied = read_process(self.process, pages.start, &mut state.pool[at..at + page_bytes()]).is_ok()
+        let is_copied = read_self(self.process, pages.start, &mut state.pool[at..at + page_bytes()]).is_ok()
             && self.is_still_frozen(state, pages);
         if is_copied {
             state.places[page] = IN_POOL + room;
@@ -286,7 +287,7 @@ impl Shared {
                 let run = state.places[page..].iter().take((end - start).div_ceil(page_bytes()));
                 let run_end = start + run.take_while(|place| is_here(place)).count() * page_bytes();
                 let into = &mut into[..end.min(run_end) - address];
-                read_process(self.process, address, into).map_err(|_| Error::Vanished { part, at })?;
+                read_self(self.process, address, into).map_err(|_| Error::Vanished { part, at })?;
                 if !self.is_still_frozen(state, &(start..run_end)) {
                     return Err(Error::Vanished { part, at });
                 }
@@ -422,6 +423,27 @@ impl State {
         let tables = size_of_val(&self.places[..]) + self.free.capacity() * size_of::<u32>();
         (ends + tables + self.used * page_bytes()) as u64
     }
+}
+
+/// Reads memory of this process through the system; memory that is not there is an error.
+fn read_self(pid: libc::pid_t, at: usize, into: &mut [u8]) -> io::Result<()> {
+    let mut done = 0;
+    while done < into.len() {
+        let rest = &mut into[done..];
+        let local = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
+        let remote = libc::iovec { iov_base: std::ptr::without_provenance_mut(at + done), iov_len: rest.len() };
+        // SAFETY: the local place is a slice that may be written to; the other is only read, and checked by the system.
+        let count = unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) };
+        match usize::try_from(count) {
+            Ok(0) => return Err(Errno::FAULT.into()),
+            Ok(count) => done += count,
+            Err(_) => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => {}
+                error => return Err(error),
+            },
+        }
+    }
+    Ok(())
 }
 
 /// Copies as much as there is and as there is room for.

@@ -179,7 +179,7 @@ pub(crate) fn watched(way: Way, bytes: usize) -> (Tracker, Mapping) {
 }
 
 pub(crate) fn everything(changes: &Changes, bytes: usize) -> bool {
-    changes.is_everything && changes.ranges == [0..bytes]
+    changes.is_everything && changes.ranges.iter().eq(std::iter::once(&(0..bytes)))
 }
 
 /// A program with memory worth watching that writes to a share of it, and reports what hashing would take.
