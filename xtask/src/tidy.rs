@@ -40,18 +40,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("outcrop-rtm", &["outcrop"]),
     ("outcrop-sim", &["outcrop-plan"]),
     ("outcrop-bench", &["outcrop", "outcrop-rtm", "outcrop-sim"]),
-    (
-        "outcrop-cli",
-        &[
-            "outcrop",
-            "outcrop-bench",
-            "outcrop-catalog",
-            "outcrop-plan",
-            "outcrop-rtm",
-            "outcrop-sim",
-            "outcrop-survey",
-        ],
-    ),
+    ("outcrop-cli", &["outcrop", "outcrop-bench", "outcrop-rtm", "outcrop-survey", "outcrop-sim"]),
     ("xtask", &[]),
 ];
 

@@ -1,6 +1,10 @@
 //! Sessions and versions.
 
-use std::{collections::BTreeMap, path::Path, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    sync::Arc,
+};
 
 use outcrop_format::{Manifest, RunId, check_session_name, parse_rank_name};
 use outcrop_layers::files::Files;
@@ -9,6 +13,7 @@ use crate::{
     Error, Reader, Result,
     disk::PlainFiles,
     listing::{Listed, Listing, list},
+    pack::file_name,
 };
 
 /// What is in a directory that survives.
@@ -67,6 +72,33 @@ impl Catalog {
         })
     }
 
+    /// What a session takes.
+    pub fn usage(&self, session: &str) -> Result<Usage> {
+        let listing = self.listing(session)?;
+        let manifests = listing.manifests.iter().filter_map(|listed| listed.manifest.as_ref().ok());
+        let needed: BTreeSet<_> = manifests.flat_map(|manifest| &manifest.packs).map(|pack| pack.id).collect();
+        // What cannot be opened, or is gone by now, counts for nothing.
+        let bytes = |name: &str| self.files.open(name).and_then(|file| file.bytes()).unwrap_or(0);
+        let mut usage = Usage::default();
+        for id in listing.packs {
+            let (count, total) = match needed.contains(&id) {
+                true => (&mut usage.packs, &mut usage.pack_bytes),
+                false => (&mut usage.garbage, &mut usage.garbage_bytes),
+            };
+            *count += 1;
+            *total += bytes(&file_name(session, id));
+        }
+        for name in listing.drafts {
+            usage.garbage += 1;
+            usage.garbage_bytes += bytes(&name);
+        }
+        for listed in listing.manifests {
+            usage.manifests += 1;
+            usage.manifest_bytes += bytes(&listed.name);
+        }
+        Ok(usage)
+    }
+
     /// Opens the part of a version that one rank has saved.
     pub fn reader(&self, manifest: &Arc<Manifest>) -> Result<Reader> {
         Reader::open(&*self.files, Arc::clone(manifest))
@@ -79,6 +111,23 @@ impl Catalog {
             false => Err(Error::NoSession { location: self.files.location(), session: session.to_owned(), known }),
         }
     }
+}
+
+/// How many files a session has, and how long they are together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Packs that versions need.
+    pub packs: u64,
+    /// Their bytes.
+    pub pack_bytes: u64,
+    /// Manifests.
+    pub manifests: u64,
+    /// Their bytes.
+    pub manifest_bytes: u64,
+    /// Packs that no version needs, and files that were not finished.
+    pub garbage: u64,
+    /// Their bytes.
+    pub garbage_bytes: u64,
 }
 
 /// What there is of one version in one directory.

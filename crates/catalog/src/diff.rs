@@ -1,5 +1,7 @@
 //! What changed between two versions.
 
+use outcrop_format::ManifestRegion;
+
 use crate::{Reader, Result, fetch::WINDOW_BYTES, reader::Mapped};
 
 /// What became of a region.
@@ -34,6 +36,23 @@ pub struct RegionDiff {
     pub bytes_changed: u64,
 }
 
+impl RegionDiff {
+    /// A region that only one version has: `change` says which.
+    pub fn whole(region: &ManifestRegion, change: Change) -> Self {
+        let blocks = region.blocks;
+        let is_before = change == Change::Removed;
+        Self {
+            region: region.name.clone(),
+            change,
+            bytes_before: if is_before { blocks.bytes() } else { 0 },
+            bytes_after: if is_before { 0 } else { blocks.bytes() },
+            blocks: blocks.count(),
+            blocks_changed: blocks.count(),
+            bytes_changed: blocks.bytes(),
+        }
+    }
+}
+
 /// Compares two versions region by region: by the hashes of their blocks if these were made in the same way, else by reading
 /// both; always by reading if `is_certain`, as two different blocks might have the same hash.
 ///
@@ -49,7 +68,7 @@ pub fn diff(
     for mapped in before.mapped() {
         let name = &mapped.region.name;
         diffs.push(match after.map(name) {
-            Err(_) => whole(mapped, Change::Removed),
+            Err(_) => RegionDiff::whole(mapped.region, Change::Removed),
             Ok(other) if is_certain || !is_hashed_alike(before, mapped, after, other) => {
                 by_bytes(before, mapped, after, other, progress)?
             }
@@ -57,23 +76,8 @@ pub fn diff(
         });
     }
     let is_new = |mapped: &Mapped<'_>| before.map(&mapped.region.name).is_err();
-    diffs.extend(after.mapped().filter(is_new).map(|mapped| whole(mapped, Change::Added)));
+    diffs.extend(after.mapped().filter(is_new).map(|mapped| RegionDiff::whole(mapped.region, Change::Added)));
     Ok(diffs)
-}
-
-/// A region that only one version has.
-fn whole(mapped: Mapped<'_>, change: Change) -> RegionDiff {
-    let blocks = mapped.region.blocks;
-    let is_before = change == Change::Removed;
-    RegionDiff {
-        region: mapped.region.name.clone(),
-        change,
-        bytes_before: if is_before { blocks.bytes() } else { 0 },
-        bytes_after: if is_before { 0 } else { blocks.bytes() },
-        blocks: blocks.count(),
-        blocks_changed: blocks.count(),
-        bytes_changed: blocks.bytes(),
-    }
 }
 
 fn is_hashed_alike(before: &Reader, a: Mapped<'_>, after: &Reader, b: Mapped<'_>) -> bool {

@@ -27,6 +27,12 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
+    /// There is nothing of a store there.
+    #[error("{location} has no sessions: it is not the directory of a store, or nothing has been saved to it yet")]
+    Empty {
+        /// The directory, or several.
+        location: String,
+    },
     /// There is no such session.
     #[error("{location} has no session {session}; {}", there_is("sessions", known))]
     NoSession {

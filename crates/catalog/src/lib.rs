@@ -18,7 +18,7 @@ mod reader;
 mod removal;
 mod verify;
 
-pub use catalog::{Catalog, Version};
+pub use catalog::{Catalog, Usage, Version};
 pub use diff::{Change, RegionDiff, diff};
 pub use error::{Error, Result};
 pub use reader::Reader;

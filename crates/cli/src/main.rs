@@ -1,4 +1,4 @@
-//! The `outcrop` program: a demonstration, migrations of one's own, and benchmarks.
+//! The `outcrop` program: what stores hold, a demonstration, migrations of one's own, and benchmarks.
 
 #![forbid(unsafe_code)]
 
@@ -7,6 +7,7 @@ mod demo;
 mod progress;
 mod rtm;
 mod sim;
+mod store;
 mod survey;
 mod table;
 
@@ -21,9 +22,9 @@ use outcrop_bench::rtm::Room;
 /// Saving one costs the program a memory copy or less; the bytes sink to larger and slower layers in the background, and
 /// come back up before they are asked for.
 ///
-/// Exit codes: 0 success, 1 failure, 2 wrong usage; 10 a setting that makes no sense, 11 snapshot exists, 12 snapshot
-/// missing, 13 snapshot too large, 14 no room, 15 no room because of what the program holds, 16 bytes came back changed,
-/// 17 storage failed. Set OUTCROP_LOG=debug to see more of what happens inside.
+/// Exit codes: 0 success, 1 failure, 2 wrong usage; 10 a setting that makes no sense, 11 snapshot or file exists,
+/// 12 snapshot, session, version or region missing, 13 snapshot too large, 14 no room, 15 no room because of what the
+/// program holds, 16 bytes came back changed, 17 storage failed, 18 another process is in the way. Set OUTCROP_LOG=debug to see more of what happens inside.
 #[derive(Parser)]
 #[command(name = "outcrop", version, propagate_version = true)]
 struct Cli {
@@ -41,6 +42,8 @@ enum Command {
     Survey(survey::SurveyArgs),
     /// Simulate the figures of the papers on models of their machines, with the same plan that tapes use.
     Sim(sim::SimArgs),
+    #[command(flatten)]
+    Store(store::StoreCommand),
     /// Measure, against the obvious alternatives in the same run.
     #[command(subcommand)]
     Bench(bench::BenchCommand),
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
         Command::Rtm(args) => rtm::run(&args),
         Command::Survey(args) => survey::run(&args),
         Command::Sim(args) => sim::run(&args),
+        Command::Store(command) => store::run(&command),
         Command::Bench(command) => bench::run(&command),
     };
     match result {
@@ -99,7 +103,8 @@ fn exit_code(error: &anyhow::Error) -> u8 {
             cause.downcast_ref::<outcrop_sim::Error>(),
             Some(error) if !matches!(error, outcrop_sim::Error::File { .. } | outcrop_sim::Error::Plot { .. })
         );
-        of_tape.or((is_setting || is_of_model).then_some(outcrop::ErrorKind::Usage))
+        let is_there = cause.is::<store::Exists>().then_some(outcrop::ErrorKind::Exists);
+        of_tape.or(is_there).or((is_setting || is_of_model).then_some(outcrop::ErrorKind::Usage))
     };
     error.chain().find_map(of_cause).map_or(1, outcrop::ErrorKind::exit_code)
 }

@@ -19,7 +19,7 @@ pub trait Files: Send + Sync {
     /// The names of everything in a directory, in any order; the root is `""`.
     fn list(&self, dir: &str) -> io::Result<Vec<String>>;
 
-    /// Makes a directory, if it is not there, in one that is.
+    /// Makes a directory, if it is not there, in one that is; `AlreadyExists` if a file has that name.
     fn make_dir(&self, dir: &str) -> io::Result<()>;
 
     /// Makes a file for `bytes` bytes, empty if there was one, for writing and reading. Fails with `StorageFull`, and leaves no
@@ -78,7 +78,7 @@ pub trait File: Send + Sync {
 }
 
 /// Writes a small file so that after a crash there is either all of it or what was there before: under another name first, which
-/// then takes the place of `name`. When it returns, it survives.
+/// then takes the place of `name` in `dir`, which is not the root. When it returns, it survives.
 pub fn write_whole(files: &dyn Files, dir: &str, name: &str, bytes: &[u8]) -> io::Result<()> {
     let (target, draft) = (format!("{dir}/{name}"), format!("{dir}/{name}.draft"));
     let file = files.create(&draft, bytes.len() as u64)?;

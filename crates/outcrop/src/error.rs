@@ -240,6 +240,7 @@ impl Error {
             | Self::Track(_) => ErrorKind::Storage,
             Self::VersionExists { .. } => ErrorKind::Exists,
             Self::VersionMissing { .. } => ErrorKind::Missing,
+            Self::Format(outcrop_format::Error::Name { .. } | outcrop_format::Error::Unfit { .. }) => ErrorKind::Usage,
             Self::NothingWhole { .. } | Self::Format(_) => ErrorKind::Damaged,
             Self::Catalog(error) => catalog_kind(error),
             Self::InUse { .. } | Self::Ranks { .. } => ErrorKind::Busy,

@@ -300,8 +300,8 @@ fn damage_is_passed_over_for_another_layer_and_then_for_an_older_version() {
     assert_eq!(latest().unwrap(), (3, false, 1));
     damage("far", 2);
     assert_eq!(latest().unwrap(), (2, true, 2));
-    [0, 1].map(|nth| damage("near", nth));
-    [0, 1].map(|nth| damage("far", nth));
+    (0..2).for_each(|nth| damage("near", nth));
+    (0..2).for_each(|nth| damage("far", nth));
     let error = latest().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Damaged);
     assert!(error.to_string().contains("version 1"), "{error}");

@@ -61,29 +61,37 @@ impl Files for DiskFiles {
     }
 
     fn make_dir(&self, dir: &str) -> io::Result<()> {
-        match fs::DirBuilder::new().mode(0o777).create(self.path(dir)?) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        let path = self.path(dir)?;
+        match fs::DirBuilder::new().mode(0o777).create(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
             result => result,
         }
     }
 
     fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn File>> {
         let path = self.path(name)?;
-        let file = fs::OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;
-        match fallocate(&file, FallocateFlags::KEEP_SIZE, 0, bytes.max(1)) {
-            // The file system allocates as it goes.
-            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
-            Err(errno) => {
-                fs::remove_file(&path)?;
-                return Err(errno.into());
+        // A link in the place of a file is somebody's doing: what it leads to is left alone.
+        let no_link = OFlags::NOFOLLOW.bits() as i32;
+        let mut options = fs::OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(true).custom_flags(no_link).open(&path)?;
+        let allocated = loop {
+            match fallocate(&file, FallocateFlags::KEEP_SIZE, 0, bytes.max(1)) {
+                Err(Errno::INTR) => {}
+                // The file system allocates as it goes.
+                Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => break Ok(()),
+                Err(errno) => break Err(io::Error::from(errno)),
             }
+        };
+        let opened = allocated.and_then(|()| DiskFile::with_direct(file, &path, true));
+        if opened.is_err() {
+            fs::remove_file(&path)?;
         }
-        DiskFile::new(file, &path, true)
+        opened
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn File>> {
         let path = self.path(name)?;
-        DiskFile::new(fs::File::open(&path)?, &path, false)
+        DiskFile::with_direct(fs::File::open(&path)?, &path, false)
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -105,9 +113,20 @@ impl Files for DiskFiles {
     fn lock(&self, name: &str) -> io::Result<Option<FileLock>> {
         let file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(self.path(name)?)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(FileLock::new(file))),
+            Ok(()) => Ok(Some(FileLock::new(Locked(file)))),
             Err(Errno::WOULDBLOCK) => Ok(None),
             Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+/// Given up when it is dropped, also if a process that was started meanwhile has the file too.
+struct Locked(fs::File);
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        if let Err(errno) = flock(&self.0, FlockOperation::Unlock) {
+            tracing::warn!(%errno, "a lock is not given up before the file is closed everywhere");
         }
     }
 }
@@ -118,7 +137,7 @@ struct DiskFile {
 }
 
 impl DiskFile {
-    fn new(file: fs::File, path: &Path, is_writable: bool) -> io::Result<Arc<dyn File>> {
+    fn with_direct(file: fs::File, path: &Path, is_writable: bool) -> io::Result<Arc<dyn File>> {
         let direct = fs::OpenOptions::new()
             .read(true)
             .write(is_writable)

@@ -151,8 +151,7 @@ fn fill(
     let name_bytes = names.iter().map(|(name, _)| name.len() as u64).sum();
     let size =
         IndexSize { regions: names.len() as u64, name_bytes, extents: count, blocks: count, coded_blocks: count };
-    let bytes = payload_bytes + size.bytes() + 2 * PAGE_BYTES as u64;
-    let mut lent = handle.lend(key, Layout::single("u8", bytes as usize))?;
+    let mut lent = handle.lend(key, Layout::single("u8", size.file_bytes(payload_bytes) as usize))?;
     let failed = |source| failure(files, "read a pack", source);
     let mut at = PAGE_BYTES;
     let mut listed: BTreeMap<usize, IndexRegion> = BTreeMap::new();

@@ -52,6 +52,8 @@ pub(crate) struct VersionJob {
     pub(crate) regions: Vec<RegionJob>,
     /// It needs nothing of the versions before.
     pub(crate) is_full: bool,
+    /// How many bytes its blocks have, at most.
+    pub(crate) bytes: u64,
     pub(crate) source: Source,
 }
 
@@ -63,8 +65,8 @@ pub(crate) struct RegionJob {
 
 /// Where its blocks are.
 pub(crate) enum Source {
-    /// In slots.
-    Copied(Vec<Filled>),
+    /// In slots, which are sent one after the other, and then nothing: without that, the save has failed.
+    Copied(Receiver<Option<Filled>>),
     /// In the program's memory, as it was.
     Frozen(Frozen, Vec<Run>),
 }
@@ -83,6 +85,15 @@ pub(crate) struct Filled {
     pub(crate) lent: Lent,
     pub(crate) key: u64,
     pub(crate) runs: Vec<Run>,
+}
+
+/// What is being packed.
+pub(crate) struct Task<'a> {
+    session: &'a Arc<SessionCore>,
+    version: u64,
+    regions: &'a [RegionJob],
+    /// What blocks are compared with.
+    known: Option<&'a Known>,
 }
 
 /// Cuts runs into lists that fit into one pack each.
@@ -117,24 +128,14 @@ pub(crate) fn split(runs: Vec<Run>, blocks: impl Fn(usize) -> Blocks, bytes_max:
 }
 
 /// The bytes that a slot needs for a pack of these runs, in the worst case.
-pub(crate) fn slot_bytes(runs: &[Run], regions: &[RegionJob]) -> usize {
+pub(crate) fn slot_bytes(runs: &[Run], shapes: &[Blocks], name_bytes: u64) -> usize {
     let blocks: u64 = runs.iter().map(|run| run.blocks.end - run.blocks.start).sum();
-    let size = IndexSize {
-        regions: regions.len() as u64,
-        name_bytes: regions.iter().map(|region| region.manifest.name.len() as u64).sum(),
-        extents: blocks,
-        blocks,
-        coded_blocks: blocks,
-    };
-    (payload_bytes(runs, regions) + size.bytes()) as usize + 2 * PAGE_BYTES
-}
-
-fn payload_bytes(runs: &[Run], regions: &[RegionJob]) -> u64 {
-    let of_run = |run: &Run| {
-        let range = regions[run.region].manifest.blocks.range_of(run.blocks.clone());
+    let size = IndexSize { regions: shapes.len() as u64, name_bytes, extents: blocks, blocks, coded_blocks: blocks };
+    let bytes = |run: &Run| {
+        let range = shapes[run.region].range_of(run.blocks.clone());
         range.end - range.start
     };
-    runs.iter().map(of_run).sum()
+    size.file_bytes(runs.iter().map(bytes).sum()) as usize
 }
 
 /// The thread that packs.
@@ -175,58 +176,84 @@ impl Packer {
     }
 
     fn version(&mut self, job: VersionJob) -> Result<()> {
-        let VersionJob { session, version, saved_at_unix_ns, regions, is_full, source } = job;
-        let mut filled = match source {
-            Source::Copied(filled) => filled,
-            Source::Frozen(frozen, runs) => self.thaw(&frozen, runs, &regions)?,
-        };
-        for slot in &mut filled {
-            self.hash(slot, &regions);
-        }
-        let known = if is_full { None } else { Some(session.content().regions.clone()) };
-        let mut shares = Shares::new(&self.shared, &session, self.shared.settings.dedup);
-        shares.meet(&filled, known.as_ref(), &regions)?;
-        let medium_rate = self.medium_rate();
-        let mut laid = Vec::new();
-        for slot in filled {
-            let id = session.content().next_id(session.rank);
-            let (known, is_certain) = (known.as_ref(), self.shared.settings.is_certain);
-            let layout = Layout { id, regions: &regions, shares: &mut shares, known, is_certain, medium_rate };
-            laid.push(layout.place(slot)?);
-        }
-        shares.exchange_locations()?;
+        let VersionJob { session, version, saved_at_unix_ns, regions, is_full, bytes, source } = job;
+        let shared = Arc::clone(&self.shared);
+        let mut shares = Shares::new(&shared, &session, regions.len(), bytes)?;
+        // Where only bytes are proof, what the save has found to be changed is.
+        let is_compared = !is_full && !shared.settings.is_certain;
+        let known = is_compared.then(|| session.content().regions.clone());
+        let task = Task { session: &session, version, regions: &regions, known: known.as_ref() };
         let mut links = Vec::new();
-        for laid in laid.into_iter().filter(|laid| !laid.is_empty()) {
-            let key = laid.key();
-            let (pack, borrows) = self.seal(laid, &session, version, &regions, &shares)?;
-            links.push(Link { pack, key: Some(key), generation: version, borrows });
-        }
-        shares.exchange_packs(&links)?;
-        for link in &mut links {
-            shares.complete(&mut link.borrows);
+        match source {
+            Source::Copied(slots) => {
+                let mut batch = Vec::new();
+                loop {
+                    match slots.recv() {
+                        Ok(Some(slot)) => batch.push(slot),
+                        Ok(None) => break,
+                        // The program knows already.
+                        Err(_) => return Ok(()),
+                    }
+                    if !shares.is_between_ranks() {
+                        links.extend(self.pack(&task, std::mem::take(&mut batch), &mut shares)?);
+                    }
+                }
+                links.extend(self.pack(&task, batch, &mut shares)?);
+            }
+            Source::Frozen(frozen, runs) => {
+                let mut batch = Vec::new();
+                for runs in split(runs, |region| regions[region].manifest.blocks, shared.pack_bytes_max) {
+                    batch.push(self.thaw(&frozen, runs, &regions)?);
+                    if !shares.is_between_ranks() {
+                        links.extend(self.pack(&task, std::mem::take(&mut batch), &mut shares)?);
+                    }
+                }
+                links.extend(self.pack(&task, batch, &mut shares)?);
+            }
         }
         self.draft(&session, version, saved_at_unix_ns, regions, is_full, links, &shares);
         Ok(())
     }
 
-    /// Fills slots from a frozen image.
-    fn thaw(&mut self, frozen: &Frozen, runs: Vec<Run>, regions: &[RegionJob]) -> Result<Vec<Filled>> {
-        let packs = split(runs, |region| regions[region].manifest.blocks, self.shared.pack_bytes_max);
-        let mut filled = Vec::new();
-        for runs in packs {
-            let key = self.shared.next_key.fetch_add(1, Relaxed);
-            let layout = outcrop_engine::Layout::single("u8", slot_bytes(&runs, regions));
-            let mut lent = self.handle.lend(key, layout)?;
-            let mut at = PAGE_BYTES;
-            for run in &runs {
-                let range = regions[run.region].manifest.blocks.range_of(run.blocks.clone());
-                let bytes = (range.end - range.start) as usize;
-                frozen.read(run.region, range.start as usize, &mut lent[at..at + bytes])?;
-                at += bytes;
-            }
-            filled.push(Filled { lent, key, runs });
+    /// Turns slots into packs: one by one, or all of a version where ranks share blocks.
+    fn pack(&self, task: &Task<'_>, mut filled: Vec<Filled>, shares: &mut Shares<'_>) -> Result<Vec<Link>> {
+        for slot in &mut filled {
+            self.hash(slot, task.regions);
         }
-        Ok(filled)
+        shares.meet(&filled, task)?;
+        let (medium_rate, is_certain) = (self.medium_rate(), self.shared.settings.is_certain);
+        let mut laid = Vec::new();
+        for slot in filled {
+            let id = task.session.content().next_id(task.session.rank);
+            laid.push(Layout { id, task, shares: &mut *shares, is_certain, medium_rate }.place(slot)?);
+        }
+        shares.exchange_locations()?;
+        let mut links = Vec::new();
+        for laid in laid.into_iter().filter(|laid| !laid.is_empty()) {
+            let key = laid.key();
+            let (pack, borrows) = self.seal(laid, task, shares)?;
+            links.push(Link { pack, key: Some(key), generation: task.version, borrows });
+        }
+        shares.exchange_packs(&links)?;
+        links.iter_mut().for_each(|link| shares.complete(&mut link.borrows));
+        Ok(links)
+    }
+
+    /// Fills a slot from a frozen image.
+    fn thaw(&mut self, frozen: &Frozen, runs: Vec<Run>, regions: &[RegionJob]) -> Result<Filled> {
+        let key = self.shared.next_key.fetch_add(1, Relaxed);
+        let shapes: Vec<Blocks> = regions.iter().map(|region| region.manifest.blocks).collect();
+        let name_bytes = regions.iter().map(|region| region.manifest.name.len() as u64).sum();
+        let layout = outcrop_engine::Layout::single("u8", slot_bytes(&runs, &shapes, name_bytes));
+        let mut lent = self.handle.lend(key, layout)?;
+        let mut at = PAGE_BYTES;
+        for run in &runs {
+            let range = regions[run.region].manifest.blocks.range_of(run.blocks.clone());
+            let bytes = (range.end - range.start) as usize;
+            frozen.read(run.region, range.start as usize, &mut lent[at..at + bytes])?;
+            at += bytes;
+        }
+        Ok(Filled { lent, key, runs })
     }
 
     /// Bytes per second that the first directory has taken until now; before that a guess.
@@ -255,11 +282,10 @@ impl Packer {
     fn seal(
         &self,
         laid: layout::Laid,
-        session: &Arc<SessionCore>,
-        version: u64,
-        regions: &[RegionJob],
+        task: &Task<'_>,
         shares: &Shares<'_>,
     ) -> Result<(ManifestPack, Vec<ManifestPack>)> {
+        let Task { session, version, regions, .. } = *task;
         let (key, id) = (laid.key(), laid.id());
         let origin = PackOrigin { run: session.run, id, version, hash_kind: self.shared.settings.hash };
         let (mut lent, payload_bytes, index, borrowed) = laid.index(regions, shares)?;
@@ -350,7 +376,7 @@ impl Drop for Alarm<'_> {
     }
 }
 
-/// Where a block lies, for other ranks.
+/// The blocks of the version before, by region.
 pub(crate) type Known = std::collections::BTreeMap<String, RegionContent>;
 
 #[cfg(test)]

@@ -96,20 +96,11 @@ impl Session {
         let regions = self.regions(parts)?;
         let start = Instant::now();
         self.core.begin(version, self.store.shared.settings.in_flight_max)?;
-        let saved = self.fill(version, &regions, parts);
-        let (source, is_full) = match saved {
-            Ok(saved) => saved,
-            Err(error) => {
-                // What the tracker has said once it does not say again.
-                self.core.content().is_broken = true;
-                self.core.abandon(version);
-                return Err(error);
-            }
-        };
-        let (session, saved_at_unix_ns) = (Arc::clone(&self.core), now_unix_ns());
-        let job = VersionJob { session, version, saved_at_unix_ns, regions, is_full, source };
-        if self.store.packer.send(Job::Version(Box::new(job))).is_err() {
-            self.core.end("the packer has ended; open the store anew");
+        if let Err(error) = self.save_begun(version, regions, parts) {
+            // What the tracker has said once it does not say again.
+            self.core.content().is_broken = true;
+            self.core.abandon(version);
+            return Err(error);
         }
         if let Some(interval) = self.store.shared.interval().as_mut() {
             let cost_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -184,8 +175,36 @@ impl Session {
         Ok(regions)
     }
 
-    /// Finds what has changed and gets hold of it. Says whether that is everything.
-    fn fill(&mut self, version: u64, regions: &[RegionJob], parts: &[Part<'_>]) -> Result<(Source, bool)> {
+    fn save_begun(&mut self, version: u64, regions: Vec<RegionJob>, parts: &[Part<'_>]) -> Result<()> {
+        let (runs, is_full) = self.runs(version, &regions, parts);
+        let bytes =
+            runs.iter().map(|run| (run.blocks.end - run.blocks.start) * block_bytes(&regions[run.region])).sum();
+        let (session, saved_at_unix_ns) = (Arc::clone(&self.core), now_unix_ns());
+        let job = |regions, source| {
+            Job::Version(Box::new(VersionJob { session, version, saved_at_unix_ns, regions, is_full, bytes, source }))
+        };
+        let over = |_| Error::Session { session: self.core.name.clone(), problem: "the packer has ended".to_owned() };
+        if let Some(extra_bytes_max) = self.store.shared.settings.live_bytes_max {
+            let memory: Vec<&[u8]> = parts.iter().map(|part| part.bytes).collect();
+            let frozen = freeze(&memory, FreezeOptions { extra_bytes_max, ..FreezeOptions::default() })?;
+            return self.store.packer.send(job(regions, Source::Frozen(frozen, runs))).map_err(over);
+        }
+        // Slots go to the packer one by one, so that a state which is larger than host memory passes through it.
+        let (slots, receiver) = mpsc::channel();
+        let shapes: Vec<Blocks> = regions.iter().map(|region| region.manifest.blocks).collect();
+        let name_bytes = regions.iter().map(|region| region.manifest.name.len() as u64).sum();
+        self.store.packer.send(job(regions, Source::Copied(receiver))).map_err(over)?;
+        for runs in split(runs, |region| shapes[region], self.store.shared.pack_bytes_max) {
+            let slot = self.copy(runs, &shapes, name_bytes, parts)?;
+            // A packer that has failed has said so.
+            let _ = slots.send(Some(slot));
+        }
+        let _ = slots.send(None);
+        Ok(())
+    }
+
+    /// Finds the blocks that have to be saved. Says whether that is everything.
+    fn runs(&mut self, version: u64, regions: &[RegionJob], parts: &[Part<'_>]) -> (Vec<Run>, bool) {
         let settings = &self.store.shared.settings;
         let is_incremental = settings.is_incremental;
         let live_bytes_max = settings.live_bytes_max;
@@ -217,16 +236,7 @@ impl Session {
             }
             self.shadow(part, manifest, runs.iter().filter(|run| run.region == index));
         }
-        if let Some(extra_bytes_max) = live_bytes_max {
-            let memory: Vec<&[u8]> = parts.iter().map(|part| part.bytes).collect();
-            let frozen = freeze(&memory, FreezeOptions { extra_bytes_max, ..FreezeOptions::default() })?;
-            return Ok((Source::Frozen(frozen, runs), is_full));
-        }
-        let mut filled = Vec::new();
-        for runs in split(runs, |region| regions[region].manifest.blocks, self.store.shared.pack_bytes_max) {
-            filled.push(self.copy(runs, regions, parts)?);
-        }
-        Ok((Source::Copied(filled), is_full))
+        (runs, is_full)
     }
 
     /// Adds those of the candidate blocks of a region that are not as they were.
@@ -294,12 +304,12 @@ impl Session {
     }
 
     /// Copies the blocks of one pack into a slot.
-    fn copy(&mut self, runs: Vec<Run>, regions: &[RegionJob], parts: &[Part<'_>]) -> Result<Filled> {
+    fn copy(&mut self, runs: Vec<Run>, shapes: &[Blocks], name_bytes: u64, parts: &[Part<'_>]) -> Result<Filled> {
         let key = self.store.shared.next_key.fetch_add(1, Relaxed);
-        let mut lent = self.handle.lend(key, Layout::single("u8", slot_bytes(&runs, regions)))?;
+        let mut lent = self.handle.lend(key, Layout::single("u8", slot_bytes(&runs, shapes, name_bytes)))?;
         let mut at = PAGE_BYTES;
         for run in &runs {
-            let range = usize_range(&regions[run.region].manifest.blocks.range_of(run.blocks.clone()));
+            let range = usize_range(&shapes[run.region].range_of(run.blocks.clone()));
             lent.fill(at, &parts[run.region].bytes[range.clone()]);
             at += range.len();
         }
@@ -325,6 +335,10 @@ impl Drop for Session {
             drop(self.store.committer.send(Note::Closed(self.core.name.clone(), locks, end)));
         });
     }
+}
+
+fn block_bytes(region: &RegionJob) -> u64 {
+    u64::from(region.manifest.blocks.block_bytes())
 }
 
 fn usize_range(range: &Range<u64>) -> Range<usize> {

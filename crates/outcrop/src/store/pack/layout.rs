@@ -8,7 +8,7 @@ use outcrop_format::{
 };
 
 use super::{
-    Compression, Filled, Known, Location, RegionJob, Run,
+    Compression, Filled, Location, RegionJob, Run, Task,
     share::{Shares, Source, is_unchanged},
 };
 use crate::{Error, Result};
@@ -19,9 +19,8 @@ const TRIAL_BYTES: usize = 1 << 20;
 /// How a slot becomes a pack.
 pub(crate) struct Layout<'a, 'b> {
     pub(crate) id: PackId,
-    pub(crate) regions: &'a [RegionJob],
+    pub(crate) task: &'a Task<'a>,
     pub(crate) shares: &'a mut Shares<'b>,
-    pub(crate) known: Option<&'a Known>,
     pub(crate) is_certain: bool,
     /// Bytes per second that the first directory takes.
     pub(crate) medium_rate: f64,
@@ -53,10 +52,10 @@ impl Layout<'_, '_> {
     pub(crate) fn place(mut self, filled: Filled) -> Result<Laid> {
         let Filled { mut lent, key, runs } = filled;
         let is_plain = |run: &Run| {
-            let name = &self.regions[run.region].manifest.name;
+            let name = &self.task.regions[run.region].manifest.name;
             let mut blocks = run.blocks.clone().zip(&run.hashes);
-            self.regions[run.region].compression == Compression::None
-                && blocks.all(|(block, hash)| !is_unchanged(self.known, name, block, hash))
+            self.task.regions[run.region].compression == Compression::None
+                && blocks.all(|(block, hash)| !is_unchanged(self.task.known, name, block, hash))
         };
         let (groups, end) = match self.shares.keeps_all() && runs.iter().all(is_plain) {
             true => self.as_they_are(runs),
@@ -69,7 +68,7 @@ impl Layout<'_, '_> {
     fn as_they_are(&self, runs: Vec<Run>) -> (Vec<Group>, usize) {
         let mut at = PAGE_BYTES as u64;
         let group = |run: Run| {
-            let range = self.regions[run.region].manifest.blocks.range_of(run.blocks.clone());
+            let range = self.task.regions[run.region].manifest.blocks.range_of(run.blocks.clone());
             let start = at;
             at += range.end - range.start;
             Group {
@@ -90,14 +89,14 @@ impl Layout<'_, '_> {
         let (mut read, mut write) = (PAGE_BYTES, PAGE_BYTES);
         let mut scratch = Vec::new();
         for run in runs {
-            let region = &self.regions[run.region];
+            let region = &self.task.regions[run.region];
             let blocks = region.manifest.blocks;
             let mut encoder = self.encoder(region, &lent[read..], blocks.block_bytes() as usize)?;
             for (block, &hash) in run.blocks.clone().zip(&run.hashes) {
                 let bytes = blocks.len(block) as usize;
                 let place = read..read + bytes;
                 read += bytes;
-                if is_unchanged(self.known, &region.manifest.name, block, &hash) {
+                if is_unchanged(self.task.known, &region.manifest.name, block, &hash) {
                     continue;
                 }
                 let name = (hash, bytes as u32);

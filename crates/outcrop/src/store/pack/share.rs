@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use outcrop_format::{Coding, CodingKind, Hash, ManifestPack, PackId, Stored};
 
-use super::{Dedup, Filled, Known, RegionJob, SessionCore, Shared};
+use super::{Dedup, Filled, Known, SessionCore, Shared, Task};
 use crate::{Error, Result, store::chain::Link};
 
 /// Where the bytes of a block lie.
@@ -40,10 +40,19 @@ pub(crate) struct Shares<'a> {
 }
 
 impl<'a> Shares<'a> {
-    pub(crate) fn new(shared: &'a Shared, session: &'a SessionCore, dedup: Dedup) -> Self {
+    /// Ranks share blocks if they are asked to, and if all that a version has of them fits into host memory at once on each.
+    pub(crate) fn new(shared: &'a Shared, session: &'a SessionCore, regions: usize, bytes: u64) -> Result<Self> {
         // With certainty, a hash of another rank's block proves nothing, and its bytes are not here to compare.
-        let dedup = if shared.settings.is_certain { dedup.min(Dedup::Inside) } else { dedup };
-        Self {
+        let is_certain = shared.settings.is_certain;
+        let mut dedup = if is_certain { shared.settings.dedup.min(Dedup::Inside) } else { shared.settings.dedup };
+        if dedup == Dedup::Ranks && session.ranks > 1 {
+            let fits = u8::from(bytes <= shared.pack_bytes_max * 2);
+            let everybody = shared.ranks.gather(&format!("sharing {}", session.name), &[fits])?;
+            if everybody.iter().any(|fits| fits != &[1]) {
+                dedup = Dedup::Inside;
+            }
+        }
+        Ok(Self {
             shared,
             session,
             dedup,
@@ -52,23 +61,22 @@ impl<'a> Shares<'a> {
             wanted: HashSet::new(),
             locations: HashMap::new(),
             packs: BTreeMap::new(),
-            hashes: Vec::new(),
-        }
+            hashes: vec![Vec::new(); regions],
+        })
     }
 
-    fn is_between_ranks(&self) -> bool {
+    pub(crate) fn is_between_ranks(&self) -> bool {
         self.dedup == Dedup::Ranks && self.session.ranks > 1
     }
 
     /// Takes note of all blocks of this version, and learns which of them lower ranks have too.
-    pub(crate) fn meet(&mut self, filled: &[Filled], known: Option<&Known>, regions: &[RegionJob]) -> Result<()> {
-        self.hashes = vec![Vec::new(); regions.len()];
+    pub(crate) fn meet(&mut self, filled: &[Filled], task: &Task<'_>) -> Result<()> {
         let mut mine = Vec::new();
         for run in filled.iter().flat_map(|slot| &slot.runs) {
-            let manifest = &regions[run.region].manifest;
+            let manifest = &task.regions[run.region].manifest;
             for (block, &hash) in run.blocks.clone().zip(&run.hashes) {
                 self.hashes[run.region].push((block, hash));
-                if self.is_between_ranks() && !is_unchanged(known, &manifest.name, block, &hash) {
+                if self.is_between_ranks() && !is_unchanged(task.known, &manifest.name, block, &hash) {
                     mine.extend_from_slice(&hash);
                     mine.extend_from_slice(&manifest.blocks.len(block).to_le_bytes());
                 }

@@ -1,0 +1,117 @@
+//! What stores hold: the commands that look at their directories, take bytes out of them, and take out versions.
+
+mod check;
+mod files;
+mod list;
+mod progress;
+mod prune;
+
+use std::{
+    path::{Path, PathBuf},
+    str::FromStr,
+    time::{Duration, UNIX_EPOCH},
+};
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+pub(crate) use files::Exists;
+use outcrop::catalog::{Catalog, Error};
+
+/// Commands on the directories of a store.
+#[derive(Subcommand)]
+pub(crate) enum StoreCommand {
+    /// List the versions in the directories of a store, and in which of them each is complete.
+    Ls(list::LsArgs),
+    /// Show the versions of a session, or what one of them is made of.
+    Show(list::ShowArgs),
+    /// Show how many bytes versions have and how many are stored.
+    Du(list::DuArgs),
+    /// Look at every byte of a store, and say which region of which version is harmed if one has changed. Changes nothing.
+    Verify(check::VerifyArgs),
+    /// Show what changed between two versions.
+    Diff(check::DiffArgs),
+    /// Write the regions of a version to plain files.
+    Restore(files::RestoreArgs),
+    /// As restore, but regions of numbers become .npy files.
+    Export(files::RestoreArgs),
+    /// Remove versions that are not to be kept, and what crashed programs have left behind.
+    Prune(prune::PruneArgs),
+}
+
+pub(crate) fn run(command: &StoreCommand) -> Result<()> {
+    let result = match command {
+        StoreCommand::Ls(args) => list::ls(args),
+        StoreCommand::Show(args) => list::show(args),
+        StoreCommand::Du(args) => list::du(args),
+        StoreCommand::Verify(args) => check::verify(args),
+        StoreCommand::Diff(args) => check::diff(args),
+        StoreCommand::Restore(args) => files::run(args, false),
+        StoreCommand::Export(args) => files::run(args, true),
+        StoreCommand::Prune(args) => prune::run(args),
+    };
+    // There is one table of kinds and exit codes.
+    result.map_err(|error| match error.downcast::<Error>() {
+        Ok(error) => outcrop::Error::from(error).into(),
+        Err(other) => other,
+    })
+}
+
+/// A session in a directory.
+#[derive(Args)]
+struct SessionArgs {
+    /// A directory of the store.
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// The session.
+    session: String,
+}
+
+/// A number, or the newest.
+#[derive(Debug, Clone, Copy)]
+struct Which(Option<u64>);
+
+impl FromStr for Which {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "latest" => Ok(Self(None)),
+            number => {
+                number.parse().map(|version| Self(Some(version))).map_err(|_| "not a number, nor `latest`".into())
+            }
+        }
+    }
+}
+
+/// The catalogs of directories, at least one of which has a session.
+fn open(directories: &[PathBuf]) -> Result<Vec<Catalog>, Error> {
+    let catalogs = directories.iter().map(|directory| Catalog::open(directory)).collect::<Result<Vec<_>, _>>()?;
+    for catalog in &catalogs {
+        if !catalog.sessions()?.is_empty() {
+            return Ok(catalogs);
+        }
+    }
+    let locations: Vec<_> = directories.iter().map(|directory| directory.display().to_string()).collect();
+    Err(Error::Empty { location: locations.join(", ") })
+}
+
+/// The catalog of a directory that has a session.
+fn open_one(directory: &Path) -> Result<Catalog, Error> {
+    let mut catalogs = open(&[directory.to_owned()])?;
+    Ok(catalogs.remove(0))
+}
+
+/// As in `2026-01-31T12:00:00Z`.
+fn time(unix_ns: u64) -> String {
+    humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_nanos(unix_ns)).to_string()
+}
+
+fn print_json(value: &serde_json::Value) -> Result<()> {
+    println!("{}", serde_json::to_string_pretty(value)?);
+    Ok(())
+}
+
+/// The name of a region as people should see it.
+fn region_name(name: &str) -> &str {
+    if name.is_empty() { "(unnamed)" } else { name }
+}

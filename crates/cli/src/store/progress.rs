@@ -1,0 +1,60 @@
+//! How many bytes are done: a bar on a terminal, now and then a line elsewhere.
+
+use std::{
+    io::IsTerminal,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::table;
+
+/// Elsewhere than on a terminal a line is enough from time to time.
+const LINE_EVERY: Duration = Duration::from_secs(5);
+
+/// The progress of something that goes through bytes, in several threads.
+pub(super) struct ByteProgress {
+    what: &'static str,
+    bar: Option<ProgressBar>,
+    done_bytes: AtomicU64,
+    last_line: Mutex<Instant>,
+}
+
+impl ByteProgress {
+    pub(super) fn new(what: &'static str) -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let style = ProgressStyle::with_template("{prefix:>12} [{bar:40}] {bytes} of {total_bytes} (left: {eta})");
+            let bar = ProgressBar::new(1);
+            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
+            bar.set_prefix(what);
+            bar
+        });
+        Self { what, bar, done_bytes: AtomicU64::new(0), last_line: Mutex::new(Instant::now()) }
+    }
+
+    /// So many more bytes of so many are done.
+    pub(super) fn add(&self, bytes: u64, total: u64) {
+        let done = self.done_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if let Some(bar) = &self.bar {
+            bar.set_length(total);
+            return bar.set_position(done);
+        }
+        let Ok(mut last_line) = self.last_line.lock() else { return };
+        if last_line.elapsed() >= LINE_EVERY {
+            *last_line = Instant::now();
+            eprintln!("{}: {} of {}", self.what, table::bytes(done), table::bytes(total));
+        }
+    }
+}
+
+impl Drop for ByteProgress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
