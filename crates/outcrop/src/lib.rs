@@ -40,7 +40,7 @@ pub use outcrop_format::HashKind;
 pub use outcrop_layers as layers;
 pub use outcrop_plan::{MemoryState, Order, Pinning, Ranking, Reason, Retention, Rule, Strategy, Touching};
 pub use outcrop_survey as survey;
-pub use outcrop_track::Way;
+pub use outcrop_track::{TrackStats, Way};
 pub use regions::{LentRegions, Part, PartMut, PastRegions, Shape};
 pub use store::{Reached, Session, Store, StoreBuilder};
 pub use tape::{Lent, Past, Tape};

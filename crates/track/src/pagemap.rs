@@ -42,8 +42,8 @@ impl Pagemap {
     /// Visits the pages of `range` that are not protected, ascending, and protects them. All of it must be registered with an
     /// asynchronous userfaultfd.
     pub(crate) fn protect_anew(&mut self, range: &Range<usize>, mut visit: impl FnMut(Range<usize>)) -> io::Result<()> {
-        // Pages without memory are neither present nor written, unless they were protected: that is how memory shows that the
-        // program has given back.
+        // Memory that the program has given back is not protected any more, but some kernels do not call it written: it is
+        // neither present nor swapped then.
         let search = Search {
             flags: PM_SCAN_WP_MATCHING | PM_SCAN_CHECK_WPASYNC,
             inverted: PAGE_IS_PRESENT,

@@ -311,6 +311,35 @@ fn the_bound_of_protection_holds_and_writers_wait_for_the_reader() {
 }
 
 #[test]
+fn room_that_becomes_free_goes_to_who_waits() {
+    if !has(FreezeWay::Protect) {
+        return;
+    }
+    let mut memory = patterned(64 * PAGE);
+    let extra_bytes_max = 8 * PAGE as u64;
+    let mut frozen = freeze(&[&memory], FreezeOptions { extra_bytes_max, ..options(FreezeWay::Protect) }).unwrap();
+    let written = Arc::new(AtomicUsize::new(0));
+    let seen = written.clone();
+    let writer = std::thread::spawn(move || {
+        for at in (0..memory.len()).step_by(PAGE) {
+            memory[at] = 1;
+            seen.fetch_add(1, SeqCst);
+        }
+    });
+    // What is released lies before what is waited for, so that only its room can help.
+    for page in 0..32 {
+        let begin = Instant::now();
+        while written.load(SeqCst) <= page {
+            assert!(begin.elapsed() < Duration::from_secs(20), "the writer is stuck at page {page}");
+            std::thread::yield_now();
+        }
+        frozen.release(0, page * PAGE..(page + 1) * PAGE);
+    }
+    drop(frozen);
+    writer.join().unwrap();
+}
+
+#[test]
 fn pieces_that_are_no_pages_release_writers_too() {
     if !has(FreezeWay::Protect) {
         return;

@@ -121,20 +121,31 @@ fn an_image_does_not_outlive_a_killed_program() {
         return;
     }
     let (mut reader, writer) = pipe();
+    let (until, end) = pipe();
     // SAFETY: the child freezes memory, says so, and waits to be killed.
     let program = unsafe { libc::fork() };
     if program == 0 {
+        drop(end);
         let image = frozen(FreezeWay::Fork, &memory);
-        // Not of the thread that made it, but of the whole process does the image depend.
-        let _ = std::io::Write::write_all(&mut &writer, &[1]);
+        // Somebody else has a copy of all that the program has open.
+        // SAFETY: the child waits for the end of the test, and leaves.
+        let bystander = unsafe { libc::fork() };
+        if bystander == 0 {
+            let _ = (&until).read(&mut [0]);
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(0) };
+        }
+        let _ = std::io::Write::write_all(&mut &writer, &bystander.to_ne_bytes());
         let _keep = (image, writer.into_raw_fd());
         loop {
             std::thread::sleep(Duration::from_secs(1));
         }
     }
     drop(writer);
-    reader.read_exact(&mut [0]).unwrap();
-    let images = children(program as u32);
+    let mut bystander = [0; 4];
+    reader.read_exact(&mut bystander).unwrap();
+    let mut images = children(program as u32);
+    images.retain(|pid| *pid != u32::from_ne_bytes(bystander));
     assert_eq!(images.len(), 1);
     // SAFETY: our own child.
     unsafe {
@@ -151,6 +162,7 @@ fn an_image_does_not_outlive_a_killed_program() {
         assert!(begin.elapsed() < Duration::from_secs(20), "the image is still there");
         std::thread::sleep(Duration::from_millis(1));
     }
+    drop(end);
 }
 
 #[test]

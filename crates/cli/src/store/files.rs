@@ -1,12 +1,6 @@
 //! `outcrop restore` and `outcrop export`: the regions of a version as plain files.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    io::Write,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, fs, io::Write, path::PathBuf, sync::Arc};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -50,6 +44,8 @@ struct Output {
     region: String,
     bytes: u64,
     path: PathBuf,
+    /// Its name until it is whole.
+    draft: PathBuf,
     /// What comes before the bytes.
     head: Vec<u8>,
     /// What the elements are, if there is no way to say it in the file.
@@ -136,6 +132,7 @@ fn outputs(args: &RestoreArgs, version: &Version, is_export: bool) -> Result<Vec
                 region: region.name.clone(),
                 bytes,
                 path: dir.join(format!("{stem}.{extension}")),
+                draft: dir.join(format!("{stem}.{extension}.draft")),
                 note: (is_export && head.is_none()).then(raw),
                 head: head.unwrap_or_default(),
             });
@@ -171,23 +168,22 @@ impl std::error::Error for Exists {}
 
 /// Writes a region under another name first, so that a file with the right name is whole.
 fn write(reader: &Reader, output: &Output, progress: &(dyn Fn(u64) + Sync)) -> Result<()> {
-    let draft = output.path.with_added_extension("draft");
-    let result = write_draft(reader, output, &draft, progress).and_then(|()| {
-        fs::rename(&draft, &output.path).with_context(|| format!("cannot write {}", output.path.display()))
+    let result = write_draft(reader, output, progress).and_then(|()| {
+        fs::rename(&output.draft, &output.path).with_context(|| format!("cannot write {}", output.path.display()))
     });
     if result.is_err() {
         // Half a file is of no use to anybody.
-        let _ = fs::remove_file(&draft);
+        let _ = fs::remove_file(&output.draft);
     }
     result
 }
 
-fn write_draft(reader: &Reader, output: &Output, draft: &Path, progress: &(dyn Fn(u64) + Sync)) -> Result<()> {
-    let failed = || format!("cannot write {}", draft.display());
-    if let Some(dir) = draft.parent() {
+fn write_draft(reader: &Reader, output: &Output, progress: &(dyn Fn(u64) + Sync)) -> Result<()> {
+    let failed = || format!("cannot write {}", output.draft.display());
+    if let Some(dir) = output.draft.parent() {
         fs::create_dir_all(dir).with_context(failed)?;
     }
-    let mut file = fs::File::create(draft).with_context(failed)?;
+    let mut file = fs::File::create(&output.draft).with_context(failed)?;
     file.write_all(&output.head).with_context(failed)?;
     let mut chunk = Vec::new();
     let mut at = 0;

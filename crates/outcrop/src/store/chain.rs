@@ -58,10 +58,15 @@ impl Content {
         PackId { rank, number }
     }
 
+    /// The packs that the next version will build upon.
+    pub(crate) fn links(&self) -> impl Iterator<Item = &Link> {
+        self.chain.iter().filter(|_| !self.is_broken)
+    }
+
     /// What a manifest lists: the chain, then what is borrowed.
     pub(crate) fn packs(&self) -> Vec<ManifestPack> {
-        let mut packs: Vec<_> = self.chain.iter().map(|link| link.pack).collect();
-        for borrowed in self.chain.iter().flat_map(|link| &link.borrows) {
+        let mut packs: Vec<_> = self.links().map(|link| link.pack).collect();
+        for borrowed in self.links().flat_map(|link| &link.borrows) {
             if !packs.iter().any(|pack| pack.id == borrowed.id) {
                 packs.push(ManifestPack { is_borrowed: true, ..*borrowed });
             }

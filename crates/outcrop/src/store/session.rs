@@ -14,7 +14,7 @@ use std::{
 use outcrop_engine::{Handle, Layout};
 use outcrop_format::{Blocks, ManifestRegion, PAGE_BYTES, check_region_name};
 use outcrop_layers::files::FileLock;
-use outcrop_track::{CpuHasher, FreezeOptions, Hasher, TrackOptions, Tracker, freeze};
+use outcrop_track::{CpuHasher, FreezeOptions, Hasher, TrackOptions, TrackStats, Tracker, freeze};
 
 use super::{
     Compression, StoreCore,
@@ -137,6 +137,11 @@ impl Session {
                 Err(Error::Ranks { detail })
             }
         }
+    }
+
+    /// How changes of a region are found at present, why, and what that costs; nothing for a region that was not saved yet.
+    pub fn tracking(&self, region: &str) -> Option<TrackStats> {
+        self.tracker.stats(region)
     }
 
     /// Waits until everything under way has come to its end. An error if some version has not reached a layer.

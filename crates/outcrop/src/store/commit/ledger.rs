@@ -388,21 +388,23 @@ impl Ledger {
         Ok(())
     }
 
-    /// Packs that have been everywhere, and that the next version will not build upon: they need no host memory.
+    /// Packs that have been everywhere, and that the next version will not build upon, or that could be written nowhere: they
+    /// need no host memory.
     pub(crate) fn dispensable(&mut self) -> Vec<u64> {
         let content = self.session.content();
         let is_needed = |number: &u64| {
             let is_listed = |draft: &Draft| draft.manifest.packs.iter().any(|pack| pack.id.number == *number);
-            content.chain.iter().any(|link| link.pack.id.number == *number)
+            content.links().any(|link| link.pack.id.number == *number)
                 || self.drafts.iter().any(is_listed)
                 || self.merges.iter().any(|merge| merge.makes(*number))
                 || *number >= content.drafted_below
         };
         let layers = self.layers.len();
+        let is_gone = |moving: &Moving| moving.failed_on.len() == layers;
         let gone: Vec<u64> = self
             .packs
             .iter()
-            .filter(|(number, moving)| moving.layers == layers && !is_needed(number))
+            .filter(|(number, moving)| moving.layers == layers && (is_gone(moving) || !is_needed(number)))
             .map(|(number, _)| *number)
             .collect();
         drop(content);
