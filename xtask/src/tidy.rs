@@ -39,7 +39,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("outcrop-rtm", &["outcrop"]),
     ("outcrop-sim", &["outcrop-plan"]),
-    ("outcrop-bench", &["outcrop", "outcrop-rtm", "outcrop-sim"]),
+    ("outcrop-bench", &["outcrop", "outcrop-rtm", "outcrop-sim", "outcrop-track"]),
     ("outcrop-cli", &["outcrop", "outcrop-bench", "outcrop-rtm", "outcrop-survey", "outcrop-sim"]),
     ("xtask", &[]),
 ];

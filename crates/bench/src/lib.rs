@@ -5,11 +5,13 @@
 pub mod alloc;
 mod clock;
 mod disk;
+pub mod increment;
 mod memory;
 pub mod model;
 mod report;
 pub mod rtm;
 mod scratch;
+pub mod store;
 pub mod tape;
 mod ways;
 mod workload;

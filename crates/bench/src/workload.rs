@@ -70,6 +70,17 @@ pub(crate) fn correlate(past: &[f32], depth: Option<u32>) -> f64 {
     sums.iter().map(|&sum| f64::from(sum)).sum()
 }
 
+/// Writes one value to each of so many percent of a state's pages, spread evenly, other ones in each step.
+pub(crate) fn write_pages(state: &mut [f32], percent: f64, step: usize) {
+    let page_len = rustix::param::page_size() / size_of::<f32>();
+    let pages = (state.len() / page_len).max(1);
+    let count = (pages as f64 * percent / 100.0).round() as usize;
+    for written in 0..count.clamp(1, pages) {
+        let page = (written * pages / count.max(1) + step) % pages;
+        state[page * page_len + step % page_len] = step as f32 + 0.5;
+    }
+}
+
 /// A state as bytes.
 pub(crate) fn bytes(state: &[f32]) -> &[u8] {
     zerocopy::IntoBytes::as_bytes(state)

@@ -40,7 +40,8 @@ fn files_have_the_bytes_under_the_names_that_were_given() {
     let host = Host::new(4 << 20).unwrap();
     let extents = |number: u64| -> Extents {
         // Two pieces that are not side by side, as the plan may choose them.
-        [number << 30..(number << 30) + (1 << 20), (number << 30) + (8 << 20)..(number << 30) + (8 << 20) + ALIGN].into()
+        let (start, gap) = (number << 30, 8 << 20);
+        [start..start + (1 << 20), start + gap..start + gap + ALIGN].into_iter().collect()
     };
     let bytes = (1 << 20) + ALIGN;
     let mut feed = List(Vec::new(), Vec::new());

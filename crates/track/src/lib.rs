@@ -8,6 +8,7 @@ mod control;
 mod error;
 mod freeze;
 mod hash;
+mod mapping;
 mod maps;
 mod model;
 mod pagemap;

@@ -92,7 +92,10 @@ impl fmt::Display for Reason {
 pub(crate) struct Model {
     bytes: usize,
     pages: usize,
+    /// What hashing costs: everything in one go, and scattered parts of it, once that is known.
     hash_ns_per_byte: f64,
+    partial_ns_per_byte: Option<f64>,
+    is_rate_known: bool,
     /// Collecting all pages.
     scan_ns: f64,
     /// What all intervals have cost, and what hashing everything would have.
@@ -115,6 +118,8 @@ impl Model {
             bytes,
             pages,
             hash_ns_per_byte: HASH_NS_PER_BYTE,
+            partial_ns_per_byte: None,
+            is_rate_known: false,
             scan_ns: pages as f64 * SCAN_NS_PER_PAGE,
             spent_ns: 0.0,
             whole_ns: 0.0,
@@ -133,8 +138,16 @@ impl Model {
 
     /// The program hashed so many bytes in that time.
     pub(crate) fn hashed(&mut self, bytes: usize, ns: f64) {
-        if bytes > 0 && ns > 0.0 {
-            self.hash_ns_per_byte = (self.hash_ns_per_byte + ns / bytes as f64) / 2.0;
+        if bytes == 0 || ns <= 0.0 {
+            return;
+        }
+        let rate = ns / bytes as f64;
+        let smoothed = |before: f64| (before + rate) / 2.0;
+        if bytes < self.bytes / 2 {
+            self.partial_ns_per_byte = Some(self.partial_ns_per_byte.map_or(rate, smoothed));
+        } else {
+            self.hash_ns_per_byte = if self.is_rate_known { smoothed(self.hash_ns_per_byte) } else { rate };
+            self.is_rate_known = true;
         }
     }
 
@@ -146,7 +159,8 @@ impl Model {
         }
         let whole_ns = self.bytes as f64 * self.hash_ns_per_byte;
         let tracking_ns = seen.scan_ns as f64 + seen.faults_ns;
-        let partial_ns = seen.hash_bytes.min(self.bytes) as f64 * self.hash_ns_per_byte;
+        let partial_ns =
+            seen.hash_bytes.min(self.bytes) as f64 * self.partial_ns_per_byte.unwrap_or(self.hash_ns_per_byte);
         let cost_ns = tracking_ns + if seen.watch == Watch::All { partial_ns } else { whole_ns };
         self.whole_ns += whole_ns;
         self.spent_ns += cost_ns;
@@ -337,6 +351,18 @@ mod tests {
         assert_eq!(slow.next(FIRST), Watch::Sample);
         slow.hashed(BYTES, BYTES as f64 * 3.0);
         assert_eq!(slow.next(seen), Watch::All);
+    }
+
+    #[test]
+    fn parts_that_hash_slowly_make_watching_dearer() {
+        let seen = |watch| Seen { watch, pages: PAGES, faults_ns: 0.0, hash_bytes: BYTES / 4, scan_ns: 1 };
+        let mut model = Model::new(BYTES, PAGE);
+        model.hashed(BYTES, BYTES as f64);
+        assert_eq!(model.next(seen(Watch::Sample)), Watch::All);
+        model.hashed(BYTES / 4, BYTES as f64 / 4.0);
+        assert_eq!(model.next(seen(Watch::All)), Watch::All);
+        model.hashed(BYTES / 4, BYTES as f64 * 4.0);
+        assert_eq!(model.next(seen(Watch::All)), Watch::Nothing);
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! Which pages are write-protected, by PAGEMAP_SCAN.
+//! Which pages are write-protected, as the system knows it.
 
-use std::{fs::File, io, ops::Range};
+use std::{fs::File, io, ops::Range, os::unix::fs::FileExt};
 
 use linux_raw_sys::general::{
     PAGE_IS_PRESENT, PAGE_IS_SWAPPED, PAGE_IS_WRITTEN, PM_SCAN_CHECK_WPASYNC, PM_SCAN_WP_MATCHING, page_region,
@@ -11,27 +11,20 @@ use rustix::{
     ioctl::{Opcode, opcode},
 };
 
-use crate::control::control;
+use crate::{control::control, ranges::page_bytes};
 
 /// Stretches of pages that one request can return.
 const REGIONS: usize = 1024;
 
 const SCAN: Opcode = opcode::read_write::<pm_scan_arg>(b'f', 16);
 
+/// Of the number that is kept for a page: it is protected by a userfaultfd.
+const IS_PROTECTED: u64 = 1 << 57;
+
 /// The page table of the process that opened it.
 pub(crate) struct Pagemap {
     file: File,
     regions: Vec<page_region>,
-}
-
-/// Which pages a scan asks for. A page is told from another by three marks: present, swapped (also pages that are protected
-/// without having memory), and written (not protected).
-struct Search {
-    flags: u32,
-    /// Marks that count when they are absent.
-    inverted: u32,
-    all_of: u32,
-    any_of: u32,
 }
 
 impl Pagemap {
@@ -42,65 +35,25 @@ impl Pagemap {
     /// Visits the pages of `range` that are not protected, ascending, and protects them. All of it must be registered with an
     /// asynchronous userfaultfd.
     pub(crate) fn protect_anew(&mut self, range: &Range<usize>, mut visit: impl FnMut(Range<usize>)) -> io::Result<()> {
-        // Memory that the program has given back is not protected any more, but some kernels do not call it written: it is
-        // neither present nor swapped then.
-        let search = Search {
-            flags: PM_SCAN_WP_MATCHING | PM_SCAN_CHECK_WPASYNC,
-            inverted: PAGE_IS_PRESENT,
-            all_of: 0,
-            any_of: PAGE_IS_WRITTEN | PAGE_IS_PRESENT,
-        };
-        self.scan(range, &search, |found, marks| {
-            let is_protected = marks & PAGE_IS_WRITTEN == 0 && marks & PAGE_IS_SWAPPED != 0;
-            if !is_protected {
-                visit(found);
-            }
-            true
-        })
-    }
-
-    /// Whether every page of `range` is mapped and protected. Who protected it is not asked.
-    pub(crate) fn is_protected(&mut self, range: &Range<usize>) -> io::Result<bool> {
-        let search = Search {
-            flags: 0,
-            inverted: PAGE_IS_WRITTEN,
-            all_of: PAGE_IS_WRITTEN,
-            any_of: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
-        };
-        let mut reached = range.start;
-        self.scan(range, &search, |found, _| {
-            let follows = found.start == reached;
-            reached = found.end;
-            follows
-        })?;
-        Ok(reached == range.end)
-    }
-
-    /// Visits what is found, ascending, until `visit` says that it is enough.
-    fn scan(
-        &mut self,
-        range: &Range<usize>,
-        search: &Search,
-        mut visit: impl FnMut(Range<usize>, u32) -> bool,
-    ) -> io::Result<()> {
-        if self.regions.is_empty() {
-            self.regions.resize(REGIONS, page_region { start: 0, end: 0, categories: 0 });
-        }
+        self.regions.resize(REGIONS, page_region { start: 0, end: 0, categories: 0 });
         let mut start = range.start;
         while start < range.end {
             let mut request = pm_scan_arg {
                 size: size_of::<pm_scan_arg>() as u64,
-                flags: u64::from(search.flags),
+                flags: u64::from(PM_SCAN_WP_MATCHING | PM_SCAN_CHECK_WPASYNC),
                 start: start as u64,
                 end: range.end as u64,
                 walk_end: 0,
                 vec: self.regions.as_mut_ptr().addr() as u64,
                 vec_len: self.regions.len() as u64,
                 max_pages: 0,
-                category_inverted: u64::from(search.inverted),
-                category_mask: u64::from(search.all_of),
-                category_anyof_mask: u64::from(search.any_of),
-                return_mask: u64::from(PAGE_IS_WRITTEN | PAGE_IS_PRESENT | PAGE_IS_SWAPPED),
+                // What is written, or not present. Memory that the program has given back is not protected any more, but some
+                // kernels do not call it written: it is neither present nor swapped then. What is protected without having
+                // memory counts as swapped.
+                category_inverted: u64::from(PAGE_IS_PRESENT),
+                category_mask: 0,
+                category_anyof_mask: u64::from(PAGE_IS_WRITTEN | PAGE_IS_PRESENT),
+                return_mask: u64::from(PAGE_IS_WRITTEN | PAGE_IS_SWAPPED),
             };
             // SAFETY: the structure of this request, with the place and the length of a vector that nobody else uses. Protecting
             // memory changes none of its contents.
@@ -109,16 +62,33 @@ impl Pagemap {
                 outcome => outcome?,
             };
             for region in &self.regions[..count] {
-                start = region.end as usize;
-                if !visit(region.start as usize..start, region.categories as u32) {
-                    return Ok(());
+                let is_protected = region.categories == u64::from(PAGE_IS_SWAPPED);
+                if !is_protected {
+                    visit(region.start as usize..region.end as usize);
                 }
+                start = region.end as usize;
             }
             // `walk_end` can be stale; a vector that is not full says as well that this was all.
             if count < self.regions.len() {
-                return Ok(());
+                break;
             }
         }
         Ok(())
+    }
+
+    /// Whether every page of `range` is mapped and protected, by whatever userfaultfd. Allocates nothing.
+    pub(crate) fn is_protected(&self, range: &Range<usize>) -> io::Result<bool> {
+        let mut numbers = [0; 512];
+        let mut pages = range.start / page_bytes()..range.end / page_bytes();
+        while !pages.is_empty() {
+            let count = pages.len().min(numbers.len() / size_of::<u64>());
+            let numbers = &mut numbers[..count * size_of::<u64>()];
+            self.file.read_exact_at(numbers, (pages.start * size_of::<u64>()) as u64)?;
+            if !numbers.as_chunks().0.iter().all(|number| u64::from_ne_bytes(*number) & IS_PROTECTED != 0) {
+                return Ok(false);
+            }
+            pages.start += count;
+        }
+        Ok(true)
     }
 }

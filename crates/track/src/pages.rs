@@ -5,9 +5,13 @@
 
 use std::{io, ops::Range, sync::OnceLock, time::Instant};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
-
-use crate::{maps, pagemap::Pagemap, ranges::page_bytes, userfault::Userfault};
+use crate::{
+    mapping::Mapping,
+    maps,
+    pagemap::Pagemap,
+    ranges::{addresses, page_bytes},
+    userfault::Userfault,
+};
 
 /// Pages that a calibration writes to.
 const CALIBRATION_PAGES: usize = 64;
@@ -53,34 +57,22 @@ pub(crate) fn write_ns() -> f64 {
 }
 
 fn calibrate() -> io::Result<f64> {
-    let page = page_bytes();
-    let bytes = CALIBRATION_PAGES * page;
-    let protection = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping, of which nobody else knows.
-    let memory = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, MapFlags::PRIVATE) }?;
-    let write = || {
+    let mut memory = Mapping::new(CALIBRATION_PAGES * page_bytes())?;
+    let range = addresses(&memory);
+    let mut pages = Pages::new()?;
+    pages.claim(&range)?;
+    let mut write = || {
         let begin = Instant::now();
-        for at in (0..bytes).step_by(page) {
-            // SAFETY: inside the mapping.
-            unsafe { memory.cast::<u8>().add(at).write_volatile(1) };
-        }
+        memory.iter_mut().step_by(page_bytes()).for_each(|byte| *byte = byte.wrapping_add(1));
+        std::hint::black_box(&mut memory);
         begin.elapsed().as_nanos() as f64
     };
-    let measure = || -> io::Result<f64> {
-        let range = memory.addr()..memory.addr() + bytes;
-        let mut pages = Pages::new()?;
-        pages.claim(&range)?;
-        write();
-        // The best of a few: what disturbs makes it only slower.
-        let mut best = f64::INFINITY;
-        for _ in 0..3 {
-            pages.collect(&range, |_| ())?;
-            best = best.min(write() - write());
-        }
-        Ok((best / CALIBRATION_PAGES as f64).clamp(100.0, 100_000.0))
-    };
-    let measured = measure();
-    // SAFETY: the mapping made above, which nothing uses any more.
-    unsafe { munmap(memory, bytes) }?;
-    measured
+    write();
+    // The best of a few: what disturbs makes it only slower.
+    let mut best = f64::INFINITY;
+    for _ in 0..3 {
+        pages.collect(&range, |_| ())?;
+        best = best.min(write() - write());
+    }
+    Ok((best / CALIBRATION_PAGES as f64).clamp(100.0, 100_000.0))
 }

@@ -5,7 +5,9 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
+use rustix::mm::{Advice, madvise};
+
+use crate::mapping::Mapping;
 
 /// Numbers given out so far, in this process and in those that it was forked from.
 static GIVEN: AtomicU64 = AtomicU64::new(0);
@@ -28,12 +30,9 @@ pub(crate) fn generation() -> u64 {
 
 /// A number in memory that a forked process finds to be 0.
 fn wiped_on_fork() -> Option<&'static AtomicU64> {
-    let bytes = crate::ranges::page_bytes();
-    let protection = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping, of which nobody else knows.
-    let page = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, MapFlags::PRIVATE) }.ok()?;
-    // SAFETY: the mapping is ours; a page that was not wiped would merely be left unused.
-    unsafe { madvise(page, bytes, Advice::LinuxWipeOnFork) }.ok()?;
-    // SAFETY: page-aligned, zeroed, and never unmapped.
-    Some(unsafe { AtomicU64::from_ptr(page.cast()) })
+    let page = Mapping::new(size_of::<AtomicU64>()).ok()?.leak();
+    // SAFETY: memory of our own; if it is not wiped, it is left unused.
+    unsafe { madvise(page.as_mut_ptr().cast(), page.len(), Advice::LinuxWipeOnFork) }.ok()?;
+    // SAFETY: page-aligned, zeroed, never unmapped, and not used in any other way.
+    Some(unsafe { AtomicU64::from_ptr(page.as_mut_ptr().cast()) })
 }

@@ -149,7 +149,7 @@ impl Tracker {
         };
         let begin = Instant::now();
         let found = self.collect(&mut region).unwrap_or_else(|error| {
-            region.stats.reason = format!("it cannot be watched any more: {error}");
+            tracing::debug!(name, %error, "it cannot be watched any more");
             self.unguard(&mut region);
             None
         });
@@ -346,7 +346,7 @@ impl Region {
         let model = (options.way == Way::Chosen).then(|| Model::new(inner.len(), page_bytes()));
         let stats = TrackStats {
             way: Way::Everything,
-            reason: Reason::Told.to_string(),
+            reason: String::new(),
             arm_ns: 0,
             collect_ns: 0,
             written_pages: 0,
@@ -383,15 +383,13 @@ impl Region {
 
     /// What to watch until the next call.
     fn wanted(&mut self, seen: Seen, way: Way) -> Watch {
-        match &mut self.model {
-            Some(model) => {
-                let watch = model.next(seen);
-                self.stats.reason = model.reason().to_string();
-                watch
-            }
-            None if way == Way::Everything => Watch::Nothing,
-            None => Watch::All,
-        }
+        let (watch, reason) = match &mut self.model {
+            Some(model) => (model.next(seen), model.reason()),
+            None if way == Way::Everything => (Watch::Nothing, Reason::Told),
+            None => (Watch::All, Reason::Told),
+        };
+        self.stats.reason = reason.to_string();
+        watch
     }
 
     /// What to report: what was found, what was marked, and the ends that are not whole pages.

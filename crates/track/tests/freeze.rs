@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Mapping, Meanwhile, PAGE, pages, skip, tracker};
+use common::{Mapping, Meanwhile, PAGE, pages, patterned, skip, tracker};
 use outcrop_track::{Error, FreezeOptions, FreezeWay, Frozen, Way, freeze};
 
 fn options(way: FreezeWay) -> FreezeOptions {
@@ -35,18 +35,16 @@ fn has(way: FreezeWay) -> bool {
     ways().contains(&way)
 }
 
-/// Memory in which no two pages are alike.
-fn patterned(bytes: usize) -> Mapping {
-    let mut memory = Mapping::new(bytes);
-    for (i, word) in memory.chunks_exact_mut(8).enumerate() {
-        word.copy_from_slice(&(i as u64 + 1).to_le_bytes());
-    }
-    memory
-}
-
 fn read_all(frozen: &Frozen, part: usize, bytes: usize) -> Result<Vec<u8>, Error> {
     let mut all = vec![0; bytes];
     frozen.read(part, 0, &mut all).map(|()| all)
+}
+
+#[test]
+fn images_and_trackers_go_to_any_thread() {
+    fn is_free<T: Send + Sync>() {}
+    is_free::<Frozen>();
+    is_free::<outcrop_track::Tracker>();
 }
 
 #[test]
@@ -212,39 +210,6 @@ fn memory_without_pages_and_huge_pages_can_be_frozen() {
         huge[3 << 20] = 9;
         assert!(read_all(&frozen, 0, 1024 * PAGE).unwrap().iter().all(|byte| *byte == 0), "{way}");
         assert!(read_all(&frozen, 1, 4 << 20).unwrap().iter().all(|byte| *byte == 1), "{way}");
-    }
-}
-
-#[test]
-fn memory_may_be_unmapped_discarded_or_replaced() {
-    type Harm = fn(&mut Mapping);
-    let harms: [Harm; 4] = [
-        |memory| memory.unmap(0, memory.len()),
-        |memory| memory.unmap(8 * PAGE, 8 * PAGE),
-        |memory| memory.advise(4 * PAGE, 20 * PAGE, libc::MADV_DONTNEED),
-        Mapping::replace,
-    ];
-    for way in ways() {
-        for harm in harms {
-            let mut memory = patterned(64 * PAGE);
-            let shadow = memory.to_vec();
-            let mut frozen = freeze(&[&memory], options(way)).unwrap();
-            memory[9 * PAGE] = 0;
-            harm(&mut memory);
-            let mut vanished = 0;
-            for page in 0..64 {
-                let mut into = [0; PAGE];
-                match frozen.read(0, page * PAGE, &mut into) {
-                    Ok(()) => assert!(into[..] == shadow[page * PAGE..(page + 1) * PAGE], "{way}: page {page}"),
-                    Err(Error::Vanished { part: 0, .. }) => vanished += 1,
-                    Err(error) => panic!("{way}: {error}"),
-                }
-            }
-            assert!(vanished > 0 || way == FreezeWay::Fork);
-            // A page that had been copied before is there in any case.
-            frozen.read(0, 9 * PAGE, &mut [0; PAGE]).unwrap();
-            frozen.release(0, 0..64 * PAGE);
-        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! Frozen images and processes: what a fork sees of them, what they leave behind. One test at a time, because they fork.
+//! Frozen images and the process: what a fork sees of them, what they leave behind, and memory that is taken away. One test at
+//! a time, because they fork, and because nobody else is to get the memory.
 
 mod common;
 
@@ -10,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Mapping, PAGE, in_fork, skip};
+use common::{Mapping, PAGE, in_fork, patterned, skip};
 use outcrop_track::{Error, FreezeOptions, FreezeWay, Frozen, Way, freeze};
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -244,4 +245,38 @@ fn a_user_without_rights_can_watch_and_freeze_by_fork() {
         is_refused && is_fork && is_bound && has_pages == common::has(Way::Pages)
     });
     assert!(status.success(), "{status}");
+}
+
+#[test]
+fn memory_may_be_unmapped_discarded_or_replaced() {
+    let _alone = alone();
+    type Harm = fn(&mut Mapping);
+    let harms: [Harm; 4] = [
+        |memory| memory.unmap(0, memory.len()),
+        |memory| memory.unmap(8 * PAGE, 8 * PAGE),
+        |memory| memory.advise(4 * PAGE, 20 * PAGE, libc::MADV_DONTNEED),
+        Mapping::replace,
+    ];
+    for way in [FreezeWay::Fork, FreezeWay::Protect] {
+        for harm in harms {
+            let mut memory = patterned(64 * PAGE);
+            let shadow = memory.to_vec();
+            let Some(mut frozen) = frozen(way, &memory) else { continue };
+            memory[9 * PAGE] = 0;
+            harm(&mut memory);
+            let mut vanished = 0;
+            for page in 0..64 {
+                let mut into = [0; PAGE];
+                match frozen.read(0, page * PAGE, &mut into) {
+                    Ok(()) => assert!(into[..] == shadow[page * PAGE..(page + 1) * PAGE], "{way}: page {page}"),
+                    Err(Error::Vanished { part: 0, .. }) => vanished += 1,
+                    Err(error) => panic!("{way}: {error}"),
+                }
+            }
+            assert!(vanished > 0 || way == FreezeWay::Fork);
+            // A page that had been copied before is there in any case.
+            frozen.read(0, 9 * PAGE, &mut [0; PAGE]).unwrap();
+            frozen.release(0, 0..64 * PAGE);
+        }
+    }
 }

@@ -184,7 +184,7 @@ fn who_writes_while_a_watch_ends_goes_on() {
         let mut memory = Mapping::new(WRITERS * PAGE);
         let mut tracker = tracker(Way::Protection);
         let turn = Barrier::new(WRITERS + 1);
-        for _ in 0..20 {
+        for _ in 0..4 {
             for round in 0..ROUNDS {
                 tracker.changed("memory", &memory);
                 std::thread::scope(|scope| {

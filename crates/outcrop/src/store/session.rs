@@ -102,9 +102,14 @@ impl Session {
             self.core.abandon(version);
             return Err(error);
         }
+        let now = self.store.shared.now();
         if let Some(interval) = self.store.shared.interval().as_mut() {
+            // What the program has waited; that bytes are written meanwhile is not counted, as it goes on.
             let cost_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-            (0..self.core.layers.len()).for_each(|layer| interval.measured(layer, cost_ns));
+            for layer in 0..self.core.layers.len() {
+                interval.measured(layer, cost_ns);
+                interval.saved(layer, now);
+            }
         }
         Ok(())
     }

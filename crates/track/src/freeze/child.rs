@@ -8,7 +8,6 @@
 use std::{
     fs,
     io::{self, Write},
-    mem::MaybeUninit,
     ops::Range,
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
@@ -19,22 +18,24 @@ use std::{
 use rustix::{
     event::{PollFd, PollFlags, poll},
     io::Errno,
-    mm::{MapFlags, ProtFlags, mmap_anonymous, munmap},
+    mm::munmap,
     pipe::{PipeFlags, pipe_with},
     process::{PidfdFlags, getpid, pidfd_open},
 };
 
 use super::{FreezeWay, refused};
 use crate::{
-    Error, Result, maps,
-    ranges::{addresses, page_bytes, tidy, touched_pages, without},
+    Error, Result,
+    mapping::Mapping,
+    maps,
+    ranges::{addresses, released_pages, tidy, touched_pages, without},
 };
 
-/// What the child keeps of its stack on either side of where it is, and of the memory around its thread's own variables.
-const STACK_BYTES: usize = 256 << 10;
+/// What the child keeps on either side of where its stack is, and of where its thread's own variables are.
+const OWN_BYTES: usize = 256 << 10;
 
-/// Memory to unmap, as it is told to the child.
-type Order = [usize; 2];
+/// An order to the child to unmap something.
+const ORDER_BYTES: usize = 2 * size_of::<usize>();
 
 pub(super) struct Child {
     pid: libc::pid_t,
@@ -69,8 +70,7 @@ impl Child {
         let failed = |attempt| move |source: Errno| refused(FreezeWay::Fork, attempt, source);
         let parent = pidfd_open(getpid(), PidfdFlags::empty()).map_err(failed("refer to this process"))?;
         let (inbox, orders) = pipe_with(PipeFlags::CLOEXEC).map_err(failed("make a pipe"))?;
-        let excess =
-            Excess::new(pages_of(memory)).map_err(|source| refused(FreezeWay::Fork, "look at its maps", source))?;
+        let excess = excess(pages_of(memory)).map_err(|source| refused(FreezeWay::Fork, "look at its maps", source))?;
         let pid = clone(&parent, &inbox, &excess)
             .map_err(|source| refused(FreezeWay::Fork, "make a child process", source))?;
         let opened = fs::File::open(format!("/proc/{pid}/mem")).map_err(unreadable);
@@ -116,11 +116,10 @@ impl Child {
 
     pub(super) fn release(&mut self, part: usize, range: Range<usize>) {
         let start = self.parts[part].start;
-        let pages = crate::ranges::released_pages(start, &mut self.released[part], range);
+        let pages = released_pages(start, &mut self.released[part], range);
         if !pages.is_empty() {
-            let order: Order = [pages.start, pages.len()];
             // If the child is gone, reading will tell.
-            let _ = self.orders.write_all(&order.map(usize::to_ne_bytes).concat());
+            let _ = self.orders.write_all(&order(&pages));
         }
     }
 
@@ -165,57 +164,45 @@ fn first_set(memory: &[u8]) -> Option<usize> {
     Some(from + memory[from..].iter().position(|byte| *byte != 0)?)
 }
 
-/// The memory that the child does not need, listed in memory that the child keeps.
-struct Excess {
-    list: *mut Range<usize>,
-    count: usize,
-    mapped_bytes: usize,
+/// The memory that the child does not need: orders, listed in memory that it keeps.
+fn excess(mut kept: Vec<Range<usize>>) -> io::Result<Mapping> {
+    let pieces = maps::pieces(&(0..usize::MAX / 2))?;
+    // Each hole makes one piece two. Besides what is frozen, there are this list, the stack and the thread's own variables.
+    let mut list = Mapping::new((pieces.len() + kept.len() + 3) * ORDER_BYTES)?;
+    // SAFETY: asks where the thread's own variables are.
+    let own = unsafe { libc::__errno_location() }.addr();
+    let stack = std::ptr::from_ref(&own).addr();
+    kept.push(addresses(&list));
+    kept.extend([own, stack].map(|at| touched_pages(at - OWN_BYTES..at + OWN_BYTES)));
+    tidy(&mut kept, 0..usize::MAX);
+    let anonymous = pieces.into_iter().filter(|piece| piece.is_private_anonymous && piece.is_writable);
+    let unneeded = anonymous.flat_map(|piece| without(piece.range, &kept));
+    for (place, range) in list.chunks_exact_mut(ORDER_BYTES).zip(unneeded) {
+        place.copy_from_slice(&order(&range));
+    }
+    Ok(list)
 }
 
-impl Excess {
-    /// All private anonymous memory but `kept`, which is tidy.
-    fn new(mut kept: Vec<Range<usize>>) -> io::Result<Self> {
-        let pieces = maps::pieces(&(0..usize::MAX / 2))?;
-        // Some more than there are now: the list is itself a hole in one of them.
-        let holes = kept.len() + 3;
-        let mapped_bytes = ((pieces.len() + holes) * size_of::<Range<usize>>()).next_multiple_of(page_bytes());
-        let rights = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, of which nobody else knows.
-        let list = unsafe { mmap_anonymous(std::ptr::null_mut(), mapped_bytes, rights, MapFlags::PRIVATE) }?;
-        let mut excess = Self { list: list.cast(), count: 0, mapped_bytes };
-        // SAFETY: asks where the thread's own variables are.
-        let own = unsafe { libc::__errno_location() }.addr();
-        let stack = std::ptr::from_ref(&own).addr();
-        kept.push(list.addr()..list.addr() + mapped_bytes);
-        kept.extend([own, stack].map(|at| touched_pages(at - STACK_BYTES..at + STACK_BYTES)));
-        tidy(&mut kept, 0..usize::MAX);
-        let anonymous = pieces.into_iter().filter(|piece| piece.is_private_anonymous && piece.is_writable);
-        for range in anonymous.flat_map(|piece| without(piece.range, &kept)) {
-            if (excess.count + 1) * size_of::<Range<usize>>() <= mapped_bytes {
-                // SAFETY: inside the mapping, which is aligned and ours.
-                unsafe { excess.list.add(excess.count).write(range) };
-                excess.count += 1;
-            }
-        }
-        Ok(excess)
-    }
-
-    fn ranges(&self) -> &[Range<usize>] {
-        // SAFETY: so many have been written there.
-        unsafe { std::slice::from_raw_parts(self.list, self.count) }
-    }
+/// How the child is told to unmap something: where, and how much.
+fn order(range: &Range<usize>) -> [u8; ORDER_BYTES] {
+    let mut order = [0; ORDER_BYTES];
+    let (start, bytes) = order.split_at_mut(ORDER_BYTES / 2);
+    start.copy_from_slice(&range.start.to_ne_bytes());
+    bytes.copy_from_slice(&range.len().to_ne_bytes());
+    order
 }
 
-impl Drop for Excess {
-    fn drop(&mut self) {
-        // SAFETY: our own mapping, which nothing refers to any more.
-        let _ = unsafe { munmap(self.list.cast(), self.mapped_bytes) };
-    }
+/// Carries an order out, in the child.
+fn obey(order: &[u8; ORDER_BYTES]) {
+    let (start, bytes) = order.split_at(ORDER_BYTES / 2);
+    let number = |bytes: &[u8]| bytes.first_chunk().map_or(0, |bytes| usize::from_ne_bytes(*bytes));
+    // SAFETY: nothing that the child uses is ever in an order. One of no bytes does nothing.
+    let _ = unsafe { munmap(std::ptr::without_provenance_mut(number(start)), number(bytes)) };
 }
 
 /// Makes the child process. No signal reaches it but those that cannot be blocked, and its end raises none.
-fn clone(parent: &OwnedFd, inbox: &OwnedFd, excess: &Excess) -> io::Result<libc::pid_t> {
-    let (parent, inbox, excess) = (parent.as_fd(), inbox.as_fd(), excess.ranges());
+fn clone(parent: &OwnedFd, inbox: &OwnedFd, excess: &[u8]) -> io::Result<libc::pid_t> {
+    let (parent, inbox) = (parent.as_fd(), inbox.as_fd());
     // SAFETY: plain numbers, filled by the calls before they are used; the mask is the thread's own.
     let mut before: libc::sigset_t = unsafe { std::mem::zeroed() };
     // SAFETY: as above.
@@ -236,7 +223,7 @@ fn clone(parent: &OwnedFd, inbox: &OwnedFd, excess: &Excess) -> io::Result<libc:
 }
 
 /// The child: nothing but plain system calls from here on.
-fn keep(parent: BorrowedFd<'_>, inbox: BorrowedFd<'_>, excess: &[Range<usize>]) -> ! {
+fn keep(parent: BorrowedFd<'_>, inbox: BorrowedFd<'_>, excess: &[u8]) -> ! {
     // Files that it kept open would not be closed for others, for example at the far end of a pipe.
     let (low, high) = match parent.as_raw_fd() < inbox.as_raw_fd() {
         true => (parent.as_raw_fd() as u32, inbox.as_raw_fd() as u32),
@@ -248,23 +235,17 @@ fn keep(parent: BorrowedFd<'_>, inbox: BorrowedFd<'_>, excess: &[Range<usize>]) 
             unsafe { libc::syscall(libc::SYS_close_range, libc::c_ulong::from(first), libc::c_ulong::from(last), 0) };
         }
     }
-    for range in excess {
-        // SAFETY: nothing that this function uses is in the list.
-        let _ = unsafe { munmap(std::ptr::without_provenance_mut(range.start), range.len()) };
-    }
+    excess.as_chunks().0.iter().for_each(obey);
     loop {
         let mut files =
             [PollFd::from_borrowed_fd(parent, PollFlags::IN), PollFd::from_borrowed_fd(inbox, PollFlags::IN)];
         if poll(&mut files, None).is_err() || !files[0].revents().is_empty() {
             break;
         }
-        let mut order = [MaybeUninit::<u8>::uninit(); size_of::<Order>()];
+        let mut order = [0; ORDER_BYTES];
         match rustix::io::read(inbox, &mut order) {
-            // SAFETY: a whole order was written, and what is written at once to a pipe is read at once.
-            Ok((order, _)) if order.len() == size_of::<Order>() => unsafe {
-                let [start, bytes] = std::ptr::read_unaligned(order.as_ptr().cast::<Order>());
-                let _ = munmap(std::ptr::without_provenance_mut(start), bytes);
-            },
+            // What is written at once to a pipe, if it is so little, is read at once.
+            Ok(ORDER_BYTES) => obey(&order),
             _ => break,
         }
     }

@@ -27,6 +27,7 @@ use rustix::{
 use super::{FreezeOptions, FreezeWay, child::image_bytes, refused};
 use crate::{
     Error, Result,
+    mapping::Mapping,
     pagemap::Pagemap,
     ranges::{addresses, page_bytes, released_pages, shared, whole_pages},
     userfault::Userfault,
@@ -63,7 +64,8 @@ struct State {
     /// Numbers of the parts, by address.
     by_address: Vec<usize>,
     places: Vec<Place>,
-    pool: Vec<u8>,
+    pool: Mapping,
+    rooms: usize,
     /// Pages of the pool that were used before and are free, and how many were ever used.
     free: Vec<u32>,
     used: usize,
@@ -237,8 +239,8 @@ impl Shared {
     }
 
     /// Whether these pages have been protected by us all the time. Who unprotects them holds the state.
-    fn is_still_frozen(&self, state: &mut State, pages: &Range<usize>) -> bool {
-        self.fault.register(pages).is_ok() && state.map.is_protected(pages).unwrap_or(false)
+    fn is_still_frozen(&self, state: &State, pages: &Range<usize>) -> bool {
+        state.map.is_protected(pages).unwrap_or(false) && self.fault.register(pages).is_ok()
     }
 
     /// Lets everybody write to these pages, as far as they are ours: Linux would unprotect those of another descriptor as well.
@@ -342,6 +344,7 @@ impl Shared {
 
 impl State {
     fn new(memory: &[&[u8]], bytes_max: u64, map: Pagemap) -> Result<Self> {
+        let no_memory = |source| refused(FreezeWay::Protect, "reserve memory for copies", source);
         let mut pages_count = 0;
         let mut parts = Vec::with_capacity(memory.len());
         for memory in memory {
@@ -363,7 +366,8 @@ impl State {
             parts,
             by_address,
             places: vec![PROTECTED; pages_count],
-            pool: Vec::new(),
+            pool: Mapping::new(0).map_err(no_memory)?,
+            rooms: 0,
             free: Vec::new(),
             used: 0,
             awaited: 0,
@@ -378,17 +382,16 @@ impl State {
             let reason = "that is not enough to protect it and to copy a single page".to_owned();
             return Err(Error::Bound { bytes: image_bytes(memory), bytes_max, reason });
         }
-        let rooms = pages_count.min(usize::try_from(rooms).unwrap_or(usize::MAX));
-        state.pool = vec![0; rooms * page_bytes()];
-        state.free.reserve_exact(rooms);
+        state.rooms = pages_count.min(usize::try_from(rooms).unwrap_or(usize::MAX));
+        state.pool = Mapping::new(state.rooms * page_bytes()).map_err(no_memory)?;
+        state.free.reserve_exact(state.rooms);
         Ok(state)
     }
 
     /// A free page of the pool.
     fn take_room(&mut self) -> Option<u32> {
         self.free.pop().or_else(|| {
-            let is_left = (self.used + 1) * page_bytes() <= self.pool.len();
-            is_left.then(|| {
+            (self.used < self.rooms).then(|| {
                 self.used += 1;
                 self.used as u32 - 1
             })

@@ -65,9 +65,11 @@ impl Mapping {
         assert_eq!(outcome, 0, "{}", io::Error::last_os_error());
     }
 
-    pub(crate) fn unmap(&self, from: usize, bytes: usize) {
-        // SAFETY: inside the mapping; the test does not use it any more.
+    /// Unmaps some of it. The rest stays until the process ends: by then somebody else may have this place.
+    pub(crate) fn unmap(&mut self, from: usize, bytes: usize) {
+        // SAFETY: inside the mapping, which nobody can use any more.
         assert_eq!(unsafe { libc::munmap(self.start.add(from).cast(), bytes) }, 0);
+        self.bytes = 0;
     }
 }
 
@@ -89,8 +91,10 @@ impl std::ops::DerefMut for Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: our own; parts that have been unmapped before do no harm.
-        unsafe { libc::munmap(self.start.cast(), self.bytes) };
+        if self.bytes > 0 {
+            // SAFETY: our own.
+            unsafe { libc::munmap(self.start.cast(), self.bytes) };
+        }
     }
 }
 
@@ -217,4 +221,13 @@ pub(crate) fn refuse_userfaultfd() -> bool {
         skip("this system does not let a process refuse itself a call");
     }
     is_done
+}
+
+/// Memory in which no two pages are alike.
+pub(crate) fn patterned(bytes: usize) -> Mapping {
+    let mut memory = Mapping::new(bytes);
+    for (i, word) in memory.chunks_exact_mut(8).enumerate() {
+        word.copy_from_slice(&(i as u64 + 1).to_le_bytes());
+    }
+    memory
 }

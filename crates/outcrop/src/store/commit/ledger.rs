@@ -242,9 +242,6 @@ impl Ledger {
         let Some(manifest) = ledger.manifests.get(&version) else { return };
         ledger.complete.insert(version, manifest.saved_at_unix_ns);
         self.session.reached(version, layer);
-        if let Some(interval) = shared.interval().as_mut() {
-            interval.saved(layer, shared.now());
-        }
         self.retain(shared, layer);
     }
 

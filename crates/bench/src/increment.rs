@@ -1,0 +1,75 @@
+//! `outcrop bench increment`: what it saves to save only what has changed, and what it costs to find out.
+//!
+//! The experiment of libhashckpt: a program that writes nearly all of its memory and changes little of it, and one that changes
+//! all, with full, page-based and hash-based checkpoints; then the slowdown of a program that writes to some of its pages, the
+//! cost of watching pages, and the rate of hashing.
+
+mod hashing;
+mod keepers;
+mod programs;
+mod slowdown;
+mod tracking;
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use anyhow::{Result, ensure};
+use serde_json::json;
+
+use crate::{Machine, Report, Scratch, memory};
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Bytes of each program's memory.
+    pub state_bytes: u64,
+    /// Where files go; nothing is left there.
+    pub directory: PathBuf,
+    /// Checkpoints of each program, one after each step.
+    pub steps: usize,
+    /// Milliseconds of computing between two checkpoints of the program that writes to some of its pages.
+    pub compute_ms: f64,
+    /// Looks at the memory with each way of watching it.
+    pub looks: usize,
+    /// How often each slowdown is measured; the median counts.
+    pub rounds: usize,
+}
+
+impl Options {
+    /// Room for the version that is saved, the one before, and what comes with them.
+    fn host_bytes(&self) -> u64 {
+        self.state_bytes * 5 / 2 + (64 << 20)
+    }
+}
+
+/// Runs the benchmark; `progress` is told what is being measured.
+pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> {
+    let bytes = options.state_bytes;
+    ensure!(bytes >= 1 << 20 && bytes.is_multiple_of(1 << 20), "the state must be whole MiB");
+    ensure!(options.steps > 0 && options.looks > 0, "there must be something to measure");
+    let file_bytes = (options.steps + keepers::WARM_UP + 1) as u64 * bytes;
+    let memory_bytes = options.host_bytes() + bytes;
+    let _scratch = Scratch::with_room(&options.directory, file_bytes, memory_bytes + bytes / 2)?;
+    memory::warm(memory_bytes);
+    let programs = programs::measure(options, progress)?;
+    let slowdowns = slowdown::measure(options, progress)?;
+    let tracking = tracking::measure(options, progress);
+    let hashing = hashing::measure(options, progress);
+    let ratios = BTreeMap::from([
+        ("hash_bytes_over_page_bytes", programs.hash_bytes_over_page_bytes),
+        ("slowdown_1pct", slowdowns.one_percent),
+        ("tracking_over_rehash_max", tracking.over_rehash_max),
+        ("hash_over_read_bandwidth", hashing.over_read_bandwidth),
+    ]);
+    let settings = json!({
+        "state_bytes": bytes,
+        "host_bytes": options.host_bytes(),
+        "steps": options.steps,
+        "compute_ms": options.compute_ms,
+        "looks": options.looks,
+        "rounds": options.rounds,
+        "memory": "everything is touched: the programs' memory in pages of the usual size, what it is copied to in huge pages",
+        "wall": "until the last checkpoint is durable; the first ones, which fill the memory, do not count",
+    });
+    let runs = [programs.rows, slowdowns.rows, tracking.rows, hashing.rows].concat();
+    Ok(Report { bench: "increment", machine: Machine::here(), settings, runs, ratios })
+}

@@ -1,0 +1,86 @@
+//! How much longer a program takes that computes for a while, writes to some of its pages, and saves.
+
+use std::{hint::black_box, time::Instant};
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::{
+    Options,
+    keepers::{InStore, Keeper, Nothing, WARM_UP},
+};
+use crate::{
+    clock::Calls,
+    workload::{Workload, advance, write_pages},
+};
+
+/// Shares of the pages that are written to in a step. The first one has a ratio of its own.
+const PERCENTS: [f64; 4] = [1.0, 10.0, 50.0, 100.0];
+
+/// Values that the program computes with: they stay in the caches, as what is measured is not memory bandwidth.
+const COMPUTED_LEN: usize = 1 << 18;
+
+/// What came out.
+pub(super) struct Slowdowns {
+    pub(super) rows: Vec<Value>,
+    pub(super) one_percent: f64,
+}
+
+pub(super) fn measure(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Slowdowns> {
+    let workload = Workload { len: COMPUTED_LEN, count: options.steps, depth: None };
+    let workload = workload.calibrated(options.compute_ms / 1e3);
+    let mut state = vec![1.0; options.state_bytes as usize / size_of::<f32>()];
+    let mut rows = Vec::new();
+    let mut slowdowns = Vec::new();
+    for percent in PERCENTS {
+        let (mut without, mut with, mut saves) = (Calls::default(), Calls::default(), Calls::default());
+        for round in 0..options.rounds.max(1) {
+            progress(&format!("slowdown with {percent}% of the pages written, round {}", round + 1));
+            run(&workload, &mut state, percent, &mut Nothing, &mut without, &mut Calls::default())?;
+            let scratch = tempfile::tempdir_in(&options.directory)?;
+            let mut store = InStore::new(scratch.path(), options, true)?;
+            run(&workload, &mut state, percent, &mut store, &mut with, &mut saves)?;
+        }
+        let slowdown = with.quantile(0.5) / without.quantile(0.5);
+        slowdowns.push(slowdown);
+        rows.push(json!({
+            "part": "slowdown",
+            "way": format!("{percent}% of the pages written, {} ms of computing", options.compute_ms),
+            "without_seconds": without.quantile(0.5),
+            "wall_seconds": with.quantile(0.5),
+            "slowdown": slowdown,
+            "save_ms_mean": saves.mean() * 1e3,
+        }));
+    }
+    Ok(Slowdowns { rows, one_percent: slowdowns[0] })
+}
+
+/// All steps of the program; those that count as one call.
+fn run(
+    workload: &Workload,
+    state: &mut [f32],
+    percent: f64,
+    keeper: &mut dyn Keeper,
+    walls: &mut Calls,
+    saves: &mut Calls,
+) -> Result<()> {
+    let now = vec![1.0; workload.len];
+    let mut next = vec![0.0; workload.len];
+    let mut start = Instant::now();
+    for step in 0..WARM_UP + workload.count {
+        if step == WARM_UP {
+            start = Instant::now();
+        } else if step > 0 {
+            advance(&now, black_box(&mut next), workload.depth);
+        }
+        write_pages(state, percent, step);
+        let save = Instant::now();
+        keeper.save(step as u64, state)?;
+        if step >= WARM_UP {
+            saves.add(save.elapsed());
+        }
+    }
+    keeper.flush()?;
+    walls.add(start.elapsed());
+    Ok(())
+}

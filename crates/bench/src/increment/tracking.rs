@@ -1,0 +1,95 @@
+//! What it costs to find out what has changed: by watching pages, by hashing everything, and as the tracker chooses.
+
+use std::time::{Duration, Instant};
+
+use outcrop_track::{CpuHasher, Hash, HashKind, Hasher, TrackOptions, Tracker, Way};
+use serde_json::{Value, json};
+
+use super::Options;
+use crate::workload::{bytes, write_pages};
+
+/// Shares of the pages that are written to between two looks.
+const PERCENTS: [f64; 7] = [0.1, 1.0, 5.0, 10.0, 20.0, 50.0, 100.0];
+
+/// Bytes of a block, as in a store where nothing else is said.
+pub(super) const BLOCK_BYTES: usize = 4096;
+
+/// What came out.
+pub(super) struct Tracking {
+    pub(super) rows: Vec<Value>,
+    pub(super) over_rehash_max: f64,
+}
+
+/// What all looks in one way have taken.
+#[derive(Default, Clone, Copy)]
+struct Cost {
+    /// The program's own writes: slower where pages are watched.
+    writing: Duration,
+    /// To ask what has changed, to watch it anew, and to hash it.
+    looking: Duration,
+}
+
+pub(super) fn measure(options: &Options, progress: &mut dyn FnMut(&str)) -> Tracking {
+    let mut state = vec![1.0; options.state_bytes as usize / size_of::<f32>()];
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let hasher = CpuHasher::new(HashKind::Xxh3, threads);
+    let mut rows = Vec::new();
+    let mut over_rehash_max: f64 = 0.0;
+    for percent in PERCENTS {
+        progress(&format!("tracking with {percent}% of the pages written"));
+        let mut look = |way| looks(options, &hasher, way, &mut state, percent);
+        let (rehash, chosen, pages) = (look(Way::Everything), look(Way::Chosen), look(Way::Pages));
+        // What the writes take where nothing is watched is no cost of finding out.
+        let cost_ms = |cost: Cost| {
+            let seconds = (cost.writing + cost.looking).as_secs_f64() - rehash.writing.as_secs_f64();
+            seconds * 1e3 / options.looks as f64
+        };
+        let over_rehash = cost_ms(chosen) / cost_ms(rehash);
+        over_rehash_max = over_rehash_max.max(over_rehash);
+        rows.push(json!({
+            "part": "tracking",
+            "way": format!("{percent}% of the pages written"),
+            "rehash_ms": cost_ms(rehash),
+            "chosen_ms": cost_ms(chosen),
+            "chosen_over_rehash": over_rehash,
+            "pages_ms": cost_ms(pages),
+            "pages_over_rehash": cost_ms(pages) / cost_ms(rehash),
+        }));
+    }
+    Tracking { rows, over_rehash_max }
+}
+
+/// Looks at the memory several times, with writes before each look. The first look, at memory of which nothing is known, hashes
+/// everything in any way and does not count.
+fn looks(options: &Options, hasher: &CpuHasher, way: Way, state: &mut [f32], percent: f64) -> Cost {
+    let mut tracker = Tracker::new(TrackOptions { way, block_bytes: BLOCK_BYTES, ..TrackOptions::default() });
+    let mut hashes = vec![Hash::default(); bytes(state).len().div_ceil(BLOCK_BYTES)];
+    let mut cost = Cost::default();
+    for step in 0..=options.looks {
+        let start = Instant::now();
+        write_pages(state, percent, step);
+        let written = Instant::now();
+        look(&mut tracker, hasher, bytes(state), &mut hashes);
+        if step > 0 {
+            cost.writing += written - start;
+            cost.looking += written.elapsed();
+        }
+    }
+    cost
+}
+
+/// Hashes the blocks that may have changed, and tells the tracker what that took.
+fn look(tracker: &mut Tracker, hasher: &CpuHasher, memory: &[u8], hashes: &mut [Hash]) {
+    let changes = tracker.changed("state", memory);
+    let start = Instant::now();
+    let mut hashed_bytes = 0;
+    let mut next = 0;
+    for range in changes.ranges {
+        let first = (range.start / BLOCK_BYTES).max(next);
+        next = range.end.div_ceil(BLOCK_BYTES).max(first);
+        let part = &memory[first * BLOCK_BYTES..(next * BLOCK_BYTES).min(memory.len())];
+        hasher.hash(part, BLOCK_BYTES, &mut hashes[first..next]);
+        hashed_bytes += part.len();
+    }
+    tracker.hashed("state", hashed_bytes, start.elapsed());
+}

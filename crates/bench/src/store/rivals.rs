@@ -1,0 +1,140 @@
+//! What a store is compared with: a copy, plain files, and large transfers past the page cache.
+
+use std::{
+    fs::{self, File},
+    io::Write,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    thread,
+};
+
+use anyhow::Result;
+use outcrop::layers::Slot;
+use serde_json::Value;
+
+use crate::{clock::Calls, disk};
+
+/// Bytes per direct transfer.
+const BLOCKS: [usize; 3] = [1 << 20, 4 << 20, 16 << 20];
+
+/// How each of them did.
+pub(super) struct Rivals {
+    directory: PathBuf,
+    /// As large as the state, touched.
+    target: Slot,
+    pub(super) copy: Calls,
+    copy_shared: Calls,
+    write: Calls,
+    write_synced: Calls,
+    direct_writes: [Calls; BLOCKS.len()],
+    direct_reads: [Calls; BLOCKS.len()],
+}
+
+type Line<'a> = dyn Fn(&str, &str, &Calls) -> Value + 'a;
+
+impl Rivals {
+    pub(super) fn new(directory: &Path, bytes: u64) -> Result<Self> {
+        let mut target = disk::aligned(bytes as usize)?;
+        target.fill(1);
+        Ok(Self {
+            directory: directory.to_owned(),
+            target,
+            copy: Calls::default(),
+            copy_shared: Calls::default(),
+            write: Calls::default(),
+            write_synced: Calls::default(),
+            direct_writes: Default::default(),
+            direct_reads: Default::default(),
+        })
+    }
+
+    /// Saves the state in each way, once. The file of the last direct way stays, to be read.
+    pub(super) fn save(&mut self, state: &[u8]) -> Result<()> {
+        let target = &mut *self.target;
+        self.copy_shared.time(|| {
+            let half = state.len() / 2;
+            let (low, high) = target.split_at_mut(half);
+            thread::scope(|scope| {
+                scope.spawn(|| high.copy_from_slice(&state[half..]));
+                low.copy_from_slice(&state[..half]);
+            });
+        });
+        self.copy.time(|| target.copy_from_slice(state));
+        let path = self.directory.join("plain");
+        self.write.time(|| File::create(&path)?.write_all(state))?;
+        // What is removed is not written back later, when something else is measured.
+        fs::remove_file(&path)?;
+        self.write_synced.time(|| {
+            let mut file = File::create(&path)?;
+            file.write_all(state)?;
+            file.sync_all()
+        })?;
+        fs::remove_file(&path)?;
+        for (block, calls) in BLOCKS.into_iter().zip(&mut self.direct_writes) {
+            let path = self.directory.join("direct");
+            if path.exists() {
+                fs::remove_file(&path)?;
+            }
+            let target = &*self.target;
+            calls.time(|| -> Result<()> {
+                let file = disk::open_direct(&path)?;
+                for (piece, at) in target.chunks(block).zip((0..).step_by(block)) {
+                    file.write_all_at(piece, at)?;
+                }
+                Ok(file.sync_data()?)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Reads what was written last, in each way, once.
+    pub(super) fn read(&mut self) -> Result<()> {
+        for (block, calls) in BLOCKS.into_iter().zip(&mut self.direct_reads) {
+            let target = &mut *self.target;
+            calls.time(|| -> Result<()> {
+                let file = disk::open_direct(&self.directory.join("direct"))?;
+                for (piece, at) in target.chunks_mut(block).zip((0..).step_by(block)) {
+                    file.read_exact_at(piece, at)?;
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Seconds that the fastest direct way of writing took.
+    pub(super) fn best_write(&self) -> f64 {
+        best(&self.direct_writes)
+    }
+
+    /// Seconds that the fastest direct way of reading took.
+    pub(super) fn best_read(&self) -> f64 {
+        best(&self.direct_reads)
+    }
+
+    pub(super) fn blocked_rows(&self, line: &Line<'_>) -> Vec<Value> {
+        vec![
+            line("blocked", "memcpy", &self.copy),
+            line("blocked", "memcpy, two threads", &self.copy_shared),
+            line("blocked", "write", &self.write),
+            line("blocked", "write and fsync", &self.write_synced),
+        ]
+    }
+
+    pub(super) fn write_rows(&self, line: &Line<'_>) -> Vec<Value> {
+        direct_rows("durable", "O_DIRECT write and fdatasync", &self.direct_writes, line)
+    }
+
+    pub(super) fn read_rows(&self, line: &Line<'_>) -> Vec<Value> {
+        direct_rows("restore", "O_DIRECT read", &self.direct_reads, line)
+    }
+}
+
+fn best(calls: &[Calls]) -> f64 {
+    calls.iter().map(|calls| calls.quantile(0.5)).fold(f64::INFINITY, f64::min)
+}
+
+fn direct_rows(part: &str, what: &str, calls: &[Calls], line: &Line<'_>) -> Vec<Value> {
+    let of_block = |(block, calls)| line(part, &format!("{what}, {} MiB at a time", block >> 20), calls);
+    BLOCKS.into_iter().zip(calls).map(of_block).collect()
+}

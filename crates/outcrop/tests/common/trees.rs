@@ -1,0 +1,156 @@
+//! Files that are a part of others, and files that do not do what they should.
+
+use std::{io, sync::Arc};
+
+use outcrop::layers::files::{File, FileLock, Files};
+use outcrop_crash::Tree;
+
+/// A directory of other files, as files by themselves: two layers in one recording have one order of events.
+pub(crate) struct Below {
+    files: Arc<dyn Files>,
+    dir: &'static str,
+}
+
+impl Below {
+    pub(crate) fn new(files: Arc<dyn Files>, dir: &'static str) -> Arc<dyn Files> {
+        Arc::new(Self { files, dir })
+    }
+
+    fn name(&self, name: &str) -> String {
+        if name.is_empty() { self.dir.to_owned() } else { format!("{}/{name}", self.dir) }
+    }
+}
+
+/// A tree with directories of these names, in each of which lies a file that belongs to nobody.
+pub(crate) fn tree_of(dirs: &[&str]) -> Tree {
+    let mut tree = Tree::default();
+    dirs.iter().for_each(|dir| tree.put(&format!("{dir}/readme"), b"not from a store"));
+    tree
+}
+
+impl Files for Below {
+    fn location(&self) -> String {
+        format!("{} of {}", self.dir, self.files.location())
+    }
+
+    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        self.files.list(&self.name(dir))
+    }
+
+    fn make_dir(&self, dir: &str) -> io::Result<()> {
+        self.files.make_dir(&self.name(dir))
+    }
+
+    fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn File>> {
+        self.files.create(&self.name(name), bytes)
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn File>> {
+        self.files.open(&self.name(name))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.files.rename(&self.name(from), &self.name(to))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.files.remove(&self.name(name))
+    }
+
+    fn remove_dir(&self, dir: &str) -> io::Result<()> {
+        self.files.remove_dir(&self.name(dir))
+    }
+
+    fn sync_dir(&self, dir: &str) -> io::Result<()> {
+        self.files.sync_dir(&self.name(dir))
+    }
+
+    fn lock(&self, name: &str) -> io::Result<Option<FileLock>> {
+        self.files.lock(&self.name(name))
+    }
+}
+
+/// What a layer forgets to do, so that a test can show that it would notice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Forgets {
+    SyncOfFiles,
+    SyncOfDirectories,
+}
+
+/// Files that say they are durable when they are not.
+pub(crate) struct Forgetful {
+    files: Arc<dyn Files>,
+    forgets: Forgets,
+}
+
+impl Forgetful {
+    pub(crate) fn new(files: Arc<dyn Files>, forgets: Forgets) -> Arc<dyn Files> {
+        Arc::new(Self { files, forgets })
+    }
+}
+
+impl Files for Forgetful {
+    fn location(&self) -> String {
+        self.files.location()
+    }
+
+    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        self.files.list(dir)
+    }
+
+    fn make_dir(&self, dir: &str) -> io::Result<()> {
+        self.files.make_dir(dir)
+    }
+
+    fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn File>> {
+        let file = self.files.create(name, bytes)?;
+        Ok(Arc::new(ForgetfulFile { file, forgets: self.forgets }))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn File>> {
+        self.files.open(name)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.files.rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.files.remove(name)
+    }
+
+    fn remove_dir(&self, dir: &str) -> io::Result<()> {
+        self.files.remove_dir(dir)
+    }
+
+    fn sync_dir(&self, dir: &str) -> io::Result<()> {
+        if self.forgets == Forgets::SyncOfDirectories { Ok(()) } else { self.files.sync_dir(dir) }
+    }
+
+    fn lock(&self, name: &str) -> io::Result<Option<FileLock>> {
+        self.files.lock(name)
+    }
+}
+
+struct ForgetfulFile {
+    file: Arc<dyn File>,
+    forgets: Forgets,
+}
+
+impl File for ForgetfulFile {
+    fn bytes(&self) -> io::Result<u64> {
+        self.file.bytes()
+    }
+
+    fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_at(at, bytes)
+    }
+
+    fn read_at(&self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.file.read_at(at, bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        if self.forgets == Forgets::SyncOfFiles { Ok(()) } else { self.file.sync() }
+    }
+}
