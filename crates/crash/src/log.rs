@@ -137,6 +137,11 @@ impl Log {
         self.steps.len()
     }
 
+    /// What the program has said, in order.
+    pub fn marks(&self) -> &[String] {
+        &self.marks
+    }
+
     /// Tells this log from others, in the names of images.
     pub(crate) fn digest(&self) -> u32 {
         self.digest

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use outcrop::{
-    ErrorKind, HashKind, Part, PartMut, Reached, Retention, Session, Store, StoreBuilder, Way,
+    ErrorKind, HashKind, Part, PartMut, Reached, Retention, Rule, Session, Store, StoreBuilder, Way,
     store::{Compression, Dedup, RegionOptions},
 };
 
@@ -305,4 +305,99 @@ fn damage_is_passed_over_for_another_layer_and_then_for_an_older_version() {
     let error = latest().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Damaged);
     assert!(error.to_string().contains("version 1"), "{error}");
+}
+
+#[test]
+fn a_live_save_keeps_what_was_there_when_it_was_called() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut session = session(builder(dir.path()).live("64 MiB").in_flight(3));
+    let mut values = vec![0u64; 500_000];
+    for version in 1..=6u64 {
+        values.iter_mut().for_each(|value| *value = version);
+        session.save(version, &[Part::new("values", &values)]).unwrap();
+        // The program goes on at once, and what it writes now belongs to no version.
+        values.iter_mut().rev().for_each(|value| *value = u64::MAX);
+    }
+    // Memory that is freed right after a save.
+    let gone = vec![7u64; 500_000];
+    session.save(7, &[Part::new("values", &gone)]).unwrap();
+    drop(gone);
+    session.flush().unwrap();
+    for version in 1..=7u64 {
+        session.restore(version, &mut [PartMut::new("values", &mut values)]).unwrap();
+        assert!(values.iter().all(|value| *value == version), "version {version}");
+    }
+}
+
+#[test]
+fn regions_may_come_go_and_change_their_length() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut one = session(builder(dir.path()).chain_max(2));
+    let lengths = [1000usize, 5000, 5000, 700, 0, 9000, 9000, 8999, 300];
+    let values = |version: u64| -> Vec<u32> {
+        (0..lengths[version as usize] as u32).map(|index| index + 10 * version as u32).collect()
+    };
+    let extra = |version: u64| vec![version as u8; 600];
+    for version in 0..lengths.len() as u64 {
+        let values = values(version);
+        let extra = extra(version);
+        let mut parts = vec![Part::new("values", &values)];
+        if version % 3 == 0 {
+            parts.push(Part::new("extra", &extra));
+        }
+        one.save(version, &parts).unwrap();
+    }
+    one.finish().unwrap();
+    let mut two = session(builder(dir.path()));
+    for version in 0..lengths.len() as u64 {
+        let mut found = vec![0; lengths[version as usize]];
+        two.restore(version, &mut [PartMut::new("values", &mut found)]).unwrap();
+        assert_eq!(found, values(version), "version {version}");
+        let mut found = vec![0; 600];
+        let restored = two.restore(version, &mut [PartMut::new("extra", &mut found)]);
+        assert_eq!(restored.is_ok(), version % 3 == 0);
+        assert!(restored.is_err() || found == extra(version));
+    }
+}
+
+#[test]
+fn it_is_due_when_the_rule_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let never = builder(dir.path()).open().unwrap();
+    assert!(!never.due().unwrap(), "without an interval");
+    let hour = std::time::Duration::from_secs(3600);
+    let store = builder(&dir.path().join("due")).interval(Rule::Young, &[hour]).open().unwrap();
+    let mut session = store.session("heat").unwrap();
+    assert!(store.due().unwrap(), "what it costs is not known yet");
+    save(&mut session, 1);
+    assert!(!store.due().unwrap());
+    let seconds = store.interval_seconds()[0].unwrap();
+    assert!(seconds > 0.01 && seconds < 3600.0, "{seconds} s");
+    // With a failure every nanosecond it always is.
+    let hasty = builder(&dir.path().join("hasty")).interval(Rule::Fixed(1), &[hour]).open().unwrap();
+    save(&mut hasty.session("heat").unwrap(), 1);
+    assert!(hasty.due().unwrap());
+}
+
+#[test]
+fn what_hardware_writes_can_be_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(400_000).unwrap();
+    // Two mappings of one file: what is written to the second changes the first, as hardware would, without a write there.
+    // SAFETY: nobody else has the file, and while one of the mappings is written to, the other one is not borrowed.
+    let (memory, mut hardware) =
+        unsafe { (memmap2::MmapOptions::new().map_mut(&file).unwrap(), memmap2::MmapMut::map_mut(&file).unwrap()) };
+    let mut session = session(builder(dir.path()).tracking(Way::Pages));
+    session.save(1, &[Part::new("memory", &memory)]).unwrap();
+    session.save(2, &[Part::new("memory", &memory)]).unwrap();
+    let way = session.tracking("memory").unwrap().way;
+    hardware[70_000] = 7;
+    session.mark_dirty("memory", 70_000..70_001);
+    session.save(3, &[Part::new("memory", &memory)]).unwrap();
+    session.flush().unwrap();
+    let mut found = vec![0u8; memory.len()];
+    session.restore(3, &mut [PartMut::new("memory", &mut found)]).unwrap();
+    assert_eq!(found[70_000], 7, "watched by {way}");
+    assert_eq!(found[..], memory[..]);
 }

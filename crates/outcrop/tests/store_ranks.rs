@@ -4,8 +4,10 @@ use std::{path::Path, sync::Arc, thread, time::Duration};
 
 use outcrop::{
     ErrorKind, Part, PartMut, Reached, Retention, Session, Store, StoreBuilder,
+    layers::files::DiskFiles,
     store::{Dedup, Ranks, SharedDirectory},
 };
+use outcrop_crash::{Errno, Failing, Fault, Operation};
 
 const MIB: u64 = 1 << 20;
 
@@ -53,7 +55,8 @@ fn all_ranks_go_on_from_the_same_version() {
     for round in 0..3u64 {
         let found = run(&talk, 3, |ranks| {
             let rank = ranks.rank();
-            let mut session = builder(dir.path(), ranks).keep(keep).chain_max(3).open().unwrap().session("heat").unwrap();
+            let mut session =
+                builder(dir.path(), ranks).keep(keep).chain_max(3).open().unwrap().session("heat").unwrap();
             let found = restore(&mut session, rank);
             for version in round * 10..round * 10 + 10 {
                 save(&mut session, rank, version);
@@ -224,4 +227,35 @@ fn ranks_do_not_believe_an_earlier_run() {
     let error = SharedDirectory::open_with(dir.path(), 0, 1, Duration::from_secs(1)).map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Busy);
     drop(held);
+}
+
+#[test]
+fn a_failure_of_one_rank_is_known_to_all_and_the_next_version_is_whole_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let talk = dir.path().join("talk");
+    run(&talk, 2, |ranks| {
+        let rank = ranks.rank();
+        let files = Failing::new(Arc::new(DiskFiles::create(dir.path()).unwrap()));
+        let store = Store::builder().host(4 * MIB).pin(false).ranks(ranks).files(Arc::new(files.clone()), None);
+        let mut session = store.open().unwrap().session("heat").unwrap();
+        save(&mut session, rank, 1);
+        session.wait(1, Reached::All).unwrap();
+        if rank == 1 {
+            files.inject(Fault { of: Some(Operation::Sync), ..Fault::new(Errno::IO) });
+        }
+        save(&mut session, rank, 2);
+        let error = session.wait(2, Reached::All).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Storage);
+        assert!(rank == 1 || error.to_string().contains("rank 1"), "{error}");
+        save(&mut session, rank, 3);
+        session.wait(3, Reached::All).unwrap();
+        session.finish().unwrap();
+    });
+    run(&talk, 2, |ranks| {
+        let rank = ranks.rank();
+        let store = Store::builder().host(4 * MIB).pin(false).ranks(ranks).dir(dir.path(), None);
+        let mut session = store.open().unwrap().session("heat").unwrap();
+        assert_eq!(session.versions(), [1, 3]);
+        assert_eq!(restore(&mut session, rank), Some(3));
+    });
 }

@@ -76,19 +76,25 @@ impl Pagemap {
         Ok(())
     }
 
-    /// Whether every page of `range` is mapped and protected, by whatever userfaultfd. Allocates nothing.
-    pub(crate) fn is_protected(&self, range: &Range<usize>) -> io::Result<bool> {
+    /// Visits the pages of `range` that are protected, by whatever userfaultfd, in stretches, ascending. Allocates nothing.
+    pub(crate) fn protected(&self, range: &Range<usize>, mut visit: impl FnMut(Range<usize>)) -> io::Result<()> {
         let mut numbers = [0; 512];
         let mut pages = range.start / page_bytes()..range.end / page_bytes();
         while !pages.is_empty() {
             let count = pages.len().min(numbers.len() / size_of::<u64>());
             let numbers = &mut numbers[..count * size_of::<u64>()];
             self.file.read_exact_at(numbers, (pages.start * size_of::<u64>()) as u64)?;
-            if !numbers.as_chunks().0.iter().all(|number| u64::from_ne_bytes(*number) & IS_PROTECTED != 0) {
-                return Ok(false);
+            let is_protected = |number: &[u8; 8]| u64::from_ne_bytes(*number) & IS_PROTECTED != 0;
+            let mut page = pages.start;
+            for stretch in numbers.as_chunks().0.chunk_by(|a, b| is_protected(a) == is_protected(b)) {
+                let end = page + stretch.len();
+                if is_protected(&stretch[0]) {
+                    visit(page * page_bytes()..end * page_bytes());
+                }
+                page = end;
             }
             pages.start += count;
         }
-        Ok(true)
+        Ok(())
     }
 }

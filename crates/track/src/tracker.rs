@@ -293,10 +293,9 @@ impl Tracker {
                 .collect(),
             _ => vec![region.inner.clone()],
         };
+        self.pages()?.claim(&region.inner)?;
         if let Err(error) = self.collect_pages(&region.inner, &stripes, &mut Vec::new()) {
-            if let Some(Ok(pages)) = &self.pages {
-                pages.release(&region.inner);
-            }
+            self.pages()?.release(&region.inner);
             return Err(error);
         }
         region.stats.write_ns = pages::write_ns();

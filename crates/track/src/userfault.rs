@@ -60,7 +60,7 @@ impl Userfault {
     }
 
     /// Makes the pages of `range` protectable. Does nothing to those that are already, and fails if some belong to
-    /// another descriptor, so that it is also a proof that all are this one's.
+    /// another descriptor, so that for protected pages it is also a proof that they are this one's.
     pub(crate) fn register(&self, range: &Range<usize>) -> io::Result<()> {
         let mut register =
             uffdio_register { range: bounds(range), mode: u64::from(UFFDIO_REGISTER_MODE_WP), ioctls: 0 };
@@ -72,13 +72,11 @@ impl Userfault {
         Ok(())
     }
 
-    /// Ends protection of `range` as far as it is this descriptor's.
+    /// Ends protection of `range`. If something else lies there by now, some kernels end what protection that has; its owner
+    /// will find that and take it for changed.
     pub(crate) fn unregister(&self, range: &Range<usize>) {
-        // Linux lets a descriptor unregister what belongs to another.
-        if self.register(range).is_ok() {
-            // SAFETY: the structure of this request.
-            let _ = unsafe { control(&self.file, UFFDIO_UNREGISTER as Opcode, &mut bounds(range)) };
-        }
+        // SAFETY: the structure of this request.
+        let _ = unsafe { control(&self.file, UFFDIO_UNREGISTER as Opcode, &mut bounds(range)) };
     }
 
     /// Protects registered pages, or unprotects them and wakes who waits to write there.

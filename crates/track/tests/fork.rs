@@ -20,7 +20,7 @@ fn alone() -> MutexGuard<'static, ()> {
 fn a_forked_process_believes_nothing_and_disturbs_nobody() {
     let _alone = alone();
     for way in [Way::Pages, Way::Protection].into_iter().filter(|way| has(*way)) {
-        let (mut tracker, mut memory) = watched(way, 16 * PAGE);
+        let (mut memory, mut tracker) = watched(way, 16 * PAGE);
         memory[PAGE] = 1;
         let status = in_fork(|| {
             let is_everything = tracker.changed("memory", &memory).is_everything;
@@ -44,7 +44,7 @@ fn a_tracker_ends_also_while_a_forked_process_lives() {
     if !has(Way::Pages) {
         return;
     }
-    let (first, mut memory) = watched(Way::Pages, 16 * PAGE);
+    let (mut memory, first) = watched(Way::Pages, 16 * PAGE);
     let mut ends = [0; 2];
     // SAFETY: a new pipe; the child waits until it is closed and leaves.
     let (pid, writer) = unsafe {
@@ -77,7 +77,7 @@ fn protection_is_chosen_only_if_allowed_and_only_as_the_last_resort() {
     }
     let allowed = TrackOptions { allow_protection: true, ..TrackOptions::default() };
     if has(Way::Pages) {
-        let (_, ways) = chosen(allowed.clone(), 10, 4 << 20);
+        let (ways, _) = chosen(allowed.clone(), 4 << 20, 1_000.0);
         assert!(!ways.contains(&Way::Protection), "{ways:?}");
     }
     // Without userfaultfd, which a process can be refused for ever.
@@ -85,8 +85,8 @@ fn protection_is_chosen_only_if_allowed_and_only_as_the_last_resort() {
         if !refuse_userfaultfd() {
             return true;
         }
-        let (_, without) = chosen(TrackOptions::default(), 10, 4 << 20);
-        let (_, with) = chosen(allowed, 10, 4 << 20);
+        let (without, _) = chosen(TrackOptions::default(), 4 << 20, 1_000.0);
+        let (with, _) = chosen(allowed, 4 << 20, 1_000.0);
         without.iter().all(|way| *way == Way::Everything) && with.contains(&Way::Protection)
     });
     assert!(status.success(), "{status}");

@@ -57,12 +57,12 @@ extern "C" fn own_with_address(signal: i32, info: *mut libc::siginfo_t, _: *mut 
     own_plain(signal);
 }
 
-fn watch() -> (Tracker, Mapping) {
+fn watch() -> (Mapping, Tracker) {
     let memory = Mapping::new(16 * PAGE);
     let mut tracker = tracker(Way::Protection);
     tracker.changed("memory", &memory);
     assert_eq!(tracker.stats("memory").unwrap().way, Way::Protection);
-    (tracker, memory)
+    (memory, tracker)
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn an_earlier_handler_gets_what_is_its_own() {
     {
         let status = process(|| {
             set_handler(handler, flags);
-            let (mut tracker, mut memory) = watch();
+            let (mut memory, mut tracker) = watch();
             let mut own = Mapping::new(PAGE);
             OWN_PAGE.store(own.as_ptr().expose_provenance(), SeqCst);
             rights(own.as_ptr().addr(), libc::PROT_READ);
@@ -100,7 +100,7 @@ fn a_real_fault_still_kills() {
                 if is_default {
                     set_handler(libc::SIG_DFL, 0);
                 }
-                let (_tracker, mut memory) = watch();
+                let (mut memory, _tracker) = watch();
                 memory[0] = 1;
                 let nothing = Mapping::new(PAGE);
                 rights(nothing.as_ptr().addr(), libc::PROT_NONE);
@@ -121,7 +121,7 @@ fn a_real_fault_still_kills() {
 #[test]
 fn a_fault_where_a_watch_has_ended_kills() {
     let status = process(|| {
-        let (mut tracker, memory) = watch();
+        let (memory, mut tracker) = watch();
         tracker.stop("memory");
         rights(memory.as_ptr().addr(), libc::PROT_READ);
         // SAFETY: is not sound, and is to end the process.
@@ -209,7 +209,7 @@ fn who_writes_while_a_watch_ends_goes_on() {
 #[test]
 fn a_process_without_mappings_to_spare_can_still_write() {
     let status = process(|| {
-        let (mut tracker, mut memory) = watch();
+        let (mut memory, mut tracker) = watch();
         // Every change of rights makes two more mappings, until there may be no more.
         let other = Mapping::new(200_000 * PAGE);
         let is_full = (0..100_000).any(|i| {

@@ -2,9 +2,9 @@
 
 use std::{
     os::unix::fs::FileExt,
-    path::{Path, PathBuf},
+    path::Path,
     sync::mpsc::{Receiver, Sender, channel},
-    thread::JoinHandle,
+    thread,
 };
 
 use anyhow::{Context, Result};
@@ -78,65 +78,69 @@ impl Keeper for InStore {
     }
 }
 
+/// As many versions as a store has on their way, where nothing else is said.
+const IN_FLIGHT: u64 = 2;
+
 /// Every page that was written to, into a new file for each checkpoint: what is done where nothing is hashed.
 pub(super) struct ByPages {
     tracker: Tracker,
     written_bytes: u64,
-    /// As many buffers as a store has versions on their way.
-    free: Receiver<Slot>,
-    filled: Option<Sender<(Slot, usize)>>,
-    thread: Option<JoinHandle<Result<()>>>,
+    spare: Vec<Slot>,
+    /// Buffers that have been written.
+    given_back: Receiver<Result<Slot>>,
+    filled: Sender<(Slot, usize)>,
 }
-
-/// As many versions as a store has on their way, where nothing else is said.
-const IN_FLIGHT: u64 = 2;
 
 impl ByPages {
     pub(super) fn new(directory: &Path, options: &Options) -> Result<Self> {
         let slot_bytes = aligned(options.state_bytes);
         let host = Host::new(IN_FLIGHT * slot_bytes)?;
         host.touch(0..host.capacity())?;
-        let (filled, jobs) = channel();
-        let (given_back, free) = channel();
-        for slot in 0..IN_FLIGHT {
-            given_back.send(host.slot(slot * slot_bytes, slot_bytes)?)?;
-        }
+        let slot = |number| host.slot(number * slot_bytes, slot_bytes);
+        let spare = (0..IN_FLIGHT).map(slot).collect::<Result<Vec<_>, _>>()?;
+        let (filled, jobs) = channel::<(Slot, usize)>();
+        let (results, given_back) = channel();
         let directory = directory.to_owned();
-        let thread = Some(std::thread::spawn(move || write(&directory, &jobs, &given_back)));
+        // It ends with the channel.
+        thread::spawn(move || {
+            for (number, (slot, bytes)) in jobs.iter().enumerate() {
+                let result = write(&directory.join(format!("pages-{number}")), &slot[..aligned(bytes as u64) as usize]);
+                let _ = results.send(result.map(|()| slot));
+            }
+        });
         let tracker = Tracker::new(TrackOptions { way: Way::Pages, ..TrackOptions::default() });
-        Ok(Self { tracker, written_bytes: 0, free, filled: Some(filled), thread })
+        Ok(Self { tracker, written_bytes: 0, spare, given_back, filled })
+    }
+
+    fn next_slot(&self) -> Result<Slot> {
+        self.given_back.recv().context("the thread that writes has ended")?
     }
 }
 
-fn write(directory: &Path, jobs: &Receiver<(Slot, usize)>, given_back: &Sender<Slot>) -> Result<()> {
-    for (number, (slot, bytes)) in jobs.iter().enumerate() {
-        let path: PathBuf = directory.join(format!("pages-{number}"));
-        let file = disk::open_direct(&path)?;
-        file.write_all_at(&slot[..aligned(bytes as u64) as usize], 0)?;
-        file.sync_data()?;
-        // Nobody takes it back in the end.
-        let _ = given_back.send(slot);
-    }
-    Ok(())
+fn write(path: &Path, pages: &[u8]) -> Result<()> {
+    let file = disk::open_direct(path)?;
+    file.write_all_at(pages, 0)?;
+    Ok(file.sync_data()?)
 }
 
 impl Keeper for ByPages {
     fn save(&mut self, _version: u64, state: &[f32]) -> Result<()> {
         let memory = bytes(state);
-        let mut slot = self.free.recv().context("the thread that writes has failed")?;
+        let mut slot = self.spare.pop().map_or_else(|| self.next_slot(), Ok)?;
         let mut at = 0;
         for range in self.tracker.changed("state", memory).ranges {
             slot[at..at + range.len()].copy_from_slice(&memory[range.clone()]);
             at += range.len();
         }
         self.written_bytes += at as u64;
-        Ok(self.filled.as_ref().context("it is closed")?.send((slot, at))?)
+        self.filled.send((slot, at)).context("the thread that writes has ended")
     }
 
     fn flush(&mut self) -> Result<()> {
-        self.filled = None;
-        let thread = self.thread.take().context("it is flushed once")?;
-        thread.join().map_err(|_| anyhow::anyhow!("the thread that writes has panicked"))?
+        while self.spare.len() < IN_FLIGHT as usize {
+            self.spare.push(self.next_slot()?);
+        }
+        Ok(())
     }
 
     fn written_bytes(&self) -> u64 {

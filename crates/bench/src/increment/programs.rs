@@ -160,6 +160,7 @@ fn measure_one(options: &Options, program: &mut dyn Program, make: Make) -> Resu
     for _ in 0..WARM_UP {
         step(&mut *keeper, &mut Calls::default())?;
     }
+    keeper.flush()?;
     let (mut saves, written_before) = (Calls::default(), keeper.written_bytes());
     let start = Instant::now();
     for _ in 0..options.steps {

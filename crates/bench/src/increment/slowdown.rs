@@ -1,6 +1,9 @@
 //! How much longer a program takes that computes for a while, writes to some of its pages, and saves.
 
-use std::{hint::black_box, time::Instant};
+use std::{
+    hint::black_box,
+    time::{Duration, Instant},
+};
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -33,13 +36,16 @@ pub(super) fn measure(options: &Options, progress: &mut dyn FnMut(&str)) -> Resu
     let mut rows = Vec::new();
     let mut slowdowns = Vec::new();
     for percent in PERCENTS {
-        let (mut without, mut with, mut saves) = (Calls::default(), Calls::default(), Calls::default());
+        let (mut without, mut with) = (Calls::default(), Calls::default());
+        let mut save_ms = 0.0;
         for round in 0..options.rounds.max(1) {
             progress(&format!("slowdown with {percent}% of the pages written, round {}", round + 1));
-            run(&workload, &mut state, percent, &mut Nothing, &mut without, &mut Calls::default())?;
+            without.add(run(&workload, &mut state, percent, &mut Nothing)?.0);
             let scratch = tempfile::tempdir_in(&options.directory)?;
             let mut store = InStore::new(scratch.path(), options, true)?;
-            run(&workload, &mut state, percent, &mut store, &mut with, &mut saves)?;
+            let (wall, saves) = run(&workload, &mut state, percent, &mut store)?;
+            with.add(wall);
+            save_ms = saves.mean() * 1e3;
         }
         let slowdown = with.quantile(0.5) / without.quantile(0.5);
         slowdowns.push(slowdown);
@@ -49,38 +55,26 @@ pub(super) fn measure(options: &Options, progress: &mut dyn FnMut(&str)) -> Resu
             "without_seconds": without.quantile(0.5),
             "wall_seconds": with.quantile(0.5),
             "slowdown": slowdown,
-            "save_ms_mean": saves.mean() * 1e3,
+            "save_ms_mean": save_ms,
         }));
     }
     Ok(Slowdowns { rows, one_percent: slowdowns[0] })
 }
 
-/// All steps of the program; those that count as one call.
-fn run(
-    workload: &Workload,
-    state: &mut [f32],
-    percent: f64,
-    keeper: &mut dyn Keeper,
-    walls: &mut Calls,
-    saves: &mut Calls,
-) -> Result<()> {
+/// All steps of the program: what those took that count, and their saves.
+fn run(workload: &Workload, state: &mut [f32], percent: f64, keeper: &mut dyn Keeper) -> Result<(Duration, Calls)> {
     let now = vec![1.0; workload.len];
     let mut next = vec![0.0; workload.len];
-    let mut start = Instant::now();
+    let (mut start, mut saves) = (Instant::now(), Calls::default());
     for step in 0..WARM_UP + workload.count {
         if step == WARM_UP {
-            start = Instant::now();
-        } else if step > 0 {
-            advance(&now, black_box(&mut next), workload.depth);
+            keeper.flush()?;
+            (start, saves) = (Instant::now(), Calls::default());
         }
+        advance(&now, black_box(&mut next), workload.depth);
         write_pages(state, percent, step);
-        let save = Instant::now();
-        keeper.save(step as u64, state)?;
-        if step >= WARM_UP {
-            saves.add(save.elapsed());
-        }
+        saves.time(|| keeper.save(step as u64, state))?;
     }
     keeper.flush()?;
-    walls.add(start.elapsed());
-    Ok(())
+    Ok((start.elapsed(), saves))
 }

@@ -19,7 +19,8 @@ pub(crate) struct VerifyArgs {
     /// Only this session.
     session: Option<String>,
     /// Only this version of it, and all packs that it needs.
-    version: Option<u64>,
+    #[arg(value_name = "VERSION")]
+    which: Option<u64>,
     /// Print JSON instead of lines.
     #[arg(long)]
     json: bool,
@@ -46,7 +47,7 @@ pub(crate) fn verify(args: &VerifyArgs) -> Result<()> {
     let catalog = open_one(&args.directory)?;
     let progress = ByteProgress::new("verifying");
     let watch = |done, total| progress.add(done, total);
-    let verified = outcrop::catalog::verify(&catalog, args.session.as_deref(), args.version, &watch)?;
+    let verified = outcrop::catalog::verify(&catalog, args.session.as_deref(), args.which, &watch)?;
     drop(progress);
     if args.json {
         print_json(&verified_json(&verified))?;

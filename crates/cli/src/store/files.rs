@@ -19,8 +19,8 @@ pub(crate) struct RestoreArgs {
     #[command(flatten)]
     session: SessionArgs,
     /// The version, or `latest`.
-    #[arg(default_value = "latest")]
-    version: Which,
+    #[arg(value_name = "VERSION", default_value = "latest")]
+    which: Which,
     /// The directory for the files: one for each region, in a directory for each rank.
     #[arg(long, value_name = "OUT")]
     to: PathBuf,
@@ -54,7 +54,7 @@ struct Output {
 
 pub(crate) fn run(args: &RestoreArgs, is_export: bool) -> Result<()> {
     let catalog = open_one(&args.session.directory)?;
-    let version = catalog.version(&args.session.session, args.version.0)?;
+    let version = catalog.version(&args.session.session, args.which.0)?;
     let outputs = outputs(args, &version, is_export)?;
     let progress = ByteProgress::new("writing");
     let total = outputs.iter().map(|output| output.bytes).sum();

@@ -27,7 +27,8 @@ pub(crate) struct ShowArgs {
     #[command(flatten)]
     session: SessionArgs,
     /// The version, or `latest` for the newest that is complete; all versions in short if none is named.
-    version: Option<Which>,
+    #[arg(value_name = "VERSION")]
+    which: Option<Which>,
     /// Print JSON instead of tables.
     #[arg(long)]
     json: bool,
@@ -52,9 +53,11 @@ struct Row {
 }
 
 impl Row {
-    /// What one of the directories has.
+    /// What one of the directories has, all of it if one has.
     fn any(&self) -> Option<&Version> {
-        self.in_each.iter().flatten().next()
+        let mut known = self.in_each.iter().flatten();
+        let first = known.clone().next();
+        known.find(|version| version.is_complete()).or(first)
     }
 }
 
@@ -142,7 +145,7 @@ fn version_json(version: &Version) -> Value {
 pub(crate) fn show(args: &ShowArgs) -> Result<()> {
     let catalog = open_one(&args.session.directory)?;
     let session = &args.session.session;
-    let Some(which) = args.version else { return show_all(&catalog.versions(session)?, args.json) };
+    let Some(which) = args.which else { return show_all(&catalog.versions(session)?, args.json) };
     let mut versions = catalog.versions(session)?;
     versions.retain(|version| which.0 == Some(version.version));
     if versions.is_empty() {

@@ -24,9 +24,15 @@ pub struct DiskFiles {
 }
 
 impl DiskFiles {
-    /// The files below `root`, which is made if it is missing.
+    /// The files below `root`, which is made if it is missing, and then survives a crash.
     pub fn create(root: &Path) -> io::Result<Self> {
+        let missing = root.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists());
+        let missing: Vec<_> = missing.map(Path::to_owned).collect();
         fs::create_dir_all(root)?;
+        for made in missing.iter().rev() {
+            let parent = made.parent().filter(|parent| !parent.as_os_str().is_empty());
+            fs::File::open(parent.unwrap_or(Path::new(".")))?.sync_all()?;
+        }
         Self::open(root)
     }
 

@@ -14,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use ledger::News;
 pub(crate) use ledger::{Draft, LayerLedger, Ledger, failure, now_unix_ns, rank_dir};
 use outcrop_engine::{Arrival, Handle};
 use outcrop_format::ManifestPack;
@@ -33,6 +34,8 @@ pub(crate) enum Note {
     Pack(Arc<SessionCore>, u64, ManifestPack),
     /// A version is packed.
     Draft(Box<Draft>),
+    /// A version could not be saved or packed.
+    Failed(Arc<SessionCore>, u64, String),
     /// Packs have become others: the numbers of the old ones, and the new ones, newest first.
     Merged(Arc<SessionCore>, Vec<u64>, Vec<ManifestPack>),
     /// A pack has reached a layer, or could not.
@@ -101,6 +104,12 @@ impl Committer {
                     let _ = self.packer.send(Job::Merge(session));
                 }
             }
+            Note::Failed(session, version, reason) => {
+                let layers = 0..session.layers.len();
+                self.with(&session.name, |ledger, shared| {
+                    layers.for_each(|layer| ledger.fail(shared, layer, version, &reason));
+                });
+            }
             Note::Merged(session, old, new) => {
                 self.with(&session.name, |ledger, shared| ledger.merged(shared, old, new));
             }
@@ -168,9 +177,9 @@ impl Committer {
 
     fn hear(&mut self, messages: Vec<(u32, Vec<u8>)>) {
         for (rank, message) in messages {
-            let Some((layer, version, name)) = ledger::parse(&message) else { continue };
-            if self.ledgers.contains_key(&name) {
-                self.with(&name, |ledger, shared| ledger.heard(shared, rank, layer, version));
+            let Some(news) = News::decode(&message) else { continue };
+            if self.ledgers.contains_key(&news.session) {
+                self.with(&news.session, |ledger, shared| ledger.heard(shared, rank, &news));
             } else {
                 self.early.push((rank, message));
             }

@@ -30,7 +30,7 @@ use super::{
     merge,
     state::SessionCore,
 };
-use crate::{Error, Result};
+use crate::Result;
 
 /// Bytes per second of a medium that nothing is known of.
 const MEDIUM_RATE: f64 = 1e9;
@@ -159,7 +159,10 @@ impl Packer {
                     let (session, version) = (Arc::clone(&job.session), job.version);
                     let alarm = Alarm(&session);
                     if let Err(error) = self.version(*job) {
-                        fail(&session, version, &error);
+                        // It reaches nothing, and nothing can be built upon it.
+                        session.content().is_broken = true;
+                        let failed = Note::Failed(Arc::clone(&session), version, error.to_string());
+                        let _ = self.notes.send(failed);
                     }
                     drop(alarm);
                 }
@@ -181,7 +184,16 @@ impl Packer {
         let mut shares = Shares::new(&shared, &session, regions.len(), bytes)?;
         // Where only bytes are proof, what the save has found to be changed is.
         let is_compared = !is_full && !shared.settings.is_certain;
-        let known = is_compared.then(|| session.content().regions.clone());
+        let known = is_compared.then(|| {
+            // A region of another shape is saved anew: merging would drop the blocks that it had in the old one.
+            let is_same = |name: &String, known: &mut RegionContent| {
+                let manifest = regions.iter().map(|region| &region.manifest).find(|manifest| manifest.name == *name);
+                manifest.is_some_and(|it| it.blocks == known.blocks && it.hash_kind == known.kind)
+            };
+            let mut known = session.content().regions.clone();
+            known.retain(is_same);
+            known
+        });
         let task = Task { session: &session, version, regions: &regions, known: known.as_ref() };
         let mut links = Vec::new();
         match source {
@@ -355,14 +367,6 @@ pub(crate) fn hand_over(
     lent.shorten(file_bytes as usize);
     lent.seal();
     pack
-}
-
-/// A version that cannot be packed reaches nothing, and nothing can be built upon it.
-fn fail(session: &SessionCore, version: u64, error: &Error) {
-    session.content().is_broken = true;
-    for layer in 0..session.layers.len() {
-        session.failed(version, layer, &error.to_string());
-    }
 }
 
 /// Tells the program when the packer panics, which would otherwise wait for ever.

@@ -100,6 +100,9 @@ impl Session {
             // What the tracker has said once it does not say again.
             self.core.content().is_broken = true;
             self.core.abandon(version);
+            // The program knows; other ranks would wait for it.
+            let failed = Note::Failed(Arc::clone(&self.core), version, error.to_string());
+            let _ = self.store.committer.send(failed);
             return Err(error);
         }
         let now = self.store.shared.now();

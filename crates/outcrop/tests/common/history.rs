@@ -44,23 +44,23 @@ impl History {
 /// What has been promised, as marks in a log.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Promises {
-    /// By session and layer.
-    durable: BTreeMap<(String, usize), BTreeSet<u64>>,
+    /// Versions and their stamps, by session and layer.
+    durable: BTreeMap<(String, usize), BTreeSet<(u64, u64)>>,
     /// Above this version of this session nothing has a lower stamp than that any more.
     forgotten: Vec<(String, u64, u64)>,
 }
 
 /// That a version was reported durable on a layer.
-pub(crate) fn durable(session: &str, layer: usize, version: u64) -> String {
-    format!("durable {session} {layer} {version}")
+pub(crate) fn durable(session: &str, layer: usize, version: u64, stamp: u64) -> String {
+    format!("durable {session} {layer} {version} {stamp}")
 }
 
-/// That all versions above this one may be gone from now on.
-pub(crate) fn rewinding(session: &str, version: u64) -> String {
-    format!("rewinding {session} {version}")
+/// That all versions above this one which were saved before that stamp may be gone from now on.
+pub(crate) fn rewinding(session: &str, version: u64, stamp: u64) -> String {
+    format!("rewinding {session} {version} {stamp}")
 }
 
-/// That all versions above this one which were saved before that stamp are gone for good.
+/// That they are gone for good.
 pub(crate) fn forgotten(session: &str, version: u64, stamp: u64) -> String {
     format!("forgotten {session} {version} {stamp}")
 }
@@ -69,34 +69,40 @@ impl Promises {
     /// Those of the marks before a crash.
     pub(crate) fn of(marks: &[String]) -> Self {
         let mut promises = Self::default();
+        let mut void = Vec::new();
         let number = |word: &str| word.parse::<u64>().expect("a number");
         for mark in marks {
             match mark.split(' ').collect::<Vec<_>>()[..] {
-                ["durable", session, layer, version] => {
+                ["durable", session, layer, version, stamp] => {
                     let key = (session.to_owned(), number(layer) as usize);
-                    promises.durable.entry(key).or_default().insert(number(version));
+                    promises.durable.entry(key).or_default().insert((number(version), number(stamp)));
                 }
-                ["rewinding", session, version] => {
-                    let of_session = promises.durable.iter_mut().filter(|((name, _), _)| name == session);
-                    of_session.for_each(|(_, versions)| versions.retain(|kept| *kept <= number(version)));
-                }
+                ["rewinding", session, version, stamp] => void.push((session, number(version), number(stamp))),
                 ["forgotten", session, version, stamp] => {
                     promises.forgotten.push((session.to_owned(), number(version), number(stamp)));
                 }
                 _ => panic!("unknown mark {mark:?}"),
             }
         }
+        // One rank may rewind before another one has said that a version was durable.
+        for ((name, _), versions) in &mut promises.durable {
+            let is_void = |version, stamp| {
+                void.iter().any(|(session, above, below)| name == session && version > *above && stamp < *below)
+            };
+            versions.retain(|(version, stamp)| !is_void(*version, *stamp));
+        }
         promises
     }
 
     fn on_layer(&self, session: &str, layer: usize) -> BTreeSet<u64> {
-        self.durable.get(&(session.to_owned(), layer)).cloned().unwrap_or_default()
+        let durable = self.durable.get(&(session.to_owned(), layer));
+        durable.into_iter().flatten().map(|(version, _)| *version).collect()
     }
 
     /// The version that must be found, or a newer one: the newest that was durable anywhere.
     fn newest(&self, session: &str) -> Option<u64> {
         let of_session = self.durable.iter().filter(|((name, _), _)| name == session);
-        of_session.filter_map(|(_, versions)| versions.last()).max().copied()
+        of_session.filter_map(|(_, versions)| versions.last()).map(|(version, _)| *version).max()
     }
 
     fn check_remembered(&self, session: &str, version: u64, stamp: u64) -> Result<(), String> {

@@ -4,7 +4,6 @@
 #![allow(dead_code)]
 
 pub(crate) mod history;
-pub(crate) mod processes;
 pub(crate) mod trees;
 
 use fastrand::Rng;

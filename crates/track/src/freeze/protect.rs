@@ -221,7 +221,7 @@ impl Shared {
             }
         }
         if state.places[page] != AWAITED {
-            self.unprotect(&pages);
+            self.unprotect(state, &pages);
         }
     }
 
@@ -238,20 +238,32 @@ impl Shared {
         }
     }
 
-    /// Whether these pages have been protected by us all the time. Who unprotects them holds the state.
-    fn is_still_frozen(&self, state: &State, pages: &Range<usize>) -> bool {
-        state.map.is_protected(pages).unwrap_or(false) && self.fault.register(pages).is_ok()
+    /// Visits the stretches of these pages that have been protected by us all the time: who unprotects them holds the state. What
+    /// is not protected is not touched, because it may be somebody else's by now.
+    fn still_frozen(&self, state: &State, pages: &Range<usize>, mut visit: impl FnMut(&Range<usize>)) {
+        let _ = state.map.protected(pages, |stretch| {
+            if self.fault.register(&stretch).is_ok() {
+                visit(&stretch);
+            }
+        });
     }
 
-    /// Lets everybody write to these pages, as far as they are ours: Linux would unprotect those of another descriptor as well.
-    fn unprotect(&self, pages: &Range<usize>) {
-        let is_done =
-            |pages: &Range<usize>| self.fault.register(pages).is_ok() && self.fault.protect(pages, false).is_ok();
-        if !is_done(pages) {
-            // Some of it is not there any more. Who waits finds out what is there now.
-            for start in pages.clone().step_by(page_bytes()) {
-                is_done(&(start..start + page_bytes()));
+    fn is_still_frozen(&self, state: &State, pages: &Range<usize>) -> bool {
+        let mut bytes = 0;
+        self.still_frozen(state, pages, |stretch| bytes += stretch.len());
+        bytes == pages.len()
+    }
+
+    /// Lets everybody write to these pages.
+    fn unprotect(&self, state: &State, pages: &Range<usize>) {
+        let mut woken = 0;
+        self.still_frozen(state, pages, |stretch| {
+            if self.fault.protect(stretch, false).is_ok() {
+                woken += stretch.len();
             }
+        });
+        // Who waits for what is not there any more finds out what is there now.
+        if woken < pages.len() {
             self.fault.wake(pages);
         }
     }
@@ -312,7 +324,7 @@ impl Shared {
                     _ => {}
                 }
             }
-            self.unprotect(&gone);
+            self.unprotect(state, &gone);
         }
         self.serve_awaited(state);
     }
@@ -327,7 +339,7 @@ impl Shared {
             let Some(room) = state.take_room() else { break };
             self.copy(state, from, &pages, room);
             state.awaited -= 1;
-            self.unprotect(&pages);
+            self.unprotect(state, &pages);
         }
         state.waiting_since = (state.awaited > 0).then(Instant::now);
     }
@@ -337,7 +349,7 @@ impl Shared {
         state.is_given_up = true;
         state.waiting_since = None;
         for part in state.parts.iter().filter(|part| !part.pages.is_empty()) {
-            self.unprotect(&part.pages);
+            self.unprotect(state, &part.pages);
         }
     }
 }

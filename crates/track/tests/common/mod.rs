@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use outcrop_track::{Changes, TrackOptions, Tracker, Way};
+use outcrop_track::{Changes, TrackOptions, TrackStats, Tracker, Way};
 
 /// The page that tests reckon with.
 pub(crate) const PAGE: usize = 4096;
@@ -104,8 +104,8 @@ pub(crate) fn tracker(way: Way) -> Tracker {
 
 /// Whether a way works here. If not, the test is skipped, or fails if all must run.
 pub(crate) fn has(way: Way) -> bool {
-    let mut probe = tracker(way);
     let memory = Mapping::new(16 * PAGE);
+    let mut probe = tracker(way);
     probe.changed("probe", &memory);
     let is_there = probe.changed("probe", &memory).way == way;
     if !is_there {
@@ -172,34 +172,34 @@ impl Drop for Meanwhile {
     }
 }
 
-/// Memory whose pages have all been written to, and a tracker that watches it.
-pub(crate) fn watched(way: Way, bytes: usize) -> (Tracker, Mapping) {
+/// Memory whose pages have all been written to, and a tracker that watches it, to be dropped first.
+pub(crate) fn watched(way: Way, bytes: usize) -> (Mapping, Tracker) {
     let mut memory = Mapping::new(bytes);
     memory.fill(1);
     let mut tracker = tracker(way);
     let first = tracker.changed("memory", &memory);
     assert!(first.is_everything && first.way == Way::Everything);
-    (tracker, memory)
+    (memory, tracker)
 }
 
 pub(crate) fn everything(changes: &Changes, bytes: usize) -> bool {
     changes.is_everything && changes.ranges.iter().eq(std::iter::once(&(0..bytes)))
 }
 
-/// A program with memory worth watching that writes to a share of it, and reports what hashing would take.
-pub(crate) fn chosen(options: TrackOptions, calls: usize, step: usize) -> (Tracker, Vec<Way>) {
+/// A program with memory worth watching that writes to one byte in so many, and says that hashing takes so long.
+pub(crate) fn chosen(options: TrackOptions, step: usize, hash_ns_per_byte: f64) -> (Vec<Way>, TrackStats) {
     let mut memory = Mapping::new(16 << 20);
     memory.fill(1);
     let mut tracker = Tracker::new(options);
     let mut ways = Vec::new();
-    for call in 0..calls {
+    for call in 0..10 {
         let changes = tracker.changed("memory", &memory);
         let bytes: usize = changes.ranges.iter().map(ExactSizeIterator::len).sum();
-        tracker.hashed("memory", bytes, Duration::from_nanos(bytes as u64 / 10));
+        tracker.hashed("memory", bytes, Duration::from_nanos((bytes as f64 * hash_ns_per_byte) as u64));
         ways.push(changes.way);
-        (0..memory.len()).step_by(step).for_each(|at| memory[at] = call as u8);
+        memory.iter_mut().step_by(step).for_each(|byte| *byte = call);
     }
-    (tracker, ways)
+    (ways, tracker.stats("memory").unwrap())
 }
 
 /// Makes the system call userfaultfd fail from now on, as an old kernel or a container does. False if that is not possible.

@@ -159,7 +159,7 @@ impl Ledger {
             }
             Some(reason) => {
                 moving.failed_on.insert(layer);
-                self.pack_failed(number, layer, &reason);
+                self.pack_failed(shared, number, layer, &reason);
             }
         }
         self.rewrite_merged(shared, layer);
@@ -167,14 +167,16 @@ impl Ledger {
     }
 
     /// Versions that need a pack which could not be written will not come to that layer.
-    fn pack_failed(&mut self, number: u64, layer: usize, reason: &str) {
+    fn pack_failed(&mut self, shared: &Shared, number: u64, layer: usize, reason: &str) {
         let rank = self.session.rank;
+        let mut failed = Vec::new();
         for draft in &mut self.drafts {
             if !draft.is_settled[layer] && draft.manifest.packs.iter().any(|pack| is_own(pack, rank, number)) {
                 draft.is_settled[layer] = true;
-                self.session.failed(draft.manifest.version, layer, reason);
+                failed.push(draft.manifest.version);
             }
         }
+        failed.into_iter().for_each(|version| self.fail(shared, layer, version, reason));
         self.session.content().is_broken = true;
         self.drafts.retain(|draft| draft.is_settled.contains(&false));
     }
@@ -194,7 +196,7 @@ impl Ledger {
                 // What is not on its way will not come.
                 Some(number) if self.packs.get(&number).is_none_or(|moving| moving.failed_on.contains(&layer)) => {
                     let version = self.drafts[index].manifest.version;
-                    self.session.failed(version, layer, "a pack that it needs could not be written there");
+                    self.fail(shared, layer, version, "a pack that it needs could not be written there");
                     self.session.content().is_broken = true;
                 }
                 Some(_) => break,
@@ -216,22 +218,42 @@ impl Ledger {
             .map_err(|source| failure(files, "make packs durable", source))
             .and_then(|()| write_manifest(files, &dir, &manifest));
         if let Err(error) = written {
-            self.session.failed(version, layer, &error.to_string());
-            return;
+            return self.fail(shared, layer, version, &error.to_string());
         }
         self.layers[layer].manifests.insert(version, manifest);
-        if self.session.ranks > 1
-            && let Err(error) = shared.ranks.announce(&message(layer, version, &self.session.name))
-        {
-            self.session.failed(version, layer, &error.to_string());
-            return;
+        let said = News { layer, version, failure: None, session: self.session.name.clone() };
+        match self.announce(shared, &said) {
+            Ok(()) => self.heard(shared, self.session.rank, &said),
+            Err(error) => self.session.failed(version, layer, &error.to_string()),
         }
-        self.heard(shared, self.session.rank, layer, version);
     }
 
-    /// A rank has a version on a layer.
-    pub(crate) fn heard(&mut self, shared: &Shared, rank: u32, layer: usize, version: u64) {
+    /// A version will not come to a layer: this program is told, and so are the other ranks, who would wait for it.
+    pub(crate) fn fail(&self, shared: &Shared, layer: usize, version: u64, reason: &str) {
+        self.session.failed(version, layer, reason);
+        let failure = Some(reason.to_owned());
+        if let Err(error) = self.announce(shared, &News { layer, version, failure, session: self.session.name.clone() })
+        {
+            tracing::warn!(session = self.session.name, version, %error, "other ranks do not hear of a failure");
+        }
+    }
+
+    fn announce(&self, shared: &Shared, news: &News) -> Result<()> {
+        if self.session.ranks > 1 { shared.ranks.announce(&news.encode()) } else { Ok(()) }
+    }
+
+    /// A rank has a version on a layer, or never will.
+    pub(crate) fn heard(&mut self, shared: &Shared, rank: u32, news: &News) {
+        let (layer, version) = (news.layer, news.version);
         let Some(ledger) = self.layers.get_mut(layer).filter(|_| !self.is_alone) else { return };
+        if let Some(reason) = &news.failure {
+            ledger.holders.remove(&version);
+            self.session.failed(version, layer, &format!("rank {rank}: {reason}"));
+            if let Err(error) = self.drop_versions(shared, layer, &[version]) {
+                tracing::warn!(session = self.session.name, version, %error, "a version that not all ranks have stays");
+            }
+            return;
+        }
         let holders = ledger.holders.entry(version).or_default();
         holders.insert(rank);
         if holders.len() < self.session.ranks as usize {
@@ -476,15 +498,32 @@ pub(crate) fn now_unix_ns() -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What a rank tells the others when it has a version on a layer.
-fn message(layer: usize, version: u64, session: &str) -> Vec<u8> {
-    [&(layer as u64).to_le_bytes()[..], &version.to_le_bytes(), session.as_bytes()].concat()
+/// What a rank tells the others of one of its versions.
+pub(crate) struct News {
+    pub(crate) session: String,
+    layer: usize,
+    version: u64,
+    /// Why it will never be there; without, it is.
+    failure: Option<String>,
 }
 
-/// The layer, version and session of such a message.
-pub(crate) fn parse(message: &[u8]) -> Option<(usize, u64, String)> {
-    let (layer, rest) = message.split_first_chunk::<8>()?;
-    let (version, session) = rest.split_first_chunk::<8>()?;
-    let layer = usize::try_from(u64::from_le_bytes(*layer)).ok()?;
-    Some((layer, u64::from_le_bytes(*version), String::from_utf8(session.to_vec()).ok()?))
+impl News {
+    fn encode(&self) -> Vec<u8> {
+        let numbers = [(self.layer as u64).to_le_bytes(), self.version.to_le_bytes()].concat();
+        let failure = self.failure.as_ref().map_or_else(String::new, |reason| format!("\0{reason}"));
+        [&numbers, self.session.as_bytes(), failure.as_bytes()].concat()
+    }
+
+    pub(crate) fn decode(message: &[u8]) -> Option<Self> {
+        let (layer, rest) = message.split_first_chunk::<8>()?;
+        let (version, text) = rest.split_first_chunk::<8>()?;
+        let text = std::str::from_utf8(text).ok()?;
+        let (session, failure) = text.split_once('\0').map_or((text, None), |(name, reason)| (name, Some(reason)));
+        Some(Self {
+            session: session.to_owned(),
+            layer: usize::try_from(u64::from_le_bytes(*layer)).ok()?,
+            version: u64::from_le_bytes(*version),
+            failure: failure.map(str::to_owned),
+        })
+    }
 }
