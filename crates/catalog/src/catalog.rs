@@ -99,9 +99,19 @@ impl Catalog {
         Ok(usage)
     }
 
-    /// Opens the part of a version that one rank has saved.
+    /// Opens the part of a version that one rank has saved, as it is now: a running program may have merged packs since the
+    /// manifest was read.
     pub fn reader(&self, manifest: &Arc<Manifest>) -> Result<Reader> {
-        Reader::open(&*self.files, Arc::clone(manifest))
+        let mut manifest = Arc::clone(manifest);
+        loop {
+            match Reader::open(&*self.files, Arc::clone(&manifest)) {
+                Err(error) if error.is_damage() => match Listed::again(&*self.files, &manifest) {
+                    Some(now) if now != manifest => manifest = now,
+                    _ => return Err(error),
+                },
+                result => return result,
+            }
+        }
     }
 
     pub(crate) fn listing(&self, session: &str) -> Result<Listing> {

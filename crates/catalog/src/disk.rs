@@ -11,6 +11,14 @@ impl PlainFiles {
     pub(crate) fn open(root: &Path) -> io::Result<Self> {
         DiskFiles::open(root).map(Self)
     }
+
+    fn check_plain(&self, name: &str) -> io::Result<()> {
+        let kind = fs::symlink_metadata(Path::new(&self.0.location()).join(name))?.file_type();
+        match kind.is_file() {
+            true => Ok(()),
+            false => Err(io::Error::new(io::ErrorKind::InvalidData, "it is not a plain file")),
+        }
+    }
 }
 
 impl Files for PlainFiles {
@@ -31,11 +39,8 @@ impl Files for PlainFiles {
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn File>> {
-        let kind = fs::symlink_metadata(Path::new(&self.0.location()).join(name))?.file_type();
-        match kind.is_file() {
-            true => self.0.open(name),
-            false => Err(io::Error::new(io::ErrorKind::InvalidData, "it is not a plain file")),
-        }
+        self.check_plain(name)?;
+        self.0.open(name)
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -55,6 +60,9 @@ impl Files for PlainFiles {
     }
 
     fn lock(&self, name: &str) -> io::Result<Option<FileLock>> {
-        self.0.lock(name)
+        match self.check_plain(name) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => self.0.lock(name),
+        }
     }
 }

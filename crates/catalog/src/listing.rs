@@ -4,7 +4,7 @@ use std::{io, sync::Arc};
 
 use outcrop_format::{
     LOCK_NAME, MANIFEST_BYTES_MAX, Manifest, PackId, parse_draft_name, parse_pack_name, parse_rank_name,
-    parse_version_name, rank_name,
+    parse_version_name, rank_name, version_name,
 };
 use outcrop_layers::files::{Files, read_whole};
 
@@ -29,6 +29,17 @@ pub(crate) struct Listed {
     pub(crate) name: String,
     /// What is in it, if that is the manifest that its name promises.
     pub(crate) manifest: std::result::Result<Arc<Manifest>, Arc<Error>>,
+}
+
+impl Listed {
+    /// The manifest as it is now, if it can be read and belongs to the same run: whoever writes to the session may have replaced or
+    /// removed it.
+    pub(crate) fn again(files: &dyn Files, manifest: &Manifest) -> Option<Arc<Manifest>> {
+        let Manifest { session, version, rank, .. } = manifest;
+        let name = format!("{session}/{}/{}", rank_name(*rank), version_name(*version));
+        let now = read_manifest(files, session, *rank, *version, name)?.manifest.ok()?;
+        (now.run == manifest.run).then_some(now)
+    }
 }
 
 impl Listing {

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use outcrop_format::{Manifest, PackId, Place, RunId};
+use outcrop_format::{Manifest, ManifestPack, PackId, Place, RunId};
 
 use crate::{
     Catalog, Error, Reader, Result,
@@ -60,6 +60,8 @@ pub enum FindingKind {
     Incomplete,
     /// What a crashed program has left behind, or a running one has not finished: of no use to anybody else.
     Garbage,
+    /// A running program has replaced or removed a manifest after it was read: its version was not verified.
+    Changing,
     /// Not from a store.
     Foreign,
 }
@@ -157,8 +159,8 @@ impl<'a> SessionCheck<'a> {
                 Err(error) => {
                     // Who only borrows its blocks has no need of its index.
                     let can_lend = self.open(id, false).is_ok();
-                    bad_packs.insert(id, (findings.len(), can_lend));
-                    findings.push(damage(file_name(&self.session, id), None, error.to_string(), Vec::new()));
+                    let finding = damage(file_name(&self.session, id), None, error.to_string(), Vec::new());
+                    bad_packs.insert(id, (finding, can_lend));
                     progress(*bytes);
                 }
             }
@@ -177,23 +179,30 @@ impl<'a> SessionCheck<'a> {
                     continue;
                 }
             };
-            let mut is_harmed = false;
-            for named in &manifest.packs {
-                match bad_packs.get(&named.id) {
-                    Some(&(finding, can_lend)) if !(named.is_borrowed && can_lend) => {
-                        findings[finding].harms.push(whole(manifest));
-                        is_harmed = true;
-                    }
-                    _ => {}
+            match Reader::open_with(self.catalog.files(), Arc::clone(manifest), &mut open) {
+                Ok(reader) => bad_blocks.add_harms(&reader),
+                Err(_) if Listed::again(self.catalog.files(), manifest).as_ref() != Some(manifest) => {
+                    let problem = "a running program has replaced or removed it since it was read";
+                    findings.push(plain(FindingKind::Changing, listed.name.clone(), problem));
                 }
-            }
-            if !is_harmed {
-                match Reader::open_with(self.catalog.files(), Arc::clone(manifest), &mut open) {
-                    Ok(reader) => bad_blocks.add_harms(&reader),
-                    Err(error) => findings.push(unreadable(listed, manifest, &error)),
+                Err(error) => {
+                    let is_bad = |named: &&ManifestPack| {
+                        bad_packs.get(&named.id).is_some_and(|(_, can_lend)| !(named.is_borrowed && *can_lend))
+                    };
+                    let bad: Vec<_> = manifest.packs.iter().filter(is_bad).map(|named| named.id).collect();
+                    if bad.is_empty() {
+                        findings.push(unreadable(listed, manifest, &error));
+                    }
+                    for id in bad {
+                        bad_packs.entry(id).and_modify(|(finding, _)| finding.harms.push(whole(manifest)));
+                    }
                 }
             }
         }
+        // A pack that harms nobody and is gone was removed with the manifests that named it.
+        let is_there = |id: &PackId| self.catalog.files().open(&file_name(&self.session, *id)).is_ok();
+        let bad_packs = bad_packs.into_iter().filter(|(id, (finding, _))| !finding.harms.is_empty() || is_there(id));
+        findings.extend(bad_packs.map(|(_, (finding, _))| finding));
         findings.append(&mut bad_blocks.into_findings());
         findings.append(&mut self.other_findings());
         findings.sort_by_cached_key(|finding| (finding.file.clone(), finding.bytes.as_ref().map(|bytes| bytes.start)));
@@ -274,13 +283,6 @@ impl<'a> SessionCheck<'a> {
         if self.version.is_some() {
             return Vec::new();
         }
-        let plain = |kind, file, problem: &str| Finding {
-            kind,
-            file,
-            bytes: None,
-            problem: problem.to_owned(),
-            harms: Vec::new(),
-        };
         let mut findings = Vec::new();
         for id in self.listing.packs.iter().filter(|id| !self.needed.contains_key(id)) {
             let file = file_name(&self.session, *id);
@@ -306,6 +308,10 @@ impl<'a> SessionCheck<'a> {
 
 fn damage(file: String, bytes: Option<Range<u64>>, problem: String, harms: Vec<Harm>) -> Finding {
     Finding { kind: FindingKind::Damage, file, bytes, problem, harms }
+}
+
+fn plain(kind: FindingKind, file: String, problem: &str) -> Finding {
+    Finding { kind, file, bytes: None, problem: problem.to_owned(), harms: Vec::new() }
 }
 
 /// That nothing is left of what a rank has saved in a version.

@@ -28,7 +28,7 @@ fn small_store() -> (MemoryFiles, Saved) {
             let coded = pattern(version, 300);
             let regions = [
                 Region::new("field", 256, field),
-                Region::new("coded", 256, coded).coded(Coding::new(CodingKind::Zstd, 4)).without(10..12),
+                Region::new("coded", 256, coded).coded(Coding::new(CodingKind::Lz4, 4)).without(10..12),
             ];
             writer.save(rank, version, &regions);
             saved.extend(regions.map(|region| (version, rank, region.name, region.bytes)));
@@ -135,11 +135,8 @@ fn every_changed_byte_is_found_and_so_is_what_it_harms() {
 fn every_truncation_and_every_longer_file_is_found() {
     let (files, saved) = small_store();
     for (name, bytes) in &files.0 {
-        // Every length of a manifest, and of a pack those at which something ends, and some others.
-        let step = if name.contains("/pack-") { 61 } else { 1 };
-        let lengths =
-            (0..bytes.len()).step_by(step).chain([4095, 4096, bytes.len() - 1, bytes.len() + 1, 3 * bytes.len()]);
-        for length in lengths.filter(|&length| length != bytes.len()) {
+        let lengths = (0..bytes.len()).chain([bytes.len() + 1, 3 * bytes.len()]);
+        for length in lengths {
             let mut files = files.clone();
             let mut changed = bytes.to_vec();
             changed.resize(length, 0);

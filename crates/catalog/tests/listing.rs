@@ -3,12 +3,20 @@
 #![allow(unreachable_pub)]
 mod fixture;
 
-use std::{fs, os::unix::fs::symlink, path::Path, sync::Arc};
+use std::{
+    fs, io,
+    os::unix::fs::symlink,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
-use fixture::{Region, Writer, pattern};
-use outcrop_catalog::{Catalog, FindingKind, Removal, Version, verify};
+use fixture::{MemoryFiles, Region, Writer, pattern};
+use outcrop_catalog::{Catalog, FindingKind, Removal, Version, lock_session, verify};
 use outcrop_format::{Manifest, RunId, pack_name, version_name};
-use outcrop_layers::files::DiskFiles;
+use outcrop_layers::files::{DiskFiles, File, FileLock, Files};
 
 fn field(seed: u64) -> [Region; 1] {
     [Region::new("field", 256, pattern(seed, 2000))]
@@ -162,6 +170,19 @@ fn pipes_links_and_directories_in_place_of_files_are_damage_and_nobody_waits_for
 }
 
 #[test]
+fn a_pipe_in_place_of_a_lock_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut writer = Writer::new(directory.path(), "heat", 1);
+    writer.save(0, 1, &field(1));
+    let path = writer.rank_dir(0).join("lock");
+    fs::remove_file(&path).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    assert!(lock_session(&open(directory.path()), "heat").is_err());
+    fs::remove_file(&path).unwrap();
+    assert_eq!(lock_session(&open(directory.path()), "heat").unwrap().len(), 1, "a lock that is missing is made");
+}
+
+#[test]
 fn files_that_promise_too_much_are_refused_without_memory_for_it() {
     let directory = tempfile::tempdir().unwrap();
     let mut writer = Writer::new(directory.path(), "heat", 1);
@@ -199,4 +220,90 @@ fn names_that_lead_elsewhere_are_no_sessions() {
         assert!(catalog.versions(session).is_err(), "{session}");
         assert!(verify(&catalog, Some(session), None, &|_, _| {}).is_err(), "{session}");
     }
+}
+
+/// Files that a running program merges and removes while they are looked at: when the first pack is opened, everything is as it
+/// will be afterwards.
+struct Merging {
+    before: MemoryFiles,
+    after: MemoryFiles,
+    is_after: AtomicBool,
+}
+
+impl Merging {
+    fn now(&self) -> &MemoryFiles {
+        if self.is_after.load(Ordering::Relaxed) { &self.after } else { &self.before }
+    }
+}
+
+impl Files for Merging {
+    fn location(&self) -> String {
+        self.before.location()
+    }
+
+    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        self.now().list(dir)
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn File>> {
+        if name.contains("/pack-") {
+            self.is_after.store(true, Ordering::Relaxed);
+        }
+        self.now().open(name)
+    }
+
+    fn make_dir(&self, dir: &str) -> io::Result<()> {
+        self.now().make_dir(dir)
+    }
+
+    fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn File>> {
+        self.now().create(name, bytes)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.now().rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.now().remove(name)
+    }
+
+    fn remove_dir(&self, dir: &str) -> io::Result<()> {
+        self.now().remove_dir(dir)
+    }
+
+    fn sync_dir(&self, dir: &str) -> io::Result<()> {
+        self.now().sync_dir(dir)
+    }
+
+    fn lock(&self, name: &str) -> io::Result<Option<FileLock>> {
+        self.now().lock(name)
+    }
+}
+
+#[test]
+fn what_a_running_program_merges_and_removes_meanwhile_is_not_damage() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut writer = Writer::new(directory.path(), "heat", 1);
+    writer.save(0, 1, &field(1));
+    writer.save(0, 2, &field(2));
+    let before = MemoryFiles::load(directory.path());
+    writer.start_anew();
+    writer.save(0, 2, &field(2));
+    let mut after = MemoryFiles::load(directory.path());
+    let gone = [pack_name(1), pack_name(2), version_name(1)];
+    after.0.retain(|name, _| !gone.iter().any(|gone| name.ends_with(gone)));
+    let merging = || Merging { before: before.clone(), after: after.clone(), is_after: AtomicBool::new(false) };
+
+    let catalog = Catalog::new(Arc::new(merging()));
+    let version = catalog.version("heat", Some(2)).unwrap();
+    let reader = catalog.reader(&version.manifests[&0]).unwrap();
+    assert!(reader.read_region("field").unwrap() == field(2)[0].bytes, "by the manifest that is there now");
+
+    let catalog = Catalog::new(Arc::new(merging()));
+    let findings = verify(&catalog, None, None, &|_, _| {}).unwrap().findings;
+    let seen: Vec<_> =
+        findings.iter().map(|finding| (finding.kind, finding.file.rsplit('/').next().unwrap())).collect();
+    let changing = |version| (FindingKind::Changing, version_name(version));
+    assert_eq!(seen, [changing(1), changing(2)].each_ref().map(|(kind, name)| (*kind, name.as_str())), "{findings:?}");
 }

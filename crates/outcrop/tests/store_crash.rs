@@ -308,17 +308,17 @@ impl Recorded {
     fn open(&self, image: &Image<'_>, marks: &[String], crashed: Option<&Counts>) -> Result<(), String> {
         let recording = Recording::from_tree(image.tree().clone());
         // What was promised before holds in the next crash too.
-        marks.iter().for_each(|mark| recording.mark(mark));
+        let promises_with = |later: &[String]| Promises::of(&[marks, later].concat());
         let files: Arc<dyn Files> = Arc::new(recording.clone());
-        let promises = Promises::of(marks);
-        self.together(&|program| program.go_on(&promises), &recording, &files)?;
-        self.together(&|program| program.find_again(&Promises::of(&recording.log().marks())), &recording, &files)?;
+        self.together(&|program| program.go_on(&promises_with(&[])), &recording, &files)?;
+        let promises = promises_with(recording.log().marks());
+        self.together(&|program| program.find_again(&promises), &recording, &files)?;
         if let Some(counts) = crashed {
             let options = Options { subset_operations_max: 3, samples: 3, seed: self.scenario.seed };
             let mut nth = 0;
             let report = check(&recording.log(), &options, |image, marks| {
                 nth += 1;
-                self.look(image.tree(), &Promises::of(marks), nth % 4 == 0)
+                self.look(image.tree(), &promises_with(marks), nth % 4 == 0)
             });
             counts.add(&report);
             counts.recoveries.fetch_add(1, Relaxed);

@@ -207,6 +207,9 @@ fn memory_that_is_not_frozen_is_not_kept() {
         assert!(begin.elapsed() < Duration::from_secs(20), "{} extra bytes", image.extra_bytes());
         std::thread::sleep(Duration::from_millis(1));
     }
+    let before = image.extra_bytes();
+    memory.fill(2);
+    assert!(image.extra_bytes() >= before + 60 * PAGE as u64, "{before}, then {}", image.extra_bytes());
     let mut into = vec![0; 64 * PAGE];
     image.read(0, 0, &mut into).unwrap();
     assert!(into.iter().all(|byte| *byte == 1));

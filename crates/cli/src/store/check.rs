@@ -67,6 +67,7 @@ fn kind(finding: &Finding) -> &'static str {
         FindingKind::Damage => "damaged",
         FindingKind::Incomplete => "incomplete",
         FindingKind::Garbage => "garbage",
+        FindingKind::Changing => "not verified",
         FindingKind::Foreign => "foreign",
     }
 }

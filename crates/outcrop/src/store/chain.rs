@@ -12,6 +12,11 @@ pub(crate) struct Content {
     pub(crate) regions: BTreeMap<String, RegionContent>,
     /// The chain cannot be built upon: a layer lacks a part of it. The next version is saved in full.
     pub(crate) is_broken: bool,
+    /// How often packs of this rank were lost.
+    pub(crate) losses: u64,
+    /// How often packs of each rank had been lost when the chain began, if that is known: where ranks share blocks, a chain holds
+    /// only as long as nobody loses more.
+    pub(crate) losses_before: Vec<u64>,
     /// The number of the next pack of this rank.
     pub(crate) next_number: u64,
     /// Packs from this number on belong to a version that is not drafted yet.
@@ -44,11 +49,23 @@ impl Content {
         self.chain.chunk_by(|newer, older| newer.generation == older.generation).count()
     }
 
-    /// Forgets everything: the next version is saved in full.
+    /// Forgets everything: the next version is saved in full, or builds upon what is put in its place.
     pub(crate) fn reset(&mut self) {
+        self.begin(self.losses);
+        self.losses_before.clear();
+    }
+
+    /// A new chain begins, with packs that were made when so many had been lost; if more are since, they may be among them.
+    pub(crate) fn begin(&mut self, losses: u64) {
         self.chain.clear();
         self.regions.clear();
-        self.is_broken = false;
+        self.is_broken = self.losses != losses;
+    }
+
+    /// A pack of this rank did not get to where it was to be.
+    pub(crate) fn lose(&mut self) {
+        self.is_broken = true;
+        self.losses += 1;
     }
 
     /// The next pack of `rank`.
@@ -63,10 +80,15 @@ impl Content {
         self.chain.iter().filter(|_| !self.is_broken)
     }
 
+    /// All packs that the next version will build upon, and in which their blocks lie.
+    pub(crate) fn needed(&self) -> Vec<ManifestPack> {
+        if self.is_broken { Vec::new() } else { self.packs() }
+    }
+
     /// What a manifest lists: the chain, then what is borrowed.
     pub(crate) fn packs(&self) -> Vec<ManifestPack> {
-        let mut packs: Vec<_> = self.links().map(|link| link.pack).collect();
-        for borrowed in self.links().flat_map(|link| &link.borrows) {
+        let mut packs: Vec<_> = self.chain.iter().map(|link| link.pack).collect();
+        for borrowed in self.chain.iter().flat_map(|link| &link.borrows) {
             if !packs.iter().any(|pack| pack.id == borrowed.id) {
                 packs.push(ManifestPack { is_borrowed: true, ..*borrowed });
             }

@@ -181,7 +181,8 @@ impl Packer {
     fn version(&mut self, job: VersionJob) -> Result<()> {
         let VersionJob { session, version, saved_at_unix_ns, regions, is_full, bytes, source } = job;
         let shared = Arc::clone(&self.shared);
-        let mut shares = Shares::new(&shared, &session, regions.len(), bytes)?;
+        let losses = session.content().losses;
+        let mut shares = Shares::new(&shared, &session, regions.len(), (bytes, is_full))?;
         // Where only bytes are proof, what the save has found to be changed is.
         let is_compared = !is_full && !shared.settings.is_certain;
         let known = is_compared.then(|| {
@@ -223,7 +224,7 @@ impl Packer {
                 links.extend(self.pack(&task, batch, &mut shares)?);
             }
         }
-        self.draft(&session, version, saved_at_unix_ns, regions, is_full, links, &shares);
+        self.draft(&session, version, saved_at_unix_ns, regions, (is_full, losses), links, &shares);
         Ok(())
     }
 
@@ -315,14 +316,14 @@ impl Packer {
         version: u64,
         saved_at_unix_ns: u64,
         regions: Vec<RegionJob>,
-        is_full: bool,
+        (is_full, losses): (bool, u64),
         links: Vec<Link>,
         shares: &Shares<'_>,
     ) {
         let stored_bytes = links.iter().map(|link| link.pack.file_bytes).sum();
         let mut content = session.content();
         if is_full {
-            content.reset();
+            content.begin(losses);
         }
         // The last pack of a version is the newest.
         content.chain.splice(0..0, links.into_iter().rev());
@@ -335,13 +336,14 @@ impl Packer {
             }
             shares.for_each_hash(index, |block, hash| known.hashes[block as usize] = hash);
         }
-        content.drafted_below = content.next_number;
+        let (first_number, next_number) = (content.drafted_below, content.next_number);
+        content.drafted_below = next_number;
         let packs = content.packs();
         let is_long = content.generations() > self.shared.settings.chain_max;
         drop(content);
         let regions = regions.into_iter().map(|region| region.manifest).collect();
         let manifest = Draft::manifest(session, version, saved_at_unix_ns, stored_bytes, regions, packs);
-        let draft = Draft::new(session, manifest, is_long);
+        let draft = Draft::new(session, manifest, is_long, first_number);
         session.packed(version, draft.manifest.clone());
         // Without a committer the session has been told that it is over.
         let _ = self.notes.send(Note::Draft(Box::new(draft)));

@@ -13,7 +13,7 @@ use outcrop_format::{
 use outcrop_layers::files::{FileLock, Files, read_whole};
 
 use super::{
-    Shared,
+    Shared, Skipped,
     commit::{LayerLedger, Ledger, failure, rank_dir},
     ranks::rand_bytes,
     state::SessionCore,
@@ -23,6 +23,8 @@ use crate::{Error, Result};
 /// A session that is ready, with the locks on its directories.
 pub(crate) struct Opened {
     pub(crate) session: Arc<SessionCore>,
+    /// Versions whose manifests cannot be read.
+    pub(crate) unreadable: Vec<Skipped>,
     pub(crate) ledger: Ledger,
     pub(crate) locks: Vec<FileLock>,
 }
@@ -82,9 +84,11 @@ pub(crate) fn open(shared: &Shared, name: &str) -> Result<Opened> {
         session.found(*version, layers.iter().map(|layer| layer.complete.contains_key(version)).collect());
     }
     number_packs(&session, &layers);
+    let unreadable = layers.iter().flat_map(|layer| &layer.unreadable);
+    let unreadable = unreadable.map(|(&version, reason)| Skipped { version, reason: reason.clone() }).collect();
     let mut ledger = Ledger::new(Arc::clone(&session), layers);
     (0..shared.shelves.len()).try_for_each(|layer| ledger.collect(shared, layer))?;
-    Ok(Opened { session, ledger, locks })
+    Ok(Opened { session, unreadable, ledger, locks })
 }
 
 /// Makes the directories of a rank and takes their lock.
@@ -121,6 +125,8 @@ fn scan(files: &dyn Files, dir: &str) -> Result<LayerLedger> {
             files.remove(&path).map_err(failed)?;
         }
     }
+    // Who was killed may have left a version that is visible and would not survive yet.
+    files.sync_dir(dir).map_err(failed)?;
     Ok(layer)
 }
 
@@ -130,7 +136,7 @@ fn belongs(manifest: &Manifest, dir: &str) -> bool {
 
 fn unreadable(layer: &mut LayerLedger, version: u64, path: &str, reason: &str) {
     tracing::warn!(path, reason, "a version cannot be read; what it may need is left alone");
-    layer.unreadable.insert(version);
+    layer.unreadable.insert(version, format!("{path}: {reason}"));
 }
 
 fn holdings(layers: &[LayerLedger]) -> Holdings {
@@ -142,7 +148,7 @@ fn holdings(layers: &[LayerLedger]) -> Holdings {
             *mask |= 1 << index;
             *saved_at = manifest.saved_at_unix_ns;
         }
-        holdings.extend(layer.unreadable.iter().map(|version| ((*version, UNREADABLE), (0, 0))));
+        holdings.extend(layer.unreadable.keys().map(|version| ((*version, UNREADABLE), (0, 0))));
     }
     holdings
 }

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use outcrop_catalog::Reader;
 use outcrop_format::{Hash, Manifest, PAGE_BYTES, PackHeader, PackId};
-use outcrop_layers::files::Files;
+use outcrop_layers::{Shelf, files::Files};
 
 use super::{
     Session,
@@ -66,13 +66,16 @@ impl Session {
         let mut skipped = Vec::new();
         let candidates = self.candidates()?;
         for version in candidates.iter().rev() {
-            if let Some(restored) = self.restore_together(*version, parts, &mut skipped)? {
+            if let Some(mut restored) = self.restore_together(*version, parts, &mut skipped)? {
+                let newer = self.unreadable.iter().filter(|skipped| skipped.version >= *version);
+                restored.skipped.splice(0..0, newer.cloned());
                 return Ok(Some(restored));
             }
         }
-        if candidates.is_empty() {
+        if candidates.is_empty() && self.unreadable.is_empty() {
             return Ok(None);
         }
+        skipped.extend(self.unreadable.iter().cloned());
         let detail: Vec<_> = skipped.iter().map(ToString::to_string).collect();
         Err(Error::NothingWhole { session: self.core.name.clone(), detail: detail.join("; ") })
     }
@@ -210,7 +213,13 @@ impl Session {
         let state = self.core.state();
         let progress = state.versions.get(&manifest.version).cloned().unwrap_or_default();
         drop(state);
-        let is_everywhere = progress.layers.iter().all(|layer| matches!(layer, Some(Ok(()))));
+        // After a crash one layer may have merged packs and another one those that they were made from.
+        let is_same = |shelf: &Arc<Shelf>| {
+            let there = recover::manifest(&**shelf.files(), &self.core, manifest.version);
+            there.is_ok_and(|there| there.is_some_and(|there| there.packs == manifest.packs))
+        };
+        let is_everywhere = progress.layers.iter().all(|layer| matches!(layer, Some(Ok(()))))
+            && self.store.shared.shelves.iter().all(is_same);
         self.shadows_from(parts);
         let settings = &self.store.shared.settings;
         let mut content = self.core.content();

@@ -17,7 +17,7 @@ use outcrop_layers::files::FileLock;
 use outcrop_track::{CpuHasher, FreezeOptions, Hasher, TrackOptions, TrackStats, Tracker, freeze};
 
 use super::{
-    Compression, StoreCore,
+    Compression, Skipped, StoreCore,
     chain::RegionContent,
     commit::{Note, now_unix_ns},
     pack::{Filled, Job, RegionJob, Run, Source, VersionJob, slot_bytes, split},
@@ -48,6 +48,8 @@ pub struct Session {
     options: BTreeMap<String, RegionOptions>,
     /// All regions as they were last saved, where a hash is not enough.
     shadows: BTreeMap<String, Vec<u8>>,
+    /// Versions whose manifests could not be read when it was opened.
+    pub(super) unreadable: Vec<Skipped>,
     locks: Vec<FileLock>,
 }
 
@@ -64,6 +66,7 @@ impl Session {
             hasher: settings.hasher(),
             options: BTreeMap::new(),
             shadows: BTreeMap::new(),
+            unreadable: opened.unreadable,
             locks: opened.locks,
             store: Arc::clone(store),
         })

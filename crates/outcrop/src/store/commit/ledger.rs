@@ -15,7 +15,7 @@ use outcrop_layers::files::{FileLock, Files, read_whole, write_whole};
 
 use crate::{
     Error, Result,
-    store::{Shared, state::SessionCore},
+    store::{Dedup, Shared, state::SessionCore},
 };
 
 /// How often the manifests of others are listed until two lists are the same.
@@ -27,6 +27,8 @@ pub(crate) struct Draft {
     pub(crate) manifest: Manifest,
     /// Its chain has become longer than it should be.
     pub(crate) is_long: bool,
+    /// No pack that was made for it has a lower number.
+    pub(crate) first_number: u64,
     /// By layer: whether its manifest is there, or never will be.
     is_settled: Vec<bool>,
 }
@@ -56,8 +58,10 @@ pub(crate) struct LayerLedger {
     pub(crate) complete: BTreeMap<u64, u64>,
     /// Versions that only some ranks have, as far as is known.
     holders: BTreeMap<u64, BTreeSet<u32>>,
-    /// Versions whose manifests cannot be read: nobody knows what they need, so that nothing is removed.
-    pub(crate) unreadable: BTreeSet<u64>,
+    /// Versions that are not complete, with the first pack of each: another rank may be about to write a manifest that borrows it.
+    pending: BTreeMap<u64, u64>,
+    /// Versions whose manifests cannot be read, and why: nobody knows what they need, so that nothing is removed.
+    pub(crate) unreadable: BTreeMap<u64, String>,
 }
 
 /// A pack in the hands of the engine.
@@ -82,9 +86,9 @@ impl Merge {
 }
 
 impl Draft {
-    pub(crate) fn new(session: &Arc<SessionCore>, manifest: Manifest, is_long: bool) -> Self {
+    pub(crate) fn new(session: &Arc<SessionCore>, manifest: Manifest, is_long: bool, first_number: u64) -> Self {
         let is_settled = vec![false; session.layers.len()];
-        Self { session: Arc::clone(session), manifest, is_long, is_settled }
+        Self { session: Arc::clone(session), manifest, is_long, first_number, is_settled }
     }
 
     /// What a version of this session consists of.
@@ -145,6 +149,11 @@ impl Ledger {
 
     /// A version is on its way.
     pub(crate) fn add(&mut self, shared: &Shared, draft: Draft) {
+        if shared.settings.dedup == Dedup::Ranks {
+            for layer in &mut self.layers {
+                layer.pending.insert(draft.manifest.version, draft.first_number);
+            }
+        }
         self.drafts.push_back(draft);
         (0..self.layers.len()).for_each(|layer| self.commit_ready(shared, layer));
     }
@@ -176,8 +185,9 @@ impl Ledger {
                 failed.push(draft.manifest.version);
             }
         }
+        // Before anybody hears of it, and saves the next version.
+        self.session.content().lose();
         failed.into_iter().for_each(|version| self.fail(shared, layer, version, reason));
-        self.session.content().is_broken = true;
         self.drafts.retain(|draft| draft.is_settled.contains(&false));
     }
 
@@ -196,8 +206,8 @@ impl Ledger {
                 // What is not on its way will not come.
                 Some(number) if self.packs.get(&number).is_none_or(|moving| moving.failed_on.contains(&layer)) => {
                     let version = self.drafts[index].manifest.version;
+                    self.session.content().lose();
                     self.fail(shared, layer, version, "a pack that it needs could not be written there");
-                    self.session.content().is_broken = true;
                 }
                 Some(_) => break,
                 None => self.commit(shared, layer, index, packs),
@@ -218,6 +228,9 @@ impl Ledger {
             .map_err(|source| failure(files, "make packs durable", source))
             .and_then(|()| write_manifest(files, &dir, &manifest));
         if let Err(error) = written {
+            // What was to be made durable may be lost, also if it is there now, and nothing is built upon it.
+            self.session.content().lose();
+            let _ = files.remove(&format!("{dir}/{}", version_name(version)));
             return self.fail(shared, layer, version, &error.to_string());
         }
         self.layers[layer].manifests.insert(version, manifest);
@@ -263,6 +276,7 @@ impl Ledger {
         // An own version that was dropped meanwhile is nobody's any more.
         let Some(manifest) = ledger.manifests.get(&version) else { return };
         ledger.complete.insert(version, manifest.saved_at_unix_ns);
+        ledger.pending.retain(|pending, _| *pending > version);
         self.session.reached(version, layer);
         self.retain(shared, layer);
     }
@@ -275,6 +289,9 @@ impl Ledger {
             // They stay for now, and are tried again with the next version.
             tracing::warn!(session = self.session.name, %error, "old versions stay");
         }
+        let is_gone = |version: &u64| !self.layers.iter().any(|layer| layer.manifests.contains_key(version));
+        let gone: Vec<u64> = dropped.into_iter().filter(is_gone).collect();
+        self.session.update(|state| gone.iter().for_each(|version| drop(state.versions.remove(version))));
     }
 
     /// Removes manifests, durably, and then what nobody needs any more.
@@ -293,9 +310,6 @@ impl Ledger {
             self.layers[layer].manifests.remove(version);
             self.layers[layer].complete.remove(version);
         }
-        let gone = |version: &u64| !self.layers.iter().any(|layer| layer.manifests.contains_key(version));
-        let gone: Vec<u64> = versions.iter().copied().filter(gone).collect();
-        self.session.update(|state| gone.iter().for_each(|version| drop(state.versions.remove(version))));
         files.sync_dir(&dir).map_err(|source| failure(files, "remove old versions", source))?;
         self.collect(shared, layer)
     }
@@ -308,12 +322,13 @@ impl Ledger {
         }
         let listed = self.layers[layer].manifests.values().chain(self.drafts.iter().map(|draft| &draft.manifest));
         let mut needed: BTreeSet<u64> = listed.flat_map(|manifest| own_packs(&manifest.packs, rank)).collect();
-        needed.extend(own_packs(&self.session.content().packs(), rank));
+        needed.extend(own_packs(&self.session.content().needed(), rank));
         let mut idle: Vec<u64> =
             self.layers[layer].packs.keys().copied().filter(|number| !needed.contains(number)).collect();
         // What is being merged, or has not been committed by anybody yet, is not garbage.
         idle.retain(|number| *number < self.session.content().drafted_below);
         idle.retain(|number| !self.merges.iter().any(|merge| merge.makes(*number)));
+        idle.retain(|number| self.layers[layer].pending.values().all(|first| number < first));
         if idle.is_empty() {
             return Ok(());
         }
@@ -401,6 +416,7 @@ impl Ledger {
         for layer in 0..self.layers.len() {
             let all = self.layers[layer].manifests.keys().rev().copied();
             let above: Vec<u64> = all.filter(|other| version.is_none_or(|version| *other > version)).collect();
+            self.layers[layer].pending.clear();
             self.drop_versions(shared, layer, &above)?;
         }
         self.session.update(|state| state.versions.retain(|other, _| version.is_some_and(|version| *other <= version)));

@@ -41,15 +41,30 @@ pub(crate) struct Shares<'a> {
 
 impl<'a> Shares<'a> {
     /// Ranks share blocks if they are asked to, and if all that a version has of them fits into host memory at once on each.
-    pub(crate) fn new(shared: &'a Shared, session: &'a SessionCore, regions: usize, bytes: u64) -> Result<Self> {
+    pub(crate) fn new(
+        shared: &'a Shared,
+        session: &'a SessionCore,
+        regions: usize,
+        (bytes, is_full): (u64, bool),
+    ) -> Result<Self> {
         // With certainty, a hash of another rank's block proves nothing, and its bytes are not here to compare.
         let is_certain = shared.settings.is_certain;
         let mut dedup = if is_certain { shared.settings.dedup.min(Dedup::Inside) } else { shared.settings.dedup };
         if dedup == Dedup::Ranks && session.ranks > 1 {
             let fits = u8::from(bytes <= shared.pack_bytes_max * 2);
-            let everybody = shared.ranks.gather(&format!("sharing {}", session.name), &[fits])?;
-            if everybody.iter().any(|fits| fits != &[1]) {
+            let message = [&[fits][..], &session.content().losses.to_le_bytes()].concat();
+            let everybody = shared.ranks.gather(&format!("sharing {}", session.name), &message)?;
+            if everybody.iter().any(|message| message[0] != 1) {
                 dedup = Dedup::Inside;
+            }
+            let losses: Vec<u64> = everybody.iter().map(|message| u64_at(message, 1)).collect();
+            let mut content = session.content();
+            if is_full || content.losses_before.is_empty() {
+                content.losses_before = losses;
+            } else if content.losses_before != losses {
+                content.is_broken = true;
+                let detail = "another rank has lost blocks that this version needs; the next one is saved in full";
+                return Err(Error::Ranks { detail: detail.to_owned() });
             }
         }
         Ok(Self {
