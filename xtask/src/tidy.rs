@@ -18,6 +18,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("outcrop-plan", &[]),
     ("outcrop-cuda-stand-in", &[]),
     ("outcrop-format", &[]),
+    ("outcrop-track", &[]),
+    ("outcrop-track", &["outcrop-format"]),
     ("outcrop-layers", &["outcrop-cuda-stand-in"]),
     ("outcrop-catalog", &["outcrop-format", "outcrop-layers", "outcrop-track"]),
     ("outcrop-engine", &["outcrop-plan", "outcrop-layers"]),

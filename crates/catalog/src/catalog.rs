@@ -7,12 +7,11 @@ use std::{
 };
 
 use outcrop_format::{Manifest, RunId, check_session_name, parse_rank_name};
-use outcrop_layers::files::Files;
+use outcrop_layers::files::{DiskFiles, Files};
 
 use crate::{
     Error, Reader, Result,
-    disk::PlainFiles,
-    listing::{Listed, Listing, list},
+    listing::{Listed, Listing, list, read_again},
     pack::file_name,
 };
 
@@ -25,8 +24,7 @@ pub struct Catalog {
 impl Catalog {
     /// The catalog of a directory that is there.
     pub fn open(path: &Path) -> Result<Self> {
-        let files =
-            PlainFiles::open(path).map_err(|source| Error::Open { path: path.display().to_string(), source })?;
+        let files = DiskFiles::open(path).map_err(|source| Error::Open { path: path.display().to_string(), source })?;
         Ok(Self::new(Arc::new(files)))
     }
 
@@ -105,7 +103,7 @@ impl Catalog {
         let mut manifest = Arc::clone(manifest);
         loop {
             match Reader::open(&*self.files, Arc::clone(&manifest)) {
-                Err(error) if error.is_damage() => match Listed::again(&*self.files, &manifest) {
+                Err(error) if error.is_damage() => match read_again(&*self.files, &manifest) {
                     Some(now) if now != manifest => manifest = now,
                     _ => return Err(error),
                 },

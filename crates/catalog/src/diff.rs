@@ -51,6 +51,26 @@ impl RegionDiff {
             bytes_changed: blocks.bytes(),
         }
     }
+
+    /// A region that both versions have, and of which no block is known to differ yet.
+    fn between(before: &ManifestRegion, after: &ManifestRegion) -> Self {
+        let (bytes_before, bytes_after) = (before.blocks.bytes(), after.blocks.bytes());
+        Self {
+            region: after.name.clone(),
+            change: if bytes_before == bytes_after { Change::Same } else { Change::Changed },
+            bytes_before,
+            bytes_after,
+            blocks: bytes_before.max(bytes_after).div_ceil(u64::from(after.blocks.block_bytes())),
+            blocks_changed: 0,
+            bytes_changed: 0,
+        }
+    }
+
+    fn add_block(&mut self, bytes: u64) {
+        self.change = Change::Changed;
+        self.blocks_changed += 1;
+        self.bytes_changed += bytes;
+    }
 }
 
 /// Compares two versions region by region: by the hashes of their blocks if these were made in the same way, else by reading
@@ -89,35 +109,8 @@ fn is_hashed_alike(before: &Reader, a: Mapped<'_>, after: &Reader, b: Mapped<'_>
     all.windows(2).all(|pair| pair[0] == pair[1]) && a.region.blocks.block_bytes() == b.region.blocks.block_bytes()
 }
 
-/// Counts what differs, block by block.
-struct Tally {
-    diff: RegionDiff,
-}
-
-impl Tally {
-    fn new(a: Mapped<'_>, b: Mapped<'_>) -> Self {
-        let (before, after) = (a.region.blocks, b.region.blocks);
-        let diff = RegionDiff {
-            region: b.region.name.clone(),
-            change: if before.bytes() == after.bytes() { Change::Same } else { Change::Changed },
-            bytes_before: before.bytes(),
-            bytes_after: after.bytes(),
-            blocks: before.bytes().max(after.bytes()).div_ceil(u64::from(after.block_bytes())),
-            blocks_changed: 0,
-            bytes_changed: 0,
-        };
-        Self { diff }
-    }
-
-    fn changed(&mut self, bytes: u64) {
-        self.diff.change = Change::Changed;
-        self.diff.blocks_changed += 1;
-        self.diff.bytes_changed += bytes;
-    }
-}
-
 fn by_hashes(a: Mapped<'_>, b: Mapped<'_>, progress: &(dyn Fn(u64) + Sync)) -> RegionDiff {
-    let mut tally = Tally::new(a, b);
+    let mut diff = RegionDiff::between(a.region, b.region);
     let (blocks_a, blocks_b) = (a.region.blocks, b.region.blocks);
     let mut places_a = a.places(0..u64::MAX).peekable();
     let mut places_b = b.places(0..u64::MAX).peekable();
@@ -126,11 +119,11 @@ fn by_hashes(a: Mapped<'_>, b: Mapped<'_>, progress: &(dyn Fn(u64) + Sync)) -> R
         let hash_a = places_a.next_if(|place| place.0 == block).map(|place| place.2.hash);
         let hash_b = places_b.next_if(|place| place.0 == block).map(|place| place.2.hash);
         if hash_a != hash_b || blocks_a.len(block) != blocks_b.len(block) {
-            tally.changed(blocks_a.len(block).max(blocks_b.len(block)).into());
+            diff.add_block(blocks_a.len(block).max(blocks_b.len(block)).into());
         }
     }
-    progress(tally.diff.bytes_before.max(tally.diff.bytes_after));
-    tally.diff
+    progress(diff.bytes_before.max(diff.bytes_after));
+    diff
 }
 
 fn by_bytes(
@@ -140,9 +133,9 @@ fn by_bytes(
     b: Mapped<'_>,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<RegionDiff> {
-    let mut tally = Tally::new(a, b);
+    let mut diff = RegionDiff::between(a.region, b.region);
     let name = &b.region.name;
-    let end = tally.diff.bytes_before.max(tally.diff.bytes_after);
+    let end = diff.bytes_before.max(diff.bytes_after);
     let block_bytes = b.region.blocks.block_bytes() as usize;
     let window_bytes = WINDOW_BYTES.max(block_bytes as u64);
     let mut at = 0;
@@ -153,18 +146,18 @@ fn by_bytes(
     };
     let (mut window_a, mut window_b) = (Vec::new(), Vec::new());
     while at < end {
-        read(before, tally.diff.bytes_before, at, &mut window_a)?;
-        read(after, tally.diff.bytes_after, at, &mut window_b)?;
+        read(before, diff.bytes_before, at, &mut window_a)?;
+        read(after, diff.bytes_after, at, &mut window_b)?;
         let bytes = window_a.len().max(window_b.len());
         for start in (0..bytes).step_by(block_bytes) {
             let part = |window: &'_ [u8]| start.min(window.len())..(start + block_bytes).min(window.len());
             let (part_a, part_b) = (&window_a[part(&window_a)], &window_b[part(&window_b)]);
             if part_a != part_b {
-                tally.changed(part_a.len().max(part_b.len()) as u64);
+                diff.add_block(part_a.len().max(part_b.len()) as u64);
             }
         }
         progress(bytes as u64);
         at += bytes as u64;
     }
-    Ok(tally.diff)
+    Ok(diff)
 }

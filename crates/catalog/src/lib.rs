@@ -9,7 +9,6 @@
 mod buffer;
 mod catalog;
 mod diff;
-mod disk;
 mod error;
 mod fetch;
 mod listing;

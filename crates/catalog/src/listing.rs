@@ -31,17 +31,6 @@ pub(crate) struct Listed {
     pub(crate) manifest: std::result::Result<Arc<Manifest>, Arc<Error>>,
 }
 
-impl Listed {
-    /// The manifest as it is now, if it can be read and belongs to the same run: whoever writes to the session may have replaced or
-    /// removed it.
-    pub(crate) fn again(files: &dyn Files, manifest: &Manifest) -> Option<Arc<Manifest>> {
-        let Manifest { session, version, rank, .. } = manifest;
-        let name = format!("{session}/{}/{}", rank_name(*rank), version_name(*version));
-        let now = read_manifest(files, session, *rank, *version, name)?.manifest.ok()?;
-        (now.run == manifest.run).then_some(now)
-    }
-}
-
 impl Listing {
     /// Looks at everything, and reads all manifests.
     pub(crate) fn read(files: &dyn Files, session: &str) -> Result<Self> {
@@ -122,4 +111,13 @@ fn read_manifest(files: &dyn Files, session: &str, rank: u32, version: u64, name
     });
     let manifest = manifest.map_err(|reason| Arc::new(Error::Damaged { path, reason }));
     Some(Listed { version, rank, name, manifest })
+}
+
+/// A manifest as it is now, if it can be read and belongs to the same run: whoever writes to the session may have replaced or
+/// removed it.
+pub(crate) fn read_again(files: &dyn Files, manifest: &Manifest) -> Option<Arc<Manifest>> {
+    let Manifest { session, version, rank, .. } = manifest;
+    let name = format!("{session}/{}/{}", rank_name(*rank), version_name(*version));
+    let now = read_manifest(files, session, *rank, *version, name)?.manifest.ok()?;
+    (now.run == manifest.run).then_some(now)
 }

@@ -37,8 +37,12 @@ impl Removal {
                 Ok(manifest) => named.push((listed.version, listed.name.clone(), manifest.clone())),
                 Err(error) => {
                     let path = format!("{}/{}", files.location(), listed.name);
+                    let reason = match &**error {
+                        Error::Damaged { reason, .. } => reason.clone(),
+                        other => other.to_string(),
+                    };
                     let reason = format!(
-                        "{error}; nothing was removed, as it is not known which packs it needs: restore the file from another \
+                        "{reason}; nothing was removed, as it is not known which packs it needs: restore the file from another \
                          layer, or remove it by hand to give this version up"
                     );
                     return Err(Error::Damaged { path, reason });

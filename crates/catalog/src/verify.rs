@@ -12,7 +12,7 @@ use crate::{
     Catalog, Error, Reader, Result,
     catalog::grouped,
     fetch::{self, Fetcher, WINDOW_BYTES, Wanted},
-    listing::{Listed, Listing},
+    listing::{Listed, Listing, read_again},
     pack::{OpenPacks, Pack, file_name},
 };
 
@@ -181,7 +181,7 @@ impl<'a> SessionCheck<'a> {
             };
             match Reader::open_with(self.catalog.files(), Arc::clone(manifest), &mut open) {
                 Ok(reader) => bad_blocks.add_harms(&reader),
-                Err(_) if Listed::again(self.catalog.files(), manifest).as_ref() != Some(manifest) => {
+                Err(_) if read_again(self.catalog.files(), manifest).as_ref() != Some(manifest) => {
                     let problem = "a running program has replaced or removed it since it was read";
                     findings.push(plain(FindingKind::Changing, listed.name.clone(), problem));
                 }

@@ -242,7 +242,7 @@ fn what_a_user_may_not_do_is_an_error_and_changes_nothing() {
 }
 
 #[test]
-fn links_are_followed_to_what_they_lead_to_and_replaced_by_themselves() {
+fn links_to_directories_are_followed_and_those_in_the_place_of_files_are_not() {
     let given = tempdir().unwrap();
     let (root, elsewhere) = (given.path().join("root"), given.path().join("elsewhere"));
     fs::create_dir(&elsewhere).unwrap();
@@ -262,7 +262,10 @@ fn links_are_followed_to_what_they_lead_to_and_replaced_by_themselves() {
         symlink(&target, root.join(name)).unwrap();
     }
     symlink(given.path().join("nowhere"), root.join("dangling")).unwrap();
-    assert_eq!(files.open("dangling").map(drop).unwrap_err().kind(), io::ErrorKind::NotFound);
+    for name in ["removed", "dangling"] {
+        assert!(files.open(name).is_err() && files.create(name, 1).is_err() && files.lock(name).is_err(), "{name}");
+    }
+    assert!(!given.path().join("nowhere").exists());
     symlink("loop", root.join("loop")).unwrap();
     assert!(files.open("loop").is_err() && files.create("loop", 1).is_err());
     files.remove("removed").unwrap();
@@ -321,4 +324,17 @@ fn a_direct_descriptor_leads_to_the_same_bytes() {
     opened.read_exact_at(page, 0).unwrap();
     assert_eq!(page, &wanted[..4 * KIB as usize]);
     assert!(opened.write_all_at(page, 0).is_err(), "a file that was opened is for reading");
+}
+
+#[test]
+fn what_is_not_a_plain_file_is_refused_and_not_waited_for() {
+    let given = tempdir().unwrap();
+    let files = DiskFiles::create(given.path()).unwrap();
+    let pipe = given.path().join("pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    fs::create_dir(given.path().join("dir")).unwrap();
+    for name in ["pipe", "dir"] {
+        assert!(files.open(name).is_err() && files.lock(name).is_err(), "{name}");
+    }
+    assert!(files.create("dir", 1).is_err());
 }

@@ -213,9 +213,12 @@ impl ErrorKind {
 fn catalog_kind(error: &outcrop_catalog::Error) -> ErrorKind {
     use outcrop_catalog::Error as Catalog;
     match error {
-        Catalog::NoSession { .. } | Catalog::NoVersion { .. } | Catalog::NoRegion { .. } => ErrorKind::Missing,
+        Catalog::NoSession { .. } | Catalog::NoVersion { .. } | Catalog::NoRegion { .. } | Catalog::Empty { .. } => {
+            ErrorKind::Missing
+        }
         Catalog::Damaged { .. } | Catalog::Lost { .. } => ErrorKind::Damaged,
         Catalog::OutOfRange { .. } => ErrorKind::Usage,
+        Catalog::Held { .. } => ErrorKind::Busy,
         _ => ErrorKind::Storage,
     }
 }

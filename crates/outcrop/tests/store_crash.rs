@@ -12,7 +12,7 @@ mod common;
 use std::{
     path::Path,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     thread,
@@ -35,6 +35,8 @@ use outcrop_crash::{Errno, Failing, Fault, Image, Options, Recording, Report, Tr
 const LAYERS: [&str; 2] = ["near", "far"];
 const SESSIONS: [&str; 2] = ["heat", "flow"];
 
+/// So many images are tried at least, of which no two are the same.
+const IMAGES_MIN: u64 = 100_000;
 /// Of so many images one is opened as a store, and saved to.
 const OPENED_EVERY: u64 = 60;
 /// Of so many images that are opened, the recovery of one is crashed as well.
@@ -305,20 +307,16 @@ impl Recorded {
     }
 
     /// Opens an image, goes on from what is found, saves, and looks whether that comes back. All that can be crashed once more.
-    fn open(&self, image: &Image<'_>, marks: &[String], crashed: Option<&Counts>) -> Result<(), String> {
+    fn open(&self, image: &Image<'_>, marks_before: &[String], crashed: Option<&Counts>) -> Result<(), String> {
         let recording = Recording::from_tree(image.tree().clone());
-        // What was promised before holds in the next crash too.
-        let promises_with = |later: &[String]| Promises::of(&[marks, later].concat());
-        let files: Arc<dyn Files> = Arc::new(recording.clone());
-        self.together(&|program| program.go_on(&promises_with(&[])), &recording, &files)?;
-        let promises = promises_with(recording.log().marks());
-        self.together(&|program| program.find_again(&promises), &recording, &files)?;
+        self.go_on_and_find(&recording, marks_before)?;
         if let Some(counts) = crashed {
             let options = Options { subset_operations_max: 3, samples: 3, seed: self.scenario.seed };
             let mut nth = 0;
             let report = check(&recording.log(), &options, |image, marks| {
                 nth += 1;
-                self.look(image.tree(), &promises_with(marks), nth % 4 == 0)
+                let all = [marks_before, marks].concat();
+                self.look(image.tree(), &Promises::of(&all), nth % 4 == 0)
             });
             counts.add(&report);
             counts.recoveries.fetch_add(1, Relaxed);
@@ -327,6 +325,16 @@ impl Recorded {
             }
         }
         Ok(())
+    }
+
+    /// Goes on with what is there, and looks whether what is saved then comes back. What was promised before still holds.
+    fn go_on_and_find(&self, recording: &Recording, marks_before: &[String]) -> Result<(), String> {
+        let files: Arc<dyn Files> = Arc::new(recording.clone());
+        let promises = || Promises::of(&[marks_before, recording.log().marks()].concat());
+        let before = promises();
+        self.together(&|program| program.go_on(&before), recording, &files)?;
+        let after = promises();
+        self.together(&|program| program.find_again(&after), recording, &files)
     }
 
     /// Lets all ranks do the same.
@@ -410,51 +418,96 @@ fn give_up(recorded: &Recorded, report: &Report) -> ! {
     panic!("{:?}\n{report}\n{failure}\nits files are in {}", recorded.scenario, dir.display());
 }
 
-/// The seed of a run: another one every time it is asked for, or always the same.
-fn seed() -> u64 {
-    match std::env::var("OUTCROP_CRASH_SEED") {
-        Ok(text) => text.parse().expect("OUTCROP_CRASH_SEED is a number"),
-        Err(_) => 1,
-    }
+/// The first seed: always the same, unless another one is asked for.
+fn first_seed() -> u64 {
+    let text = std::env::var("OUTCROP_CRASH_SEED").unwrap_or_else(|_| "1".to_owned());
+    text.parse().expect("OUTCROP_CRASH_SEED is a number")
 }
 
 #[test]
 fn no_crash_loses_what_was_durable() {
-    let first = seed();
-    let counts = Counts::default();
-    let scenarios: Vec<Scenario> =
-        (first..first + 24).map(Scenario::new).chain((first..first + 6).map(Scenario::of_ranks)).collect();
-    let queue = Mutex::new(scenarios);
-    let take = || queue.lock().unwrap().pop();
-    let failed = thread::scope(|scope| {
-        let work = || {
-            while let Some(scenario) = take() {
-                let options = Options { subset_operations_max: 8, samples: 24, seed: scenario.seed };
-                let start = std::time::Instant::now();
-                let recorded = record(scenario, |files| files);
-                let took = start.elapsed();
-                let report = recorded.check(&options, &counts);
-                eprintln!(
-                    "{:?} {took:?} {:?} {} {} steps {}",
-                    recorded.scenario,
-                    start.elapsed(),
-                    report.images,
-                    report.distinct,
-                    recorded.recording.log().steps()
-                );
-                if report.failure.is_some() {
-                    return Some((recorded, report));
-                }
+    let (counts, first, taken) = (Counts::default(), first_seed(), AtomicU64::new(0));
+    println!("crash images: the first seed is {first}");
+    let next = || {
+        let nth = taken.fetch_add(1, Relaxed);
+        // All kinds of scenarios come, however many images each of them has.
+        let is_wanted = nth < 24 || counts.distinct.load(Relaxed) < IMAGES_MIN;
+        let make = if nth % 4 == 3 { Scenario::of_ranks } else { Scenario::new };
+        is_wanted.then(|| make(first + nth))
+    };
+    let work = || {
+        while let Some(scenario) = next() {
+            let options = Options { subset_operations_max: 8, samples: 32, seed: scenario.seed };
+            let recorded = record(scenario, |files| files);
+            let report = recorded.check(&options, &counts);
+            if report.failure.is_some() {
+                return Some((recorded, report));
             }
-            None
-        };
+        }
+        None
+    };
+    let failed = thread::scope(|scope| {
         let threads: Vec<_> = (0..2).map(|_| scope.spawn(work)).collect();
         threads.into_iter().filter_map(|thread| thread.join().unwrap()).next()
     });
-    let Counts { images, distinct, opened, recoveries } = &counts;
-    println!("crash images built: {images:?}, opened as a store: {opened:?}, recoveries crashed: {recoveries:?}");
     if let Some((recorded, report)) = failed {
         give_up(&recorded, &report);
     }
-    println!("crash images: {}, lost: 0", distinct.load(Relaxed));
+    let [distinct, images, opened, recoveries] =
+        [&counts.distinct, &counts.images, &counts.opened, &counts.recoveries].map(|count| count.load(Relaxed));
+    assert!(distinct >= IMAGES_MIN && opened > 0 && recoveries > 0);
+    println!("crash images: {distinct}, lost: 0");
+    println!("of {images} that were built, {opened} opened and saved to, {recoveries} recoveries crashed");
+}
+
+#[test]
+fn what_a_killed_process_has_left_is_durable_once_it_was_found() {
+    let first = first_seed();
+    let counts = Counts::default();
+    for seed in first..first + 3 {
+        let scenario = Scenario { steps: 6, ..Scenario::new(seed) };
+        let operations = operations_of(&scenario);
+        let mut random = Rng::with_seed(seed);
+        for _ in 0..12 {
+            let (recording, history) = (scenario.recording(), History::default());
+            let failing = Failing::new(Arc::new(recording.clone()));
+            // From some moment on nothing happens any more.
+            let death = random.u64(..operations);
+            failing.inject(Fault { after: death, is_lasting: true, ..Fault::new(Errno::IO) });
+            // Without an error only if all that was left to do was to remove what is not kept.
+            let _ = Program::new(&scenario, Arc::new(failing), &recording, &history).run();
+            let recorded = Recorded { scenario: scenario.clone(), recording, history };
+            let found = recorded.go_on_and_find(&recorded.recording, &[]);
+            found.unwrap_or_else(|error| panic!("seed {seed}, killed at operation {death}: {error}"));
+            let options = Options { subset_operations_max: 4, samples: 2, seed };
+            let report = check(&recorded.recording.log(), &options, |image, marks| {
+                recorded.look(image.tree(), &Promises::of(marks), false)
+            });
+            counts.add(&report);
+            if report.failure.is_some() {
+                give_up(&recorded, &report);
+            }
+        }
+    }
+    println!("crash images after a process was killed: {}", counts.distinct.load(Relaxed));
+}
+
+/// How many operations a scenario takes.
+fn operations_of(scenario: &Scenario) -> u64 {
+    let (recording, history) = (scenario.recording(), History::default());
+    let counting = Failing::new(Arc::new(recording.clone()));
+    Program::new(scenario, Arc::new(counting.clone()), &recording, &history).run().unwrap();
+    counting.calls(None)
+}
+
+#[test]
+fn a_sync_that_is_forgotten_is_noticed() {
+    for forgets in [Forgets::SyncOfFiles, Forgets::SyncOfDirectories] {
+        let is_noticed = |seed: u64| {
+            let recorded = record(Scenario::new(seed), |files| Forgetful::new(files, forgets));
+            let report = recorded.check(&Options::default(), &Counts::default());
+            report.failure.is_some()
+        };
+        assert!((1..4).all(is_noticed), "{forgets:?}");
+    }
 }

@@ -30,7 +30,9 @@ fn save(planner: &mut Planner, id: u64, bytes: u64) -> Vec<Action> {
 
 fn moves(actions: &[Action]) -> Vec<(u64, usize, usize)> {
     let of_move = |action: &Action| match action {
-        Action::Move { id, from: Place { layer: from, .. }, to: Place { layer: to, .. }, .. } => Some((id.0, *from, *to)),
+        Action::Move { id, from: Place { layer: from, .. }, to: Place { layer: to, .. }, .. } => {
+            Some((id.0, *from, *to))
+        }
         _ => None,
     };
     actions.iter().filter_map(of_move).collect()

@@ -76,10 +76,7 @@ impl Files for DiskFiles {
 
     fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn File>> {
         let path = self.path(name)?;
-        // A link in the place of a file is somebody's doing: what it leads to is left alone.
-        let no_link = OFlags::NOFOLLOW.bits() as i32;
-        let mut options = fs::OpenOptions::new();
-        let file = options.read(true).write(true).create(true).truncate(true).custom_flags(no_link).open(&path)?;
+        let file = open_plain(fs::OpenOptions::new().read(true).write(true).create(true).truncate(true), &path)?;
         let allocated = loop {
             match fallocate(&file, FallocateFlags::KEEP_SIZE, 0, bytes.max(1)) {
                 Err(Errno::INTR) => {}
@@ -97,7 +94,7 @@ impl Files for DiskFiles {
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn File>> {
         let path = self.path(name)?;
-        DiskFile::with_direct(fs::File::open(&path)?, &path, false)
+        DiskFile::with_direct(open_plain(fs::OpenOptions::new().read(true), &path)?, &path, false)
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -117,12 +114,23 @@ impl Files for DiskFiles {
     }
 
     fn lock(&self, name: &str) -> io::Result<Option<FileLock>> {
-        let file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(self.path(name)?)?;
+        let mut options = fs::OpenOptions::new();
+        let file = open_plain(options.write(true).create(true).truncate(false), &self.path(name)?)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(FileLock::new(Locked(file)))),
             Err(Errno::WOULDBLOCK) => Ok(None),
             Err(errno) => Err(errno.into()),
         }
+    }
+}
+
+/// Opens a plain file. A link leads elsewhere, and a pipe would never answer: in the place of a file they are somebody's doing.
+fn open_plain(options: &mut fs::OpenOptions, path: &Path) -> io::Result<fs::File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = options.custom_flags(flags.bits() as i32).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::InvalidData, "it is not a plain file")),
     }
 }
 

@@ -77,8 +77,9 @@ pub(crate) fn open(shared: &Shared, name: &str) -> Result<Opened> {
             let attempt = (manifest.version, manifest.run);
             everybody.iter().all(|holdings| holdings.get(&attempt).is_some_and(|(mask, _)| mask & (1 << index) != 0))
         };
-        let complete = layer.manifests.values().filter(|manifest| is_everywhere(manifest));
-        layer.complete = complete.map(|manifest| (manifest.version, manifest.saved_at_unix_ns)).collect();
+        let (complete, scattered): (Vec<_>, Vec<_>) = layer.manifests.values().partition(|it| is_everywhere(it));
+        layer.complete = complete.into_iter().map(|it| (it.version, it.saved_at_unix_ns)).collect();
+        layer.scattered = scattered.into_iter().map(|it| it.version).filter(|it| whole.contains_key(it)).collect();
     }
     for version in whole.keys() {
         session.found(*version, layers.iter().map(|layer| layer.complete.contains_key(version)).collect());

@@ -99,7 +99,9 @@ impl Session {
     fn candidates(&self) -> Result<Vec<u64>> {
         self.core.wait_packed(u64::MAX);
         let is_there = |progress: &Progress| {
-            progress.manifest.is_some() || progress.layers.iter().any(|layer| matches!(layer, Some(Ok(()))))
+            progress.is_found
+                || progress.manifest.is_some()
+                || progress.layers.iter().any(|layer| matches!(layer, Some(Ok(()))))
         };
         let state = self.core.state();
         let mine: Vec<u64> =

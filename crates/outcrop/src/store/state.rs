@@ -49,6 +49,8 @@ pub(crate) struct State {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Progress {
     pub(crate) is_packed: bool,
+    /// It was found when the session was opened: every rank has it, though perhaps on different layers.
+    pub(crate) is_found: bool,
     /// As it was packed by this process.
     pub(crate) manifest: Option<Arc<Manifest>>,
     /// By layer: nothing yet, complete, or why it never will be.
@@ -57,7 +59,7 @@ pub(crate) struct Progress {
 
 impl Progress {
     fn new(layers: usize) -> Self {
-        Self { is_packed: false, manifest: None, layers: vec![None; layers] }
+        Self { is_packed: false, is_found: false, manifest: None, layers: vec![None; layers] }
     }
 
     /// Whether nothing more will happen to it.
@@ -136,7 +138,7 @@ impl SessionCore {
     pub(crate) fn found(&self, version: u64, layers: Vec<bool>) {
         let layers =
             layers.into_iter().map(|is_there| Some(if is_there { Ok(()) } else { Err("it is not there".into()) }));
-        let progress = Progress { is_packed: true, manifest: None, layers: layers.collect() };
+        let progress = Progress { is_packed: true, is_found: true, manifest: None, layers: layers.collect() };
         self.update(|state| state.versions.insert(version, progress));
     }
 

@@ -6,6 +6,11 @@
 pub(crate) mod history;
 pub(crate) mod trees;
 
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
 use fastrand::Rng;
 use outcrop::{Part, PartMut, Session};
 
@@ -64,4 +69,19 @@ impl State {
 pub(crate) fn skip(reason: &str) {
     assert!(std::env::var_os("OUTCROP_TEST_ALL").is_none(), "this test must run, but {reason}");
     println!("SKIPPED: {reason}");
+}
+
+/// Set in a child: where it is to work.
+const CHILD: &str = "OUTCROP_TEST_DIRECTORY";
+
+/// Where this process is to work, if it is a child that `child` started.
+pub(crate) fn child_directory() -> Option<PathBuf> {
+    std::env::var_os(CHILD).map(PathBuf::from)
+}
+
+/// This very program again, to carry out the test `name` as a child that works in `directory`.
+pub(crate) fn child(name: &str, directory: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", name, "--nocapture", "--test-threads=1"]).env(CHILD, directory);
+    command
 }

@@ -202,6 +202,7 @@ fn obey(order: &[u8; ORDER_BYTES]) {
 
 /// Makes the child process. No signal reaches it but those that cannot be blocked, and its end raises none.
 fn clone(parent: &OwnedFd, inbox: &OwnedFd, excess: &[u8]) -> io::Result<libc::pid_t> {
+    const NONE: libc::c_long = 0;
     let (parent, inbox) = (parent.as_fd(), inbox.as_fd());
     // SAFETY: plain numbers, filled by the calls before they are used; the mask is the thread's own.
     let mut before: libc::sigset_t = unsafe { std::mem::zeroed() };
@@ -212,7 +213,7 @@ fn clone(parent: &OwnedFd, inbox: &OwnedFd, excess: &[u8]) -> io::Result<libc::p
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
     }
     // SAFETY: like fork, but without a signal at the end; the child calls nothing that would need the C library to know of it.
-    let pid = unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) };
+    let pid = unsafe { libc::syscall(libc::SYS_clone, NONE, NONE, NONE, NONE, NONE) };
     if pid == 0 {
         keep(parent, inbox, excess);
     }

@@ -54,8 +54,12 @@ pub(crate) struct LayerLedger {
     pub(crate) manifests: BTreeMap<u64, Manifest>,
     /// Packs of this rank that are there, with their lengths.
     pub(crate) packs: BTreeMap<u64, u64>,
+    /// Those among them whose names are not known to be durable.
+    unsynced: BTreeSet<u64>,
     /// Versions that all ranks have, and when they were saved.
     pub(crate) complete: BTreeMap<u64, u64>,
+    /// Versions that were found, and that other ranks have on other layers: kept until there is a newer one.
+    pub(crate) scattered: BTreeSet<u64>,
     /// Versions that only some ranks have, as far as is known.
     holders: BTreeMap<u64, BTreeSet<u32>>,
     /// Versions that are not complete, with the first pack of each: another rank may be about to write a manifest that borrows it.
@@ -165,6 +169,7 @@ impl Ledger {
         match failure {
             None => {
                 self.layers[layer].packs.insert(number, moving.file_bytes);
+                self.layers[layer].unsynced.insert(number);
             }
             Some(reason) => {
                 moving.failed_on.insert(layer);
@@ -223,11 +228,8 @@ impl Ledger {
         let version = manifest.version;
         let files = &**shared.shelves[layer].files();
         let dir = rank_dir(&self.session);
-        let written = files
-            .sync_dir(&dir)
-            .map_err(|source| failure(files, "make packs durable", source))
-            .and_then(|()| write_manifest(files, &dir, &manifest));
-        if let Err(error) = written {
+        let synced = self.sync(shared, layer, "make packs durable");
+        if let Err(error) = synced.and_then(|()| write_manifest(files, &dir, &manifest)) {
             // What was to be made durable may be lost, also if it is there now, and nothing is built upon it.
             self.session.content().lose();
             let _ = files.remove(&format!("{dir}/{}", version_name(version)));
@@ -239,6 +241,22 @@ impl Ledger {
             Ok(()) => self.heard(shared, self.session.rank, &said),
             Err(error) => self.session.failed(version, layer, &error.to_string()),
         }
+    }
+
+    /// Makes what is in the directory of this rank durable. If that fails, the packs that are new there may be lost in a crash, also
+    /// if they are there now and a later attempt succeeds: they count as not written.
+    fn sync(&mut self, shared: &Shared, layer: usize, attempt: &str) -> Result<()> {
+        let files = &**shared.shelves[layer].files();
+        let doubtful = std::mem::take(&mut self.layers[layer].unsynced);
+        let Err(source) = files.sync_dir(&rank_dir(&self.session)) else { return Ok(()) };
+        for number in &doubtful {
+            self.layers[layer].packs.remove(number);
+            self.packs.get_mut(number).into_iter().for_each(|moving| drop(moving.failed_on.insert(layer)));
+        }
+        if !doubtful.is_empty() {
+            self.session.content().lose();
+        }
+        Err(failure(files, attempt, source))
     }
 
     /// A version will not come to a layer: this program is told, and so are the other ranks, who would wait for it.
@@ -284,7 +302,10 @@ impl Ledger {
     /// Drops versions that are not kept.
     fn retain(&mut self, shared: &Shared, layer: usize) {
         let complete: Vec<_> = self.layers[layer].complete.iter().map(|(version, at)| (*version, *at)).collect();
-        let dropped = shared.settings.keep.dropped(now_unix_ns(), &complete);
+        let mut dropped = shared.settings.keep.dropped(now_unix_ns(), &complete);
+        if let Some((newest, _)) = complete.last() {
+            dropped.extend(self.layers[layer].scattered.range(..newest));
+        }
         if let Err(error) = self.drop_versions(shared, layer, &dropped) {
             // They stay for now, and are tried again with the next version.
             tracing::warn!(session = self.session.name, %error, "old versions stay");
@@ -309,8 +330,9 @@ impl Ledger {
             }
             self.layers[layer].manifests.remove(version);
             self.layers[layer].complete.remove(version);
+            self.layers[layer].scattered.remove(version);
         }
-        files.sync_dir(&dir).map_err(|source| failure(files, "remove old versions", source))?;
+        self.sync(shared, layer, "remove old versions")?;
         self.collect(shared, layer)
     }
 
@@ -386,11 +408,8 @@ impl Ledger {
             .collect();
         let has_some = !rewrites.is_empty();
         for manifest in rewrites {
-            let written = files
-                .sync_dir(&dir)
-                .map_err(|source| failure(files, "make packs durable", source))
-                .and_then(|()| write_manifest(files, &dir, &manifest));
-            if let Err(error) = written {
+            let synced = self.sync(shared, layer, "make packs durable");
+            if let Err(error) = synced.and_then(|()| write_manifest(files, &dir, &manifest)) {
                 tracing::warn!(session = self.session.name, %error, "a version keeps its long chain");
                 return;
             }

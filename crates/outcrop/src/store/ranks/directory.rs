@@ -36,6 +36,9 @@ const SEEN: u8 = 2;
 const GATHER: u8 = 3;
 const MESSAGE: u8 = 4;
 
+/// What was read of a file: records, each with its kind, and where the next one begins.
+type Records = (Vec<(u8, Vec<u8>)>, u64);
+
 /// A record: its kind, the length of what follows, and that.
 const HEAD_BYTES: usize = 5;
 const RECORD_BYTES_MAX: u32 = 1 << 30;
@@ -102,7 +105,7 @@ impl SharedDirectory {
             let mut has_met_all = true;
             for index in 0..state.others.len() {
                 let rank = state.others[index].rank;
-                let Some((log, records, read_bytes)) = self.look(rank)? else {
+                let Some((log, (records, read_bytes))) = self.look(rank)? else {
                     has_met_all = false;
                     continue;
                 };
@@ -126,15 +129,14 @@ impl SharedDirectory {
     }
 
     /// The file of a rank as it is now.
-    #[allow(clippy::type_complexity)]
-    fn look(&self, rank: u32) -> io::Result<Option<(File, Vec<(u8, Vec<u8>)>, u64)>> {
+    fn look(&self, rank: u32) -> io::Result<Option<(File, Records)>> {
         let log = match File::open(log_path(&self.directory, rank)) {
             Ok(log) => log,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
-        let (records, read_bytes) = read_records(&log, 0)?;
-        Ok(Some((log, records, read_bytes)))
+        let records = read_records(&log, 0)?;
+        Ok(Some((log, records)))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -299,7 +301,7 @@ fn write_record(file: &mut File, kind: u8, text: &[u8]) -> io::Result<()> {
 }
 
 /// The complete records from `at` on, and where the next one begins.
-fn read_records(file: &File, mut at: u64) -> io::Result<(Vec<(u8, Vec<u8>)>, u64)> {
+fn read_records(file: &File, mut at: u64) -> io::Result<Records> {
     let mut fresh = vec![0; file.metadata()?.len().saturating_sub(at) as usize];
     let mut read = 0;
     while read < fresh.len() {
