@@ -21,7 +21,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("outcrop-track", &[]),
     ("outcrop-track", &["outcrop-format"]),
     ("outcrop-layers", &["outcrop-cuda-stand-in"]),
-    ("outcrop-catalog", &["outcrop-format", "outcrop-layers", "outcrop-track"]),
+    ("outcrop-catalog", &["outcrop-format", "outcrop-layers"]),
     ("outcrop-engine", &["outcrop-plan", "outcrop-layers"]),
     ("outcrop-survey", &["outcrop-layers"]),
     ("outcrop-crash", &["outcrop-layers"]),

@@ -6,8 +6,7 @@ use std::{
     thread::{self, available_parallelism},
 };
 
-use outcrop_format::{Decoder, Place, Stored};
-use outcrop_track::HashKind;
+use outcrop_format::{Decoder, HashKind, Place, Stored};
 
 use crate::{buffer::Buffer, pack::Pack};
 

@@ -79,12 +79,8 @@ impl Pack {
     }
 
     /// How its blocks are hashed.
-    pub(crate) fn hash_kind(&self) -> outcrop_track::HashKind {
-        match self.header.origin().hash_kind {
-            HashKind::Xxh3 => outcrop_track::HashKind::Xxh3,
-            HashKind::Blake3 => outcrop_track::HashKind::Blake3,
-            HashKind::Md5 => outcrop_track::HashKind::Md5,
-        }
+    pub(crate) fn hash_kind(&self) -> HashKind {
+        self.header.origin().hash_kind
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use md5::Digest;
 use twox_hash::{XxHash3_64, XxHash3_128};
 
 /// 16 bytes of a block's hash.
@@ -20,6 +21,18 @@ pub enum HashKind {
 }
 
 impl HashKind {
+    /// All kinds.
+    pub const ALL: [Self; 3] = [Self::Xxh3, Self::Blake3, Self::Md5];
+
+    /// The hash of one block, in the order of bytes in which the tools of each kind print it.
+    pub fn hash(self, block: &[u8]) -> Hash {
+        match self {
+            Self::Xxh3 => XxHash3_128::oneshot(block).to_be_bytes(),
+            Self::Blake3 => *blake3::hash(block).as_bytes().first_chunk().expect("a BLAKE3 hash has 32 bytes"),
+            Self::Md5 => md5::Md5::digest(block).into(),
+        }
+    }
+
     /// The number that stands for it in a file.
     pub const fn code(self) -> u8 {
         match self {

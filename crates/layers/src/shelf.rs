@@ -140,6 +140,11 @@ impl Shelf {
         let file = self.files.create(&name, bytes).map_err(|source| self.failure("make a file", source))?;
         let direct = file.direct().map(|direct| direct.try_clone()).transpose();
         let direct = direct.map_err(|source| self.failure("open a file", source))?;
+        if let Some(direct) = &direct {
+            // A file that grows with every write is written one block after the other by some file systems. Measured on ext4 with
+            // 32 blocks of 1 MiB under way: 1.8 GB/s growing, 2.5 GB/s with its length set first.
+            rustix::fs::ftruncate(direct, bytes).map_err(|errno| self.failure("make a file", errno.into()))?;
+        }
         let segment = direct.map(|direct| Arc::new(Segment::new(direct, true, bytes)));
         Ok(Book { name, bytes, is_complete: AtomicBool::new(false), file, segment })
     }

@@ -401,3 +401,29 @@ fn what_hardware_writes_can_be_told() {
     assert_eq!(found[70_000], 7, "watched by {way}");
     assert_eq!(found[..], memory[..]);
 }
+
+#[test]
+fn a_state_that_changes_altogether_needs_no_older_packs_and_merges_find_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let keep = Retention { keep_last: Some(1), ..Retention::default() };
+    // Host memory for two and a half states.
+    let mut one = session(builder(dir.path()).host("10 MiB").keep(keep).chain_max(2));
+    let values = |version: u64, changed: usize| -> Vec<u64> {
+        (0..500_000).map(|index| if index < changed { version } else { 0 }).collect()
+    };
+    for version in 1..=6 {
+        one.save(version, &[Part::new("values", &values(version, 500_000))]).unwrap();
+    }
+    one.flush().unwrap();
+    let rank = dir.path().join("near/heat/rank-00000");
+    assert!(files(&rank, "pack").len() <= 4, "{:?}", files(&rank, "pack"));
+    // Nine tenths, so that every version needs the ones before.
+    for version in 7..=14 {
+        one.save(version, &[Part::new("values", &values(version, 450_000))]).unwrap();
+    }
+    one.finish().unwrap();
+    let mut two = session(builder(dir.path()));
+    let mut found = vec![0; 500_000];
+    two.restore(14, &mut [PartMut::new("values", &mut found)]).unwrap();
+    assert_eq!(found, values(14, 450_000));
+}

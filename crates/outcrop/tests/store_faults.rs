@@ -181,3 +181,221 @@ fn every_operation_may_fail() {
     }
     println!("{operations} operations, {runs} runs with a fault");
 }
+
+#[test]
+fn a_layer_that_fails_keeps_no_other_from_working() {
+    for failing_layer in 0..2 {
+        let healthy = 1 - failing_layer;
+        for of in [Operation::Create, Operation::Write, Operation::Sync, Operation::Rename] {
+            for after in [0, 1, 2, 5, 9] {
+                let fault = Fault { of: Some(of), after, is_lasting: true, ..Fault::new(Errno::IO) };
+                let (scenario, outcome, _) = run_with(Some(fault), 2, failing_layer);
+                let what = format!("{fault:?} on layer {failing_layer}: {outcome:?}");
+                let on_healthy = outcome.durable.iter().filter(|(layer, _)| *layer == healthy).count();
+                assert_eq!(on_healthy, 9, "{what}");
+                assert!(outcome.durable.len() < 18 && !outcome.errors.is_empty(), "{what}");
+                let names_it = |error: &String| error.contains(LAYERS[failing_layer]);
+                assert!(outcome.errors.iter().all(names_it), "{what}");
+                scenario.check().unwrap_or_else(|error| panic!("{error}\n{what}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn one_fault_of_two_layers_anywhere() {
+    let (_, outcome, failing) = run_with(None, 2, 0);
+    assert!(outcome.errors.is_empty(), "{outcome:?}");
+    for failing_layer in 0..2 {
+        for after in (0..failing.calls(None)).step_by(3) {
+            let fault = Fault { after, ..Fault::new(Errno::IO) };
+            let (scenario, outcome, _) = run_with(Some(fault), 2, failing_layer);
+            let is_told = !outcome.errors.is_empty() || outcome.durable.len() == 18;
+            assert!(is_told, "{fault:?} on layer {failing_layer}: {outcome:?}");
+            scenario.check().unwrap_or_else(|error| panic!("{fault:?} on layer {failing_layer}: {error}\n{outcome:?}"));
+        }
+    }
+}
+
+#[test]
+fn what_could_not_be_synced_is_not_reported_durable() {
+    for of in [Operation::Sync, Operation::SyncDir] {
+        // Of a version: the pack and the manifest are synced, and the directory before and after the manifest.
+        for after in 0..2 {
+            let recording = Recording::from_tree(tree_of(&LAYERS));
+            let failing = Failing::over(recording.clone());
+            let scenario = Scenario::new(&recording, vec![Below::new(Arc::new(failing.clone()), "near")]);
+            let mut session = scenario.open().unwrap();
+            let mut state = State::new(&mut Rng::with_seed(1), 3000);
+            for version in 1..=3 {
+                state.step(&mut Rng::with_seed(version), version);
+                scenario.history.note("heat", 0, version, &state);
+                if version == 2 {
+                    failing.inject(Fault { of: Some(of), after, ..Fault::new(Errno::IO) });
+                }
+                session.save(version, &state.parts()).unwrap();
+                let result = session.wait(version, Reached::Layer(1));
+                assert_eq!(result.is_err(), version == 2, "{of:?} {after}, version {version}: {result:?}");
+                if result.is_ok() {
+                    recording.mark(durable("heat", 0, version, version));
+                }
+            }
+            session.finish().unwrap();
+            scenario.check().unwrap_or_else(|error| panic!("{of:?} {after}: {error}"));
+        }
+    }
+}
+
+#[test]
+fn a_limit_is_kept_and_room_can_be_made() {
+    let files: Arc<dyn Files> = Arc::new(Recording::new());
+    let open = |keep_last| {
+        let keep = Retention { keep_last, ..Retention::default() };
+        let store = Store::builder().host("1 MiB").pin(false).threads(1).keep(keep).incremental(false);
+        store.files(Arc::clone(&files), Some("64 KiB")).open().unwrap().session("heat").unwrap()
+    };
+    let field: Vec<u8> = (0..20_000).map(|index| (index % 251) as u8).collect();
+    let mut session = open(None);
+    let save = |session: &mut Session, version: u64| {
+        session.save(version, &[Part::new("field", &field), Part::one("version", &version)])?;
+        session.wait(version, Reached::Layer(1))
+    };
+    save(&mut session, 1).unwrap();
+    save(&mut session, 2).unwrap();
+    let error = save(&mut session, 3).unwrap_err();
+    assert!(error.to_string().contains("of the limit are used"), "{error}");
+    session.rewind(Some(1)).unwrap();
+    save(&mut session, 4).unwrap();
+    assert!(save(&mut session, 5).is_err());
+    session.finish().unwrap();
+    let mut session = open(Some(1));
+    // What was there before counts.
+    assert!(save(&mut session, 6).is_err());
+    session.rewind(Some(1)).unwrap();
+    (7..20).for_each(|version| save(&mut session, version).unwrap());
+    let mut found = 0;
+    session.restore_latest(&mut [PartMut::one("version", &mut found)]).unwrap();
+    assert_eq!(found, 19);
+}
+
+/// In a child: saves until the medium is full, makes room, and goes on.
+#[test]
+fn child_fills_a_disk() {
+    let Some(path) = child_directory() else { return };
+    let ballast = path.join("ballast");
+    fs::write(&ballast, vec![1; 2 << 20]).unwrap();
+    let keep = Retention { keep_last: None, ..Retention::default() };
+    let open = || {
+        let store =
+            Store::builder().host("8 MiB").pin(false).keep(keep).incremental(false).dir(path.join("store"), None);
+        store.open().unwrap().session("heat").unwrap()
+    };
+    let field = |version: u64| vec![version; 60_000];
+    let mut session = open();
+    let mut save = |session: &mut Session, version: u64| {
+        session.save(version, &[Part::new("field", &field(version))])?;
+        session.wait(version, Reached::Layer(1))
+    };
+    let mut version = 1;
+    let error = loop {
+        assert!(version < 100, "the medium never fills up");
+        match save(&mut session, version) {
+            Ok(()) => version += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(version > 2, "{error}");
+    assert!(error.to_string().contains("pace"), "it says that there is no space: {error}");
+    let check = |session: &mut Session, newest: u64| {
+        let mut found = field(0);
+        let restored = session.restore_latest(&mut [PartMut::new("field", &mut found)]).unwrap().unwrap();
+        assert_eq!((restored.version, found), (newest, field(newest)));
+    };
+    drop(session);
+    let mut session = open();
+    check(&mut session, version - 1);
+    fs::remove_file(&ballast).unwrap();
+    save(&mut session, version + 1).unwrap();
+    session.finish().unwrap();
+    check(&mut open(), version + 1);
+}
+
+#[test]
+fn a_full_disk_is_an_error_and_nothing_is_lost() {
+    let media = [
+        ("a file system in memory", "mount -t tmpfs -o size=8m none $medium"),
+        ("a disk", "truncate -s 16M $0/image && mkfs.ext4 -q -m 0 $0/image && mount -o loop $0/image $medium"),
+    ];
+    for (name, mount) in media {
+        let dir = tempfile::tempdir().unwrap();
+        let medium = dir.path().join("medium");
+        fs::create_dir(&medium).unwrap();
+        // The mount ends with the process.
+        let test = child("child_fills_a_disk", &medium);
+        let script = format!("medium=$0/medium; {mount} || exit 77; shift 0; exec \"$@\"");
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", &script]).arg(dir.path()).arg(test.get_program()).args(test.get_args());
+        command.envs(test.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        match command.output() {
+            Ok(output) if output.status.code() == Some(77) || !is_test(&output.stdout) => {
+                let errors = String::from_utf8_lossy(&output.stderr);
+                skip(&format!("{name} cannot be mounted here: {errors}"));
+            }
+            Ok(output) => assert_success(&output),
+            Err(error) => skip(&format!("{name} cannot be mounted here: {error}")),
+        }
+    }
+}
+
+/// Whether a child has come so far that it was a test.
+fn is_test(output: &[u8]) -> bool {
+    String::from_utf8_lossy(output).contains("running 1 test")
+}
+
+fn assert_success(output: &std::process::Output) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{}\n{}", text(&output.stdout), text(&output.stderr));
+}
+
+/// In a child, as a user who may not write: opens a store.
+#[test]
+fn child_may_not_write() {
+    let Some(path) = child_directory() else { return };
+    let open = |dir: &Path| Store::builder().host("1 MiB").pin(false).dir(dir, None).open()?.session("heat").map(drop);
+    for dir in [path.join("store"), path.join("store/below")] {
+        let error = open(&dir).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Storage, "{error}");
+        assert!(error.to_string().contains("ermission denied"), "{error}");
+    }
+}
+
+#[test]
+fn a_directory_of_somebody_else_is_refused() {
+    use std::os::unix::{fs::PermissionsExt, process::CommandExt};
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("store")).unwrap();
+    fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    // Where the program lies, another user may not go.
+    let program = dir.path().join("program");
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let test = child("child_may_not_write", dir.path());
+    let mut command = Command::new(program);
+    command.args(test.get_args()).envs(test.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    match command.uid(65_534).gid(65_534).current_dir("/").output() {
+        Ok(output) if is_test(&output.stdout) => assert_success(&output),
+        outcome => skip(&format!("this user cannot become another one: {outcome:?}")),
+    }
+}
+
+#[test]
+fn what_may_not_be_done_is_said() {
+    let (_, outcome, failing) = run_with(None, 1, 0);
+    assert!(outcome.errors.is_empty());
+    for of in [Operation::MakeDir, Operation::List, Operation::Lock, Operation::Create, Operation::Rename] {
+        assert!(failing.calls(Some(of)) > 0, "{of:?}");
+        let fault = Fault { of: Some(of), is_lasting: true, ..Fault::new(Errno::ACCESS) };
+        let (_, outcome, _) = run_with(Some(fault), 1, 0);
+        assert!(outcome.durable.is_empty(), "{of:?}: {outcome:?}");
+        assert!(outcome.errors.iter().any(|error| error.contains("ermission denied")), "{of:?}: {outcome:?}");
+    }
+}

@@ -1,82 +1,16 @@
 //! Hashes of blocks.
 
-use std::{fmt, str::FromStr};
+use std::fmt;
 
-use md5::Digest;
+use outcrop_format::{Hash, HashKind};
 use rayon::{
     ThreadPool, ThreadPoolBuilder,
     iter::{IndexedParallelIterator, ParallelIterator},
     slice::{ParallelSlice, ParallelSliceMut},
 };
 
-/// The hash of a block: 16 bytes, in the order in which the tools of each kind print them.
-pub type Hash = [u8; 16];
-
 /// What one thread takes at a time. Less than twice that is not worth waking another one for.
 const PIECE_BYTES: usize = 1 << 20;
-
-/// How blocks are hashed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum HashKind {
-    /// XXH3 with 128 bits: as fast as memory, not made to withstand anybody who looks for two equal ones.
-    #[default]
-    Xxh3,
-    /// The first 16 bytes of BLAKE3, for those who need to withstand that.
-    Blake3,
-    /// MD5, to compare with others who use it.
-    Md5,
-}
-
-impl HashKind {
-    /// All kinds.
-    pub const ALL: [Self; 3] = [Self::Xxh3, Self::Blake3, Self::Md5];
-
-    /// The number that stands for it in files.
-    pub fn code(self) -> u8 {
-        match self {
-            Self::Xxh3 => 1,
-            Self::Blake3 => 2,
-            Self::Md5 => 3,
-        }
-    }
-
-    /// The kind that a number in a file stands for.
-    pub fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.code() == code)
-    }
-
-    /// The hash of one block.
-    pub fn hash(self, block: &[u8]) -> Hash {
-        match self {
-            Self::Xxh3 => twox_hash::XxHash3_128::oneshot(block).to_be_bytes(),
-            Self::Blake3 => *blake3::hash(block).as_bytes().first_chunk().expect("a BLAKE3 hash has 32 bytes"),
-            Self::Md5 => md5::Md5::digest(block).into(),
-        }
-    }
-}
-
-impl fmt::Display for HashKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Xxh3 => "xxh3",
-            Self::Blake3 => "blake3",
-            Self::Md5 => "md5",
-        })
-    }
-}
-
-/// A name that stands for no kind of hash.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no hash {0:?}: use xxh3, blake3 or md5")]
-pub struct UnknownHash(String);
-
-impl FromStr for HashKind {
-    type Err = UnknownHash;
-
-    fn from_str(name: &str) -> Result<Self, UnknownHash> {
-        Self::ALL.into_iter().find(|kind| kind.to_string() == name).ok_or_else(|| UnknownHash(name.to_owned()))
-    }
-}
 
 /// What can hash memory: the processor, or a device.
 pub trait Hasher: Send + Sync {

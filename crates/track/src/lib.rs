@@ -21,5 +21,6 @@ mod userfault;
 
 pub use error::{Error, Result};
 pub use freeze::{FreezeOptions, FreezeWay, Frozen, freeze};
-pub use hash::{CpuHasher, Hash, HashKind, Hasher, UnknownHash};
+pub use hash::{CpuHasher, Hasher};
+pub use outcrop_format::{Hash, HashKind};
 pub use tracker::{Changes, TrackOptions, TrackStats, Tracker, Way};

@@ -20,18 +20,6 @@ fn hashes_are_those_of_others() {
 }
 
 #[test]
-fn kinds_have_names_and_numbers() {
-    for (kind, code) in HashKind::ALL.into_iter().zip(1..) {
-        assert_eq!(kind.code(), code);
-        assert_eq!(HashKind::from_code(code), Some(kind));
-        assert_eq!(kind.to_string().parse(), Ok(kind));
-    }
-    assert_eq!(HashKind::from_code(0), None);
-    assert_eq!(HashKind::default(), HashKind::Xxh3);
-    assert!("sha1".parse::<HashKind>().unwrap_err().to_string().contains("xxh3, blake3 or md5"));
-}
-
-#[test]
 fn blocks_are_hashed_alike_by_any_number_of_threads() {
     let memory: Vec<u8> = (0..5_000_001u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     for kind in HashKind::ALL {

@@ -127,11 +127,13 @@ impl Files for DiskFiles {
 /// Opens a plain file. A link leads elsewhere, and a pipe would never answer: in the place of a file they are somebody's doing.
 fn open_plain(options: &mut fs::OpenOptions, path: &Path) -> io::Result<fs::File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let file = options.custom_flags(flags.bits() as i32).open(path)?;
-    match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(io::Error::new(io::ErrorKind::InvalidData, "it is not a plain file")),
-    }
+    let not_plain = || io::Error::new(io::ErrorKind::InvalidData, "it is not a plain file");
+    let opened = options.custom_flags(flags.bits() as i32).open(path);
+    let file = opened.map_err(|error| match Errno::from_io_error(&error) {
+        Some(Errno::LOOP) => not_plain(),
+        _ => error,
+    })?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(not_plain()) }
 }
 
 /// Given up when it is dropped, also if a process that was started meanwhile has the file too.

@@ -76,8 +76,7 @@ pub(crate) struct Settings {
 
 impl Settings {
     pub(crate) fn hasher(&self) -> CpuHasher {
-        let kind = outcrop_track::HashKind::from_code(self.hash.code()).unwrap_or_default();
-        CpuHasher::new(kind, self.threads)
+        CpuHasher::new(self.hash, self.threads)
     }
 }
 

@@ -46,9 +46,14 @@ pub(crate) fn merge(
     let chain = session.content().chain.clone();
     let Some(range) = choose(&chain, shared.settings.chain_max) else { return Ok(()) };
     let old = &chain[range];
-    let below = shared.shelves.iter().map(|shelf| Arc::clone(shelf.files())).collect();
-    let files = HostFiles::new(handle, session, &chain, below);
-    let packs = old.iter().map(|link| open(&files, session, link.pack.id)).collect::<Result<Vec<_>>>()?;
+    // What is read in host memory is held there, so that nothing may be waited for meanwhile.
+    let files = |handle: &mut Handle| {
+        let below = shared.shelves.iter().map(|shelf| Arc::clone(shelf.files())).collect();
+        HostFiles::new(handle, session, &chain, below)
+    };
+    let held = files(handle);
+    let packs = old.iter().map(|link| open(&held, session, link.pack.id)).collect::<Result<Vec<_>>>()?;
+    drop(held);
     let (names, moved) = newest(&packs);
     // All blocks of a merge have one kind of hash: the newest pack's, and with another kind nothing is merged.
     let kind = packs[0].header.origin().hash_kind;
@@ -56,14 +61,14 @@ pub(crate) fn merge(
         return Ok(());
     }
     let mut links = Vec::new();
-    let mut sources = BTreeMap::new();
     for part in parts(&moved, shared.pack_bytes_max) {
         let key = shared.next_key.fetch_add(1, Relaxed);
         let id = session.content().next_id(session.rank);
-        let (lent, index, payload_bytes) = fill(&files, handle, session, key, id, &names, part, &mut sources)?;
+        let (bytes, payload_bytes) = sizes(&names, part);
+        let mut lent = handle.lend(key, Layout::single("u8", bytes))?;
+        let index = fill(&files(handle), session, id, &names, part, &mut lent)?;
         let version = old[0].generation;
         let origin = PackOrigin { run: session.run, id, version, hash_kind: kind };
-        let mut lent = lent;
         let header = PackHeader::seal(origin, payload_bytes, &index, &mut lent)?;
         let pack = hand_over(shared, notes, session, (key, &header), lent);
         links.push(Link { pack, key: Some(key), generation: version, borrows: Vec::new() });
@@ -134,24 +139,26 @@ fn parts(moved: &[Moved], bytes_max: u64) -> Vec<&[Moved]> {
     parts
 }
 
-/// Copies the stored bytes of blocks into a slot, as they are, and lists them.
-#[expect(clippy::too_many_arguments, reason = "the parts of one pack")]
-fn fill(
-    files: &dyn Files,
-    handle: &mut Handle,
-    session: &SessionCore,
-    key: u64,
-    id: PackId,
-    names: &[(String, Blocks)],
-    part: &[Moved],
-    sources: &mut BTreeMap<PackId, Arc<dyn File>>,
-) -> Result<(Lent, Index, u64)> {
+/// The bytes of a slot for a pack of these blocks, and those of the blocks.
+fn sizes(names: &[(String, Blocks)], part: &[Moved]) -> (usize, u64) {
     let payload_bytes: u64 = part.iter().map(|moved| u64::from(moved.place.stored.bytes)).sum();
     let count = part.len() as u64;
     let name_bytes = names.iter().map(|(name, _)| name.len() as u64).sum();
     let size =
         IndexSize { regions: names.len() as u64, name_bytes, extents: count, blocks: count, coded_blocks: count };
-    let mut lent = handle.lend(key, Layout::single("u8", size.file_bytes(payload_bytes) as usize))?;
+    (size.file_bytes(payload_bytes) as usize, payload_bytes)
+}
+
+/// Copies the stored bytes of blocks into a slot, as they are, and lists them.
+fn fill(
+    files: &dyn Files,
+    session: &SessionCore,
+    id: PackId,
+    names: &[(String, Blocks)],
+    part: &[Moved],
+    lent: &mut Lent,
+) -> Result<Index> {
+    let mut sources: BTreeMap<PackId, Arc<dyn File>> = BTreeMap::new();
     let failed = |source| failure(files, "read a pack", source);
     let mut at = PAGE_BYTES;
     let mut listed: BTreeMap<usize, IndexRegion> = BTreeMap::new();
@@ -185,7 +192,7 @@ fn fill(
         at += bytes;
         rest = after;
     }
-    Ok((lent, Index::new(listed.into_values().collect())?, payload_bytes))
+    Ok(Index::new(listed.into_values().collect())?)
 }
 
 /// Whether two blocks follow each other in the region and in the file.

@@ -63,6 +63,17 @@ pub(crate) struct RegionJob {
     pub(crate) compression: Compression,
 }
 
+impl RegionJob {
+    /// How many blocks are not excluded altogether.
+    fn saved_blocks(&self) -> u64 {
+        let blocks = self.manifest.blocks.count();
+        match self.manifest.excluded.is_empty() {
+            true => blocks,
+            false => (0..blocks).filter(|block| !self.manifest.is_excluded(*block)).count() as u64,
+        }
+    }
+}
+
 /// Where its blocks are.
 pub(crate) enum Source {
     /// In slots, which are sent one after the other, and then nothing: without that, the save has failed.
@@ -213,10 +224,10 @@ impl Packer {
                 }
                 links.extend(self.pack(&task, batch, &mut shares)?);
             }
-            Source::Frozen(frozen, runs) => {
+            Source::Frozen(mut frozen, runs) => {
                 let mut batch = Vec::new();
                 for runs in split(runs, |region| regions[region].manifest.blocks, shared.pack_bytes_max) {
-                    batch.push(self.thaw(&frozen, runs, &regions)?);
+                    batch.push(self.thaw(&mut frozen, runs, &regions)?);
                     if !shares.is_between_ranks() {
                         links.extend(self.pack(&task, std::mem::take(&mut batch), &mut shares)?);
                     }
@@ -253,7 +264,7 @@ impl Packer {
     }
 
     /// Fills a slot from a frozen image.
-    fn thaw(&mut self, frozen: &Frozen, runs: Vec<Run>, regions: &[RegionJob]) -> Result<Filled> {
+    fn thaw(&mut self, frozen: &mut Frozen, runs: Vec<Run>, regions: &[RegionJob]) -> Result<Filled> {
         let key = self.shared.next_key.fetch_add(1, Relaxed);
         let shapes: Vec<Blocks> = regions.iter().map(|region| region.manifest.blocks).collect();
         let name_bytes = regions.iter().map(|region| region.manifest.name.len() as u64).sum();
@@ -264,6 +275,8 @@ impl Packer {
             let range = regions[run.region].manifest.blocks.range_of(run.blocks.clone());
             let bytes = (range.end - range.start) as usize;
             frozen.read(run.region, range.start as usize, &mut lent[at..at + bytes])?;
+            // The program waits for that if it wants to write there and there is no more extra memory.
+            frozen.release(run.region, 0..range.end as usize);
             at += bytes;
         }
         Ok(Filled { lent, key, runs })
@@ -321,8 +334,10 @@ impl Packer {
         shares: &Shares<'_>,
     ) {
         let stored_bytes = links.iter().map(|link| link.pack.file_bytes).sum();
+        let saved_blocks: u64 = regions.iter().map(|region| region.saved_blocks()).sum();
         let mut content = session.content();
-        if is_full {
+        // Whatever the reason, a version that has all blocks needs nothing of those before.
+        if is_full || shares.placed_blocks() == saved_blocks {
             content.begin(losses);
         }
         // The last pack of a version is the newest.

@@ -56,13 +56,15 @@ pub struct Session {
 impl Session {
     pub(super) fn open(store: &Arc<StoreCore>, name: &str) -> Result<Self> {
         let settings = &store.shared.settings;
+        let block_bytes = settings.block_bytes as usize;
+        let track = TrackOptions { way: settings.tracking, block_bytes, ..TrackOptions::default() };
         let opened = recover::open(&store.shared, name)?;
         // A committer that has ended has said so to the session.
         let _ = store.committer.send(Note::Opened(Box::new(opened.ledger)));
         Ok(Self {
             core: opened.session,
             handle: store.handle().clone(),
-            tracker: Tracker::new(TrackOptions { way: settings.tracking, ..TrackOptions::default() }),
+            tracker: Tracker::new(track),
             hasher: settings.hasher(),
             options: BTreeMap::new(),
             shadows: BTreeMap::new(),

@@ -74,7 +74,8 @@ struct Moving {
     file_bytes: u64,
     /// Layers that it has reached, or never will.
     layers: usize,
-    failed_on: BTreeSet<usize>,
+    /// Where it could not be written, and why.
+    failed_on: BTreeMap<usize, String>,
 }
 
 /// Packs that have become others. Newest first, as they are in chains.
@@ -148,7 +149,7 @@ impl Ledger {
     /// A pack is about to be on its way.
     pub(crate) fn expect(&mut self, key: u64, pack: &ManifestPack) {
         self.packs
-            .insert(pack.id.number, Moving { key, file_bytes: pack.file_bytes, layers: 0, failed_on: BTreeSet::new() });
+            .insert(pack.id.number, Moving { key, file_bytes: pack.file_bytes, layers: 0, failed_on: BTreeMap::new() });
     }
 
     /// A version is on its way.
@@ -172,7 +173,7 @@ impl Ledger {
                 self.layers[layer].unsynced.insert(number);
             }
             Some(reason) => {
-                moving.failed_on.insert(layer);
+                moving.failed_on.insert(layer, reason.clone());
                 self.pack_failed(shared, number, layer, &reason);
             }
         }
@@ -209,10 +210,14 @@ impl Ledger {
                 .find(|pack| pack.id.rank == rank && !self.layers[layer].packs.contains_key(&pack.id.number));
             match missing.map(|pack| pack.id.number) {
                 // What is not on its way will not come.
-                Some(number) if self.packs.get(&number).is_none_or(|moving| moving.failed_on.contains(&layer)) => {
+                Some(number)
+                    if self.packs.get(&number).is_none_or(|moving| moving.failed_on.contains_key(&layer)) =>
+                {
                     let version = self.drafts[index].manifest.version;
+                    let reason = self.packs.get(&number).and_then(|moving| moving.failed_on.get(&layer)).cloned();
+                    let reason = reason.unwrap_or_else(|| "a pack that it needs could not be written there".to_owned());
                     self.session.content().lose();
-                    self.fail(shared, layer, version, "a pack that it needs could not be written there");
+                    self.fail(shared, layer, version, &reason);
                 }
                 Some(_) => break,
                 None => self.commit(shared, layer, index, packs),
@@ -249,14 +254,17 @@ impl Ledger {
         let files = &**shared.shelves[layer].files();
         let doubtful = std::mem::take(&mut self.layers[layer].unsynced);
         let Err(source) = files.sync_dir(&rank_dir(&self.session)) else { return Ok(()) };
+        let error = failure(files, attempt, source);
         for number in &doubtful {
             self.layers[layer].packs.remove(number);
-            self.packs.get_mut(number).into_iter().for_each(|moving| drop(moving.failed_on.insert(layer)));
+            if let Some(moving) = self.packs.get_mut(number) {
+                moving.failed_on.insert(layer, error.to_string());
+            }
         }
         if !doubtful.is_empty() {
             self.session.content().lose();
         }
-        Err(failure(files, attempt, source))
+        Err(error)
     }
 
     /// A version will not come to a layer: this program is told, and so are the other ranks, who would wait for it.

@@ -61,6 +61,7 @@ impl Layout<'_, '_> {
             true => self.as_they_are(runs),
             false => self.one_by_one(&mut lent, &runs)?,
         };
+        self.shares.add_placed(groups.iter().map(|group| group.hashes.len() as u64).sum());
         Ok(Laid { lent, key, id: self.id, payload_bytes: (end - PAGE_BYTES) as u64, groups })
     }
 

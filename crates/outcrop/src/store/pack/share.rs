@@ -37,6 +37,7 @@ pub(crate) struct Shares<'a> {
     packs: BTreeMap<PackId, ManifestPack>,
     /// By region: the hashes of all blocks that this version has looked at.
     hashes: Vec<Vec<(u64, Hash)>>,
+    placed_blocks: u64,
 }
 
 impl<'a> Shares<'a> {
@@ -77,6 +78,7 @@ impl<'a> Shares<'a> {
             locations: HashMap::new(),
             packs: BTreeMap::new(),
             hashes: vec![Vec::new(); regions],
+            placed_blocks: 0,
         })
     }
 
@@ -183,6 +185,16 @@ impl<'a> Shares<'a> {
             return Some(Source::Theirs);
         }
         self.placed.get(&block).map(|location| Source::Placed(*location))
+    }
+
+    /// So many blocks more are in packs of this version, be it by reference.
+    pub(crate) fn add_placed(&mut self, blocks: u64) {
+        self.placed_blocks += blocks;
+    }
+
+    /// How many blocks the packs of this version have.
+    pub(crate) fn placed_blocks(&self) -> u64 {
+        self.placed_blocks
     }
 
     /// Whether every block is written wherever it comes from.
