@@ -22,7 +22,8 @@ impl Scratch {
     /// As `new`, if there is so much room in the directory and in memory.
     pub(crate) fn with_room(path: &Path, file_bytes: u64, memory_bytes: u64) -> Result<Self> {
         let scratch = Self::new(path)?;
-        let system = rustix::fs::statvfs(path).with_context(|| format!("cannot ask for the room in {}", path.display()))?;
+        let system =
+            rustix::fs::statvfs(path).with_context(|| format!("cannot ask for the room in {}", path.display()))?;
         let free = system.f_bavail.saturating_mul(system.f_frsize);
         ensure!(
             free >= file_bytes,
@@ -30,7 +31,10 @@ impl Scratch {
             path.display()
         );
         let left = memory_left()?;
-        ensure!(left >= memory_bytes, "{left} bytes of memory are left, and this takes {memory_bytes}; use a smaller --size");
+        ensure!(
+            left >= memory_bytes,
+            "{left} bytes of memory are left, and this takes {memory_bytes}; use a smaller --size"
+        );
         Ok(scratch)
     }
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use outcrop::{Part, PartMut, Reached, Retention, Store, StoreBuilder};
+use outcrop::{Part, PartMut, Reached, Store, StoreBuilder};
 use serde_json::{Value, json};
 
 use self::{rivals::Rivals, saves::other_saves};
@@ -36,9 +36,14 @@ impl Options {
         self.state_bytes * 5 / 2 + (64 << 20)
     }
 
+    /// All versions are kept, so that no file is removed while something is measured.
     fn builder(&self, directory: &Path) -> StoreBuilder {
-        let keep = Retention { keep_last: Some(1), ..Retention::default() };
-        Store::builder().host(self.host_bytes()).dir(directory.join("store"), None).keep(keep)
+        Store::builder().host(self.host_bytes()).dir(directory.join("store"), None)
+    }
+
+    /// How many versions of each kind there are.
+    fn versions(&self) -> u64 {
+        WARM_UP + self.rounds.max(1) as u64
     }
 }
 
@@ -65,9 +70,10 @@ impl Saves {
 pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> {
     let bytes = options.state_bytes;
     ensure!(bytes >= 1 << 20 && bytes.is_multiple_of(1 << 20), "the state must be whole MiB");
-    // Two versions, and one that is being written; the rivals' files.
     let memory_bytes = options.host_bytes() + 2 * bytes;
-    let _scratch = Scratch::with_room(&options.directory, 6 * bytes, memory_bytes + bytes / 2)?;
+    // All versions of two kinds, or those of one and two files of rivals.
+    let file_bytes = 2 * (options.versions() + 1) * bytes;
+    let _scratch = Scratch::with_room(&options.directory, file_bytes, memory_bytes + bytes / 2)?;
     let scratch = tempfile::tempdir_in(&options.directory)?;
     memory::warm(memory_bytes);
     let state = noise(bytes);
@@ -80,7 +86,11 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
         ("durable_over_direct_write", rivals.best_write() / full.durable.quantile(0.5)),
         ("restore_over_direct_read", rivals.best_read() / restores.reading.quantile(0.5)),
     ]);
-    let line = |part: &str, way: &str, calls: &Calls| row(part, way, bytes, calls);
+    let line = |part: &str, way: &str, calls: &Calls| {
+        let mut row = row(part, way, calls);
+        row["gb_per_second"] = (bytes as f64 / calls.quantile(0.5) / 1e9).into();
+        row
+    };
     let mut runs = vec![line("blocked", "store: save returns", &full.blocked)];
     runs.extend(rivals.blocked_rows(&line));
     runs.push(line("durable", "store: save and wait", &full.durable));
@@ -106,15 +116,9 @@ fn noise(bytes: u64) -> Vec<f32> {
 }
 
 /// One line of the table.
-fn row(part: &str, way: &str, bytes: u64, calls: &Calls) -> Value {
-    let median = calls.quantile(0.5);
-    json!({
-        "part": part,
-        "way": way,
-        "ms_median": median * 1e3,
-        "ms_best": calls.quantile(0.0) * 1e3,
-        "gb_per_second": bytes as f64 / median / 1e9,
-    })
+fn row(part: &str, way: &str, calls: &Calls) -> Value {
+    let (median, best) = (calls.quantile(0.5), calls.quantile(0.0));
+    json!({ "part": part, "way": way, "ms_median": median * 1e3, "ms_best": best * 1e3 })
 }
 
 /// Full checkpoints, in turn with everything that they are compared with. The last version stays.

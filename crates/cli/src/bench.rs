@@ -136,7 +136,7 @@ pub(crate) struct StoreBenchArgs {
     #[command(flatten)]
     report: ReportArgs,
     /// The state that is saved, in whole MiB [default: 1 GiB, quick: 256 MiB]. Memory for five of it is needed, and room for
-    /// six in the directory.
+    /// some twenty in the directory.
     #[arg(long, value_name = "SIZE")]
     size: Option<ByteSize>,
     /// Where files go; nothing is left there.

@@ -83,6 +83,11 @@ impl Shelf {
         Ok(Self { name: name.to_owned(), files, limit_bytes, rings, books: RwLock::default() })
     }
 
+    /// The bytes that it may hold, if that is limited.
+    pub fn limit_bytes(&self) -> Option<u64> {
+        self.limit_bytes
+    }
+
     /// Its files.
     pub fn files(&self) -> &Arc<dyn Files> {
         &self.files

@@ -414,9 +414,10 @@ fn a_state_that_changes_altogether_needs_no_older_packs_and_merges_find_room() {
     for version in 1..=6 {
         one.save(version, &[Part::new("values", &values(version, 500_000))]).unwrap();
     }
-    one.flush().unwrap();
+    one.finish().unwrap();
     let rank = dir.path().join("near/heat/rank-00000");
     assert!(files(&rank, "pack").len() <= 4, "{:?}", files(&rank, "pack"));
+    let mut one = session(builder(dir.path()).host("10 MiB").keep(keep).chain_max(2));
     // Nine tenths, so that every version needs the ones before.
     for version in 7..=14 {
         one.save(version, &[Part::new("values", &values(version, 450_000))]).unwrap();

@@ -273,7 +273,7 @@ fn a_limit_is_kept_and_room_can_be_made() {
     assert!(save(&mut session, 6).is_err());
     session.rewind(Some(1)).unwrap();
     (7..20).for_each(|version| save(&mut session, version).unwrap());
-    let mut found = 0;
+    let mut found = 0u64;
     session.restore_latest(&mut [PartMut::one("version", &mut found)]).unwrap();
     assert_eq!(found, 19);
 }

@@ -51,7 +51,9 @@ pub(super) fn measure(options: &Options, progress: &mut dyn FnMut(&str)) -> Hash
         rows.push(row);
     }
     // Figure 2 of the paper: MD5 on a graphics card, with the copies to it and back.
-    rows.push(json!({ "part": "hashing", "way": "the paper: a GPU at best, with copies", "md5_all_gb_per_second": 1.4 }));
+    rows.push(
+        json!({ "part": "hashing", "way": "the paper: a GPU at best, with copies", "md5_all_gb_per_second": 1.4 }),
+    );
     Hashing { rows, over_read_bandwidth }
 }
 

@@ -49,7 +49,7 @@ fn measure(
     let mut session = store.session("bench")?;
     let written_bytes = |store: &Store| store.stats().layers[1].written_bytes;
     let (mut saves, mut written_before) = (Saves::default(), 0);
-    for version in 0..WARM_UP + options.rounds.max(1) as u64 {
+    for version in 0..options.versions() {
         if percent > 0.0 {
             write_pages(state, percent, version as usize);
         }
@@ -61,8 +61,8 @@ fn measure(
     }
     session.finish()?;
     let written = (written_bytes(&store) - written_before) as f64 / saves.blocked.count() as f64;
-    let mut blocked = row("other saves", &format!("{way}: save returns"), options.state_bytes, &saves.blocked);
-    let mut durable = row("other saves", &format!("{way}: durable"), options.state_bytes, &saves.durable);
+    let mut blocked = row("other saves", &format!("{way}: save returns"), &saves.blocked);
+    let mut durable = row("other saves", &format!("{way}: durable"), &saves.durable);
     for row in [&mut blocked, &mut durable] {
         row["written_mib"] = (written / (1 << 20) as f64).into();
     }

@@ -31,7 +31,7 @@ const CHAIN_MAX: usize = 8;
 
 /// The largest pack: large enough for the full speed of any medium, small enough that the first one is on its way while the next
 /// one is filled.
-const PACK_BYTES_MAX: u64 = 256 << 20;
+const PACK_BYTES_MAX: u64 = 64 << 20;
 
 /// How blocks are made smaller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

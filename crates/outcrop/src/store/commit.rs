@@ -68,14 +68,16 @@ impl Committer {
     pub(crate) fn run(mut self, notes: &Receiver<Note>) {
         loop {
             let is_waiting = self.ledgers.values().any(Ledger::is_waiting_for_others);
-            let note = match is_waiting {
-                true => notes.recv_timeout(LISTEN),
-                false => notes.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            let has_garbage = self.ledgers.values().any(Ledger::has_garbage);
+            let note = match (is_waiting, has_garbage) {
+                (_, true) => notes.recv_timeout(Duration::ZERO),
+                (true, false) => notes.recv_timeout(LISTEN),
+                (false, false) => notes.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             match note {
                 Ok(Note::Close) | Err(RecvTimeoutError::Disconnected) => return,
                 Ok(note) => self.take(note),
-                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Timeout) => self.tidy(),
             }
             if is_waiting {
                 self.listen();
@@ -141,6 +143,14 @@ impl Committer {
         action(ledger, &self.shared);
         let gone = ledger.dispensable();
         self.discard(gone);
+    }
+
+    /// Removes something that nobody needs, as there is nothing else to do.
+    fn tidy(&mut self) {
+        let Some(ledger) = self.ledgers.values_mut().find(|ledger| ledger.has_garbage()) else { return };
+        if let Err(error) = ledger.remove_one(&self.shared) {
+            tracing::warn!(session = ledger.session.name, %error, "an old pack stays");
+        }
     }
 
     /// Ends sessions that are closed and have nothing on its way any more.

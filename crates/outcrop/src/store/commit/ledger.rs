@@ -41,6 +41,7 @@ pub(crate) struct Ledger {
     /// Packs that the engine has, by number.
     packs: BTreeMap<u64, Moving>,
     merges: Vec<Merge>,
+    garbage: VecDeque<Garbage>,
     /// Other ranks are gone.
     is_alone: bool,
     /// The program has ended the session: what is given up when nothing is on its way any more.
@@ -56,6 +57,10 @@ pub(crate) struct LayerLedger {
     pub(crate) packs: BTreeMap<u64, u64>,
     /// Those among them whose names are not known to be durable.
     unsynced: BTreeSet<u64>,
+    /// Packs below this number that are not there by now count as not written.
+    doubtful_below: u64,
+    /// Why something last failed here.
+    failure: Option<String>,
     /// Versions that all ranks have, and when they were saved.
     pub(crate) complete: BTreeMap<u64, u64>,
     /// Versions that were found, and that other ranks have on other layers: kept until there is a newer one.
@@ -74,8 +79,14 @@ struct Moving {
     file_bytes: u64,
     /// Layers that it has reached, or never will.
     layers: usize,
-    /// Where it could not be written, and why.
-    failed_on: BTreeMap<usize, String>,
+    failed_on: BTreeSet<usize>,
+}
+
+/// A pack that nobody needs any more and that is to be removed.
+struct Garbage {
+    layer: usize,
+    number: u64,
+    bytes: u64,
 }
 
 /// Packs that have become others. Newest first, as they are in chains.
@@ -122,7 +133,8 @@ impl Draft {
 impl Ledger {
     pub(crate) fn new(session: Arc<SessionCore>, layers: Vec<LayerLedger>) -> Self {
         let (drafts, packs, merges) = (VecDeque::new(), BTreeMap::new(), Vec::new());
-        Self { session, layers, drafts, packs, merges, is_alone: false, closing: None }
+        let garbage = VecDeque::new();
+        Self { session, layers, drafts, packs, merges, garbage, is_alone: false, closing: None }
     }
 
     /// Whether other ranks have yet to say that they have a version.
@@ -143,13 +155,14 @@ impl Ledger {
 
     /// Whether it is closed, and nothing is on its way any more.
     pub(crate) fn is_over(&self) -> bool {
-        self.closing.is_some() && self.packs.values().all(|moving| moving.layers == self.layers.len())
+        let is_idle = |moving: &Moving| moving.layers == self.layers.len();
+        self.closing.is_some() && !self.has_garbage() && self.packs.values().all(is_idle)
     }
 
     /// A pack is about to be on its way.
     pub(crate) fn expect(&mut self, key: u64, pack: &ManifestPack) {
         self.packs
-            .insert(pack.id.number, Moving { key, file_bytes: pack.file_bytes, layers: 0, failed_on: BTreeMap::new() });
+            .insert(pack.id.number, Moving { key, file_bytes: pack.file_bytes, layers: 0, failed_on: BTreeSet::new() });
     }
 
     /// A version is on its way.
@@ -167,13 +180,15 @@ impl Ledger {
     pub(crate) fn arrived(&mut self, shared: &Shared, number: u64, layer: usize, failure: Option<String>) {
         let Some(moving) = self.packs.get_mut(&number) else { return };
         moving.layers += 1;
-        match failure {
+        let is_doubtful = number < self.layers[layer].doubtful_below;
+        match failure.or_else(|| self.layers[layer].failure.clone().filter(|_| is_doubtful)) {
             None => {
                 self.layers[layer].packs.insert(number, moving.file_bytes);
                 self.layers[layer].unsynced.insert(number);
             }
             Some(reason) => {
-                moving.failed_on.insert(layer, reason.clone());
+                moving.failed_on.insert(layer);
+                self.layers[layer].failure = Some(reason.clone());
                 self.pack_failed(shared, number, layer, &reason);
             }
         }
@@ -210,14 +225,16 @@ impl Ledger {
                 .find(|pack| pack.id.rank == rank && !self.layers[layer].packs.contains_key(&pack.id.number));
             match missing.map(|pack| pack.id.number) {
                 // What is not on its way will not come.
-                Some(number)
-                    if self.packs.get(&number).is_none_or(|moving| moving.failed_on.contains_key(&layer)) =>
-                {
+                Some(number) if !self.is_coming(number, layer) => {
                     let version = self.drafts[index].manifest.version;
-                    let reason = self.packs.get(&number).and_then(|moving| moving.failed_on.get(&layer)).cloned();
-                    let reason = reason.unwrap_or_else(|| "a pack that it needs could not be written there".to_owned());
+                    let reason = self.layers[layer].failure.clone();
                     self.session.content().lose();
-                    self.fail(shared, layer, version, &reason);
+                    self.fail(
+                        shared,
+                        layer,
+                        version,
+                        &reason.unwrap_or_else(|| "a pack of it is not there".to_owned()),
+                    );
                 }
                 Some(_) => break,
                 None => self.commit(shared, layer, index, packs),
@@ -227,16 +244,20 @@ impl Ledger {
         self.drafts.retain(|draft| draft.is_settled.contains(&false));
     }
 
+    /// Whether a pack that is not on a layer is on its way there.
+    fn is_coming(&self, number: u64, layer: usize) -> bool {
+        let is_moving = self.packs.get(&number).is_some_and(|moving| !moving.failed_on.contains(&layer));
+        is_moving && number >= self.layers[layer].doubtful_below
+    }
+
     /// Makes a version visible on a layer.
     fn commit(&mut self, shared: &Shared, layer: usize, index: usize, packs: Vec<ManifestPack>) {
         let manifest = Manifest { packs, ..self.drafts[index].manifest.clone() };
         let version = manifest.version;
         let files = &**shared.shelves[layer].files();
         let dir = rank_dir(&self.session);
-        let synced = self.sync(shared, layer, "make packs durable");
-        if let Err(error) = synced.and_then(|()| write_manifest(files, &dir, &manifest)) {
-            // What was to be made durable may be lost, also if it is there now, and nothing is built upon it.
-            self.session.content().lose();
+        if let Err(error) = self.write_manifest(shared, layer, &manifest) {
+            // It may have got its name.
             let _ = files.remove(&format!("{dir}/{}", version_name(version)));
             return self.fail(shared, layer, version, &error.to_string());
         }
@@ -248,23 +269,37 @@ impl Ledger {
         }
     }
 
-    /// Makes what is in the directory of this rank durable. If that fails, the packs that are new there may be lost in a crash, also
-    /// if they are there now and a later attempt succeeds: they count as not written.
+    /// Makes packs durable, and then the manifest that lists them.
+    fn write_manifest(&mut self, shared: &Shared, layer: usize, manifest: &Manifest) -> Result<()> {
+        self.sync(shared, layer, "make packs durable")?;
+        let files = &**shared.shelves[layer].files();
+        let (name, bytes) = (version_name(manifest.version), manifest.encode()?);
+        let written = write_whole(files, &rank_dir(&self.session), &name, &bytes);
+        written.map_err(|source| self.doubt(layer, failure(files, "write a manifest", source)))
+    }
+
+    /// Makes what is in the directory of this rank durable.
     fn sync(&mut self, shared: &Shared, layer: usize, attempt: &str) -> Result<()> {
         let files = &**shared.shelves[layer].files();
-        let doubtful = std::mem::take(&mut self.layers[layer].unsynced);
-        let Err(source) = files.sync_dir(&rank_dir(&self.session)) else { return Ok(()) };
-        let error = failure(files, attempt, source);
-        for number in &doubtful {
-            self.layers[layer].packs.remove(number);
-            if let Some(moving) = self.packs.get_mut(number) {
-                moving.failed_on.insert(layer, error.to_string());
-            }
+        let synced = files.sync_dir(&rank_dir(&self.session));
+        synced.map_err(|source| self.doubt(layer, failure(files, attempt, source)))?;
+        self.layers[layer].unsynced.clear();
+        Ok(())
+    }
+
+    /// A directory could not be made durable. Packs that are new there may be lost in a crash, also if they can be read until then
+    /// and a later attempt succeeds: they count as not written, and nothing is built upon them.
+    fn doubt(&mut self, layer: usize, error: Error) -> Error {
+        let ledger = &mut self.layers[layer];
+        for number in std::mem::take(&mut ledger.unsynced) {
+            ledger.packs.remove(&number);
         }
-        if !doubtful.is_empty() {
-            self.session.content().lose();
-        }
-        Err(error)
+        ledger.failure = Some(error.to_string());
+        let mut content = self.session.content();
+        ledger.doubtful_below = content.next_number;
+        content.lose();
+        drop(content);
+        error
     }
 
     /// A version will not come to a layer: this program is told, and so are the other ranks, who would wait for it.
@@ -303,8 +338,14 @@ impl Ledger {
         let Some(manifest) = ledger.manifests.get(&version) else { return };
         ledger.complete.insert(version, manifest.saved_at_unix_ns);
         ledger.pending.retain(|pending, _| *pending > version);
-        self.session.reached(version, layer);
-        self.retain(shared, layer);
+        // With a limit, before the program hears of it, so that there is room for the next one.
+        if shared.shelves[layer].limit_bytes().is_some() {
+            self.retain(shared, layer);
+            self.session.reached(version, layer);
+        } else {
+            self.session.reached(version, layer);
+            self.retain(shared, layer);
+        }
     }
 
     /// Drops versions that are not kept.
@@ -369,11 +410,29 @@ impl Ledger {
             idle.retain(|number| !borrowed.contains(number));
         }
         for number in idle {
-            let name = format!("{}/{}", rank_dir(&self.session), pack_name(number));
-            files.remove(&name).map_err(|source| failure(files, "remove an old pack", source))?;
             let bytes = self.layers[layer].packs.remove(&number).unwrap_or(0);
-            shelf.change_used(-(bytes as i64));
+            self.garbage.push_back(Garbage { layer, number, bytes });
         }
+        // Where there is a limit somebody may wait for the room; else it takes its time when there is nothing else to do.
+        while shelf.limit_bytes().is_some() && self.has_garbage() {
+            self.remove_one(shared)?;
+        }
+        Ok(())
+    }
+
+    /// Whether there are packs to be removed.
+    pub(crate) fn has_garbage(&self) -> bool {
+        !self.garbage.is_empty()
+    }
+
+    /// Removes one pack that nobody needs. To remove a large file can take as long as to write it.
+    pub(crate) fn remove_one(&mut self, shared: &Shared) -> Result<()> {
+        let Some(Garbage { layer, number, bytes }) = self.garbage.pop_front() else { return Ok(()) };
+        let shelf = &shared.shelves[layer];
+        let files = &**shelf.files();
+        let name = format!("{}/{}", rank_dir(&self.session), pack_name(number));
+        files.remove(&name).map_err(|source| failure(files, "remove an old pack", source))?;
+        shelf.change_used(-(bytes as i64));
         Ok(())
     }
 
@@ -406,8 +465,6 @@ impl Ledger {
         if self.merges.is_empty() {
             return;
         }
-        let files = &**shared.shelves[layer].files();
-        let dir = rank_dir(&self.session);
         let rewrites: Vec<Manifest> = self.layers[layer]
             .manifests
             .values()
@@ -416,8 +473,7 @@ impl Ledger {
             .collect();
         let has_some = !rewrites.is_empty();
         for manifest in rewrites {
-            let synced = self.sync(shared, layer, "make packs durable");
-            if let Err(error) = synced.and_then(|()| write_manifest(files, &dir, &manifest)) {
+            if let Err(error) = self.write_manifest(shared, layer, &manifest) {
                 tracing::warn!(session = self.session.name, %error, "a version keeps its long chain");
                 return;
             }
@@ -511,12 +567,6 @@ fn manifests_of_others(files: &dyn Files, session: &SessionCore) -> io::Result<B
         }
     }
     Ok(names)
-}
-
-fn write_manifest(files: &dyn Files, dir: &str, manifest: &Manifest) -> Result<()> {
-    let bytes = manifest.encode()?;
-    write_whole(files, dir, &version_name(manifest.version), &bytes)
-        .map_err(|source| failure(files, "write a manifest", source))
 }
 
 /// The directory of this rank.
