@@ -15,7 +15,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 use anyhow::{Result, ensure};
 use serde_json::json;
 
-use crate::{Machine, Report, Scratch, memory};
+use crate::{Machine, Report, Scratch, memory, workload::check_state_bytes};
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -44,7 +44,7 @@ impl Options {
 /// Runs the benchmark; `progress` is told what is being measured.
 pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> {
     let bytes = options.state_bytes;
-    ensure!(bytes >= 1 << 20 && bytes.is_multiple_of(1 << 20), "the state must be whole MiB");
+    check_state_bytes(bytes)?;
     ensure!(options.steps > 0 && options.looks > 0, "there must be something to measure");
     let file_bytes = (options.steps + keepers::WARM_UP + 1) as u64 * bytes;
     let memory_bytes = options.host_bytes() + bytes;

@@ -14,7 +14,12 @@ use outcrop::{Part, PartMut, Reached, Store, StoreBuilder};
 use serde_json::{Value, json};
 
 use self::{rivals::Rivals, saves::other_saves};
-use crate::{Machine, Report, Scratch, clock::Calls, memory, workload::bytes};
+use crate::{
+    Machine, Report, Scratch,
+    clock::Calls,
+    memory,
+    workload::{bytes, check_state_bytes},
+};
 
 /// Saves before the first one that counts: afterwards the store has all memory that it needs.
 const WARM_UP: u64 = 3;
@@ -69,7 +74,7 @@ impl Saves {
 /// Runs the benchmark; `progress` is told what is being measured.
 pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> {
     let bytes = options.state_bytes;
-    ensure!(bytes >= 1 << 20 && bytes.is_multiple_of(1 << 20), "the state must be whole MiB");
+    check_state_bytes(bytes)?;
     let memory_bytes = options.host_bytes() + 2 * bytes;
     // All versions of two kinds, or those of one and two files of rivals.
     let file_bytes = 2 * (options.versions() + 1) * bytes;

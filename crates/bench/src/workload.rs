@@ -2,6 +2,8 @@
 
 use std::{hint::black_box, time::Instant};
 
+use anyhow::{Result, ensure};
+
 /// How large and how many states, and how much arithmetic between them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Workload {
@@ -68,6 +70,13 @@ pub(crate) fn correlate(past: &[f32], depth: Option<u32>) -> f64 {
         sums.iter_mut().zip(lanes).for_each(|(sum, value)| *sum += value);
     }
     sums.iter().map(|&sum| f64::from(sum)).sum()
+}
+
+/// That a state can have so many bytes.
+pub(crate) fn check_state_bytes(bytes: u64) -> Result<()> {
+    let is_possible = (1 << 20..1 << 50).contains(&bytes) && bytes.is_multiple_of(1 << 20);
+    ensure!(is_possible, "a state cannot have {bytes} bytes: give whole MiB, and less than a PiB");
+    Ok(())
 }
 
 /// Writes one value to each of so many percent of a state's pages, spread evenly, other ones in each step.

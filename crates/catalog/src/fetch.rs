@@ -131,8 +131,9 @@ pub(crate) fn share<W: Send>(
     items_max: u64,
     each: impl Fn(&mut Fetcher, W) + Sync,
 ) {
-    // Two at least, so that one can read while the other checks.
-    let threads = available_parallelism().map_or(2, usize::from).clamp(2, THREADS_MAX).min(items_max.max(1) as usize);
+    // Two for each core, so that some can read while the others check.
+    let cores = available_parallelism().map_or(1, usize::from);
+    let threads = (2 * cores).min(THREADS_MAX).min(items_max.max(1) as usize);
     let work = Mutex::new(work);
     let serve = || {
         let mut fetcher = Fetcher::default();

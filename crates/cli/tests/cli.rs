@@ -128,3 +128,61 @@ fn benchmarks_report_every_ratio() {
     assert!(report["runs"].as_array().unwrap().len() >= 13);
     assert!(entries(directory.path()).is_empty());
 }
+
+#[test]
+fn the_benchmark_of_stores_compares_checkpoints_with_copies_and_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = outcrop(directory.path(), &["bench", "store", "--json", "--size", "8 MiB", "--rounds", "2"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["bench"], "store");
+    for key in ["blocked_over_memcpy", "durable_over_direct_write", "restore_over_direct_read"] {
+        assert!(report["ratios"][key].as_f64().is_some_and(|ratio| ratio > 0.0), "{key}: {report}");
+    }
+    let runs = report["runs"].as_array().unwrap();
+    for (part, count) in [("blocked", 5), ("durable", 4), ("restore", 5), ("other saves", 10)] {
+        assert_eq!(runs.iter().filter(|run| run["part"] == part).count(), count, "{part}");
+    }
+    let written = |name: &str| {
+        let run = runs.iter().find(|run| run["way"].as_str().is_some_and(|way| way.starts_with(name)));
+        run.and_then(|run| run["written_mib"].as_f64()).unwrap()
+    };
+    assert!(written("incremental, 1%") < 0.1 * written("live"), "only what has changed is written: {runs:?}");
+    assert!(entries(directory.path()).is_empty());
+}
+
+#[test]
+fn the_benchmark_of_increments_repeats_the_experiment() {
+    let directory = tempfile::tempdir().unwrap();
+    let sizes = ["--size", "8 MiB", "--steps", "2", "--compute-ms", "5", "--looks", "2", "--rounds", "1"];
+    let output = outcrop(directory.path(), &[&["bench", "increment", "--json"], &sizes[..]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["bench"], "increment");
+    for key in ["slowdown_1pct", "tracking_over_rehash_max", "hash_over_read_bandwidth"] {
+        assert!(report["ratios"][key].as_f64().is_some_and(|ratio| ratio > 0.0), "{key}: {report}");
+    }
+    // This one is counted and not timed.
+    let share = report["ratios"]["hash_bytes_over_page_bytes"].as_f64().unwrap();
+    assert!(share > 0.05 && share <= 0.10, "one of 16 rows changes, and all are written: {share}");
+    let runs = report["runs"].as_array().unwrap();
+    for (part, count) in [("programs", 8), ("slowdown", 4), ("tracking", 7), ("hashing", 10)] {
+        assert_eq!(runs.iter().filter(|run| run["part"] == part).count(), count, "{part}");
+    }
+    let atoms = runs.iter().find(|run| run["way"] == "atoms, hash-based").unwrap();
+    assert!(atoms["less_percent"].as_f64().unwrap() < 5.0, "all of it changes: {atoms}");
+    assert!(entries(directory.path()).is_empty());
+}
+
+#[test]
+fn benchmarks_are_refused_where_there_is_no_room() {
+    let directory = tempfile::tempdir().unwrap();
+    for bench in ["store", "increment"] {
+        for (size, words) in [("512 TiB", "smaller --size"), ("2 EiB", "less than a PiB"), ("1000 KiB", "whole MiB")] {
+            let output = outcrop(directory.path(), &["bench", bench, "--size", size]);
+            assert!(!output.status.success(), "{bench} of {size}");
+            assert!(text(&output.stderr).contains(words), "{}", text(&output.stderr));
+        }
+    }
+    assert!(entries(directory.path()).is_empty());
+}

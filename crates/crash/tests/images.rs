@@ -228,6 +228,7 @@ fn images_come_with_the_marks_before_the_crash() {
     recording.rename("a", "b").unwrap();
     recording.mark("second");
     let log = recording.log();
+    assert_eq!(log.marks(), ["first", "second"]);
     let found: Vec<_> = log
         .images(&WHOLE)
         .map(|image| (texts(image.tree()).into_keys().collect::<String>(), image.marks().len()))

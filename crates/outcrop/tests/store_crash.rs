@@ -22,7 +22,7 @@ use std::{
 use common::{
     State,
     history::{History, Promises, durable, forgotten, rewinding},
-    trees::{Below, Forgetful, Forgets, tree_of},
+    trees::{Forgets, below, forgetful, tree_of},
 };
 use fastrand::Rng;
 use outcrop::{
@@ -102,7 +102,7 @@ impl Scenario {
             .threads(1)
             .pin(false);
         let layers = LAYERS[..self.layers].iter();
-        layers.fold(builder, |builder, layer| builder.files(Below::new(Arc::clone(files), layer), None))
+        layers.fold(builder, |builder, layer| builder.files(below(files, layer), None))
     }
 
     fn recording(&self) -> Recording {
@@ -196,9 +196,14 @@ impl<'a> Program<'a> {
         }
         for layer in 0..self.scenario.layers {
             session.wait(version, Reached::Layer(layer + 1))?;
-            self.recording.mark(durable(SESSIONS[which], layer, version, self.states[which].stamp));
+            self.say_durable(which, layer);
         }
         Ok(())
+    }
+
+    fn say_durable(&self, which: usize, layer: usize) {
+        let (version, stamp) = (self.versions[which], self.states[which].stamp);
+        self.recording.mark(durable(SESSIONS[which], layer, version, stamp));
     }
 
     /// Ends all sessions, and goes on with what is found.
@@ -297,10 +302,10 @@ impl Recorded {
     fn look(&self, tree: &Tree, promises: &Promises, is_thorough: bool) -> Result<(), String> {
         let files: Arc<dyn Files> = Arc::new(Recording::from_tree(tree.clone()));
         for (index, layer) in LAYERS[..self.scenario.layers].iter().enumerate() {
-            let below = Below::new(Arc::clone(&files), layer);
+            let layer_files = below(&files, layer);
             for session in &SESSIONS[..self.scenario.sessions] {
                 let kept = (*session, self.scenario.keep_last as usize);
-                promises.check_layer(&self.history, &below, index, kept, is_thorough)?;
+                promises.check_layer(&self.history, &layer_files, index, kept, is_thorough)?;
             }
         }
         Ok(())
@@ -379,7 +384,7 @@ impl Program<'_> {
                 // From here on the program relies on it.
                 for layer in 0..self.scenario.layers {
                     if self.sessions[which].wait(version, Reached::Layer(layer + 1)).is_ok() {
-                        self.recording.mark(durable(SESSIONS[which], layer, version, self.states[which].stamp));
+                        self.say_durable(which, layer);
                     }
                 }
             }
@@ -504,7 +509,7 @@ fn operations_of(scenario: &Scenario) -> u64 {
 fn a_sync_that_is_forgotten_is_noticed() {
     for forgets in [Forgets::SyncOfFiles, Forgets::SyncOfDirectories] {
         let is_noticed = |seed: u64| {
-            let recorded = record(Scenario::new(seed), |files| Forgetful::new(files, forgets));
+            let recorded = record(Scenario::new(seed), |files| forgetful(files, forgets));
             let report = recorded.check(&Options::default(), &Counts::default());
             report.failure.is_some()
         };

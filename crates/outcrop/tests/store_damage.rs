@@ -154,7 +154,7 @@ fn every_changed_byte_and_every_cut_is_found_or_harmless() {
             let Some((name, damage)) = damages.get(nth) else { return };
             let tried = std::panic::catch_unwind(|| {
                 saved.read(saved.damaged(name, *damage));
-                if nth % OPENED_EVERY == 0 {
+                if nth.is_multiple_of(OPENED_EVERY) {
                     let restored = saved.restore(saved.damaged(name, *damage));
                     let has_told = |it: &Restored| it.version == saved.newest() || !it.skipped.is_empty();
                     assert!(restored.as_ref().is_none_or(has_told), "{restored:?}");

@@ -3,9 +3,8 @@
 mod common;
 
 use std::{
-    collections::BTreeMap,
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     process::Command,
     sync::{Arc, mpsc},
     thread,
@@ -16,17 +15,20 @@ use common::{
     State, child, child_directory,
     history::{History, Promises, durable},
     skip,
-    trees::{Below, tree_of},
+    trees::{below, tree_of},
 };
 use fastrand::Rng;
 use outcrop::{
     ErrorKind, Part, PartMut, Reached, Result, Retention, Session, Store, StoreBuilder,
-    catalog::{Catalog, FindingKind, verify},
     layers::files::Files,
+    store::{Dedup, SharedDirectory},
 };
-use outcrop_crash::{Errno, Failing, Fault, Image, Log, Operation, Options, Recording, Tree};
+use outcrop_crash::{Errno, Failing, Fault, Image, Log, Operation, Options, Recording};
 
 const LAYERS: [&str; 2] = ["near", "far"];
+
+/// How many processes there are, where there are several.
+const RANKS: u32 = 2;
 
 /// Longer than any scenario takes, also on a machine that is busy.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -56,17 +58,27 @@ impl Outcome {
 struct Scenario {
     recording: Recording,
     layers: Vec<Arc<dyn Files>>,
-    history: History,
+    history: Arc<History>,
+    /// With others: where they talk, and which one this is.
+    ranks: Option<(PathBuf, u32)>,
 }
 
 impl Scenario {
     /// With these files as layers, both of the recording.
     fn new(recording: &Recording, layers: Vec<Arc<dyn Files>>) -> Self {
-        Self { recording: recording.clone(), layers, history: History::default() }
+        Self { recording: recording.clone(), layers, history: Arc::default(), ranks: None }
+    }
+
+    fn rank(&self) -> u32 {
+        self.ranks.as_ref().map_or(0, |(_, rank)| *rank)
     }
 
     fn open(&self) -> Result<Session> {
-        let builder = self.layers.iter().fold(builder(), |builder, layer| builder.files(Arc::clone(layer), None));
+        let mut builder = self.layers.iter().fold(builder(), |builder, layer| builder.files(Arc::clone(layer), None));
+        if let Some((talk, rank)) = &self.ranks {
+            let ranks = SharedDirectory::open_with(talk, *rank, RANKS, PATIENCE / 4)?;
+            builder = builder.ranks(ranks).dedup(Dedup::Ranks);
+        }
         builder.open()?.session("heat")
     }
 
@@ -76,14 +88,16 @@ impl Scenario {
         let mut state = State::new(&mut random, 3000);
         for versions in [1..6, 6..10] {
             let Some(mut session) = outcome.note(self.open()) else { return outcome };
-            let found = Promises::default().check_latest(&self.history, &mut session, 0);
+            let found = Promises::default().check_latest(&self.history, &mut session, self.rank());
             let found = found.map_err(|error| outcome.errors.push(error)).ok().flatten();
             if let Some((_, restored)) = found {
                 state = restored;
             }
             for version in versions {
                 state.step(&mut random, version);
-                self.history.note("heat", 0, version, &state);
+                // What ranks save differs, but not in all blocks.
+                state.field[..100].fill(self.rank() as u8 + 1);
+                self.history.note("heat", self.rank(), version, &state);
                 // The failure of an earlier one is told once, and then it goes on.
                 if outcome.note(session.save(version, &state.parts())).is_none()
                     && outcome.note(session.save(version, &state.parts())).is_none()
@@ -109,12 +123,15 @@ impl Scenario {
         let promises = Promises::of(log.marks());
         for tree in [self.recording.tree(), worst(&log).tree().clone()] {
             let files: Arc<dyn Files> = Arc::new(Recording::from_tree(tree));
-            let layers = LAYERS.map(|layer| Below::new(Arc::clone(&files), layer));
-            for (index, layer) in layers[..self.layers.len()].iter().enumerate() {
+            let mut layers = LAYERS.map(|layer| below(&files, layer)).to_vec();
+            layers.truncate(self.layers.len());
+            for (index, layer) in layers.iter().enumerate() {
                 promises.check_layer(&self.history, layer, index, ("heat", 1), false)?;
             }
-            let healed =
-                Scenario { layers: layers[..self.layers.len()].to_vec(), ..Scenario::new(&self.recording, vec![]) };
+            if self.ranks.is_some() {
+                continue;
+            }
+            let healed = Scenario::new(&self.recording, layers);
             let mut session = healed.open().map_err(|error| error.to_string())?;
             promises.check_latest(&self.history, &mut session, 0)?;
         }
@@ -151,7 +168,7 @@ fn run_with(fault: Option<Fault>, layers: usize, failing_layer: usize) -> (Scena
     fault.into_iter().for_each(|fault| failing.inject(fault));
     let of_layer = |layer: usize| {
         let files = if layer == failing_layer { Arc::new(failing.clone()) } else { Arc::clone(&plain) };
-        Below::new(files, LAYERS[layer])
+        below(&files, LAYERS[layer])
     };
     let scenario = Scenario::new(&recording, (0..layers).map(of_layer).collect());
     let (scenario, outcome) = within_patience(scenario, format!("{fault:?} on layer {failing_layer} of {layers}"));
@@ -184,7 +201,7 @@ fn every_operation_may_fail() {
 
 #[test]
 fn a_layer_that_fails_keeps_no_other_from_working() {
-    for failing_layer in 0..2 {
+    for (failing_layer, name) in LAYERS.iter().enumerate() {
         let healthy = 1 - failing_layer;
         for of in [Operation::Create, Operation::Write, Operation::Sync, Operation::Rename] {
             for after in [0, 1, 2, 5, 9] {
@@ -194,7 +211,7 @@ fn a_layer_that_fails_keeps_no_other_from_working() {
                 let on_healthy = outcome.durable.iter().filter(|(layer, _)| *layer == healthy).count();
                 assert_eq!(on_healthy, 9, "{what}");
                 assert!(outcome.durable.len() < 18 && !outcome.errors.is_empty(), "{what}");
-                let names_it = |error: &String| error.contains(LAYERS[failing_layer]);
+                let names_it = |error: &String| error.contains(name);
                 assert!(outcome.errors.iter().all(names_it), "{what}");
                 scenario.check().unwrap_or_else(|error| panic!("{error}\n{what}"));
             }
@@ -218,13 +235,48 @@ fn one_fault_of_two_layers_anywhere() {
 }
 
 #[test]
+fn a_fault_of_one_rank_harms_no_version_that_all_have() {
+    let run = |fault: Option<Fault>| {
+        let talk = tempfile::tempdir().unwrap();
+        let recording = Recording::from_tree(tree_of(&LAYERS));
+        let failing = Failing::over(recording.clone());
+        fault.into_iter().for_each(|fault| failing.inject(fault));
+        let history = Arc::<History>::default();
+        let start = |rank| {
+            let files: Arc<dyn Files> = if rank == 0 { Arc::new(failing.clone()) } else { Arc::new(recording.clone()) };
+            let scenario = Scenario::new(&recording, vec![below(&files, "near")]);
+            let ranks = Some((talk.path().to_owned(), rank));
+            let scenario = Scenario { ranks, history: Arc::clone(&history), ..scenario };
+            thread::spawn(move || within_patience(scenario, format!("{fault:?}, rank {rank}")))
+        };
+        let ranks: Vec<_> = (0..RANKS).map(start).collect();
+        let ended: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+        let outcomes: Vec<_> = ended.iter().map(|(_, outcome)| outcome).collect();
+        let checked = ended[0].0.check();
+        checked.unwrap_or_else(|error| panic!("{fault:?}: {error}\n{outcomes:?}"));
+        for outcome in outcomes {
+            let is_told = !outcome.errors.is_empty() || outcome.durable.len() == 9;
+            assert!(is_told && (fault.is_some() || outcome.errors.is_empty()), "{fault:?}: {outcome:?}");
+        }
+        failing.calls(None)
+    };
+    let operations = run(None);
+    for after in (0..operations).step_by(7) {
+        for is_lasting in [false, true] {
+            run(Some(Fault { after, is_lasting, ..Fault::new(Errno::IO) }));
+        }
+    }
+}
+
+#[test]
 fn what_could_not_be_synced_is_not_reported_durable() {
     for of in [Operation::Sync, Operation::SyncDir] {
         // Of a version: the pack and the manifest are synced, and the directory before and after the manifest.
         for after in 0..2 {
             let recording = Recording::from_tree(tree_of(&LAYERS));
             let failing = Failing::over(recording.clone());
-            let scenario = Scenario::new(&recording, vec![Below::new(Arc::new(failing.clone()), "near")]);
+            let files: Arc<dyn Files> = Arc::new(failing.clone());
+            let scenario = Scenario::new(&recording, vec![below(&files, "near")]);
             let mut session = scenario.open().unwrap();
             let mut state = State::new(&mut Rng::with_seed(1), 3000);
             for version in 1..=3 {

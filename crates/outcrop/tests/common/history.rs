@@ -13,14 +13,17 @@ use outcrop::{
 
 use super::State;
 
-/// Everything that was saved, by session, rank and stamp.
+/// Everything that was saved: the version and the state, by session, rank and stamp.
+type Saves = BTreeMap<(String, u32, u64), (u64, State)>;
+
+/// What was saved until now.
 #[derive(Default)]
 pub(crate) struct History {
-    saved: Mutex<BTreeMap<(String, u32, u64), (u64, State)>>,
+    saved: Mutex<Saves>,
 }
 
 impl History {
-    fn saved(&self) -> MutexGuard<'_, BTreeMap<(String, u32, u64), (u64, State)>> {
+    fn saved(&self) -> MutexGuard<'_, Saves> {
         self.saved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -6,16 +6,17 @@ use outcrop::layers::files::{File, FileLock, Files};
 use outcrop_crash::Tree;
 
 /// A directory of other files, as files by themselves: two layers in one recording have one order of events.
-pub(crate) struct Below {
+struct Below {
     files: Arc<dyn Files>,
     dir: &'static str,
 }
 
-impl Below {
-    pub(crate) fn new(files: Arc<dyn Files>, dir: &'static str) -> Arc<dyn Files> {
-        Arc::new(Self { files, dir })
-    }
+/// The directory `dir` of `files`.
+pub(crate) fn below(files: &Arc<dyn Files>, dir: &'static str) -> Arc<dyn Files> {
+    Arc::new(Below { files: Arc::clone(files), dir })
+}
 
+impl Below {
     fn name(&self, name: &str) -> String {
         if name.is_empty() { self.dir.to_owned() } else { format!("{}/{name}", self.dir) }
     }
@@ -78,15 +79,14 @@ pub(crate) enum Forgets {
 }
 
 /// Files that say they are durable when they are not.
-pub(crate) struct Forgetful {
+struct Forgetful {
     files: Arc<dyn Files>,
     forgets: Forgets,
 }
 
-impl Forgetful {
-    pub(crate) fn new(files: Arc<dyn Files>, forgets: Forgets) -> Arc<dyn Files> {
-        Arc::new(Self { files, forgets })
-    }
+/// These files, without what they forget.
+pub(crate) fn forgetful(files: Arc<dyn Files>, forgets: Forgets) -> Arc<dyn Files> {
+    Arc::new(Forgetful { files, forgets })
 }
 
 impl Files for Forgetful {

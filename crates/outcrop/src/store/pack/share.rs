@@ -11,6 +11,13 @@ use outcrop_format::{Coding, CodingKind, Hash, ManifestPack, PackId, Stored};
 use super::{Dedup, Filled, Known, SessionCore, Shared, Task};
 use crate::{Error, Result, store::chain::Link};
 
+/// What ranks exchange for each version, in this order.
+const EXCHANGES: [&str; 4] = ["sharing", "hashes", "locations", "packs"];
+const SHARING: usize = 0;
+const HASHES: usize = 1;
+const LOCATIONS: usize = 2;
+const PACKS: usize = 3;
+
 /// Where the bytes of a block lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Location {
@@ -25,6 +32,8 @@ pub(crate) struct Shares<'a> {
     shared: &'a Shared,
     session: &'a SessionCore,
     dedup: Dedup,
+    /// How many of the exchanges are done.
+    exchanged: usize,
     /// Where blocks of this version lie that were placed.
     placed: HashMap<(Hash, u32), Location>,
     /// Blocks that a lower rank writes, and which.
@@ -50,13 +59,26 @@ impl<'a> Shares<'a> {
     ) -> Result<Self> {
         // With certainty, a hash of another rank's block proves nothing, and its bytes are not here to compare.
         let is_certain = shared.settings.is_certain;
-        let mut dedup = if is_certain { shared.settings.dedup.min(Dedup::Inside) } else { shared.settings.dedup };
-        if dedup == Dedup::Ranks && session.ranks > 1 {
+        let dedup = if is_certain { shared.settings.dedup.min(Dedup::Inside) } else { shared.settings.dedup };
+        let mut shares = Self {
+            shared,
+            session,
+            dedup,
+            exchanged: 0,
+            placed: HashMap::new(),
+            theirs: HashMap::new(),
+            wanted: HashSet::new(),
+            locations: HashMap::new(),
+            packs: BTreeMap::new(),
+            hashes: vec![Vec::new(); regions],
+            placed_blocks: 0,
+        };
+        if shares.is_between_ranks() {
             let fits = u8::from(bytes <= shared.pack_bytes_max * 2);
             let message = [&[fits][..], &session.content().losses.to_le_bytes()].concat();
-            let everybody = shared.ranks.gather(&format!("sharing {}", session.name), &message)?;
+            let everybody = shares.gather(SHARING, &message)?;
             if everybody.iter().any(|message| message[0] != 1) {
-                dedup = Dedup::Inside;
+                shares.dedup = Dedup::Inside;
             }
             let losses: Vec<u64> = everybody.iter().map(|message| u64_at(message, 1)).collect();
             let mut content = session.content();
@@ -68,18 +90,7 @@ impl<'a> Shares<'a> {
                 return Err(Error::Ranks { detail: detail.to_owned() });
             }
         }
-        Ok(Self {
-            shared,
-            session,
-            dedup,
-            placed: HashMap::new(),
-            theirs: HashMap::new(),
-            wanted: HashSet::new(),
-            locations: HashMap::new(),
-            packs: BTreeMap::new(),
-            hashes: vec![Vec::new(); regions],
-            placed_blocks: 0,
-        })
+        Ok(shares)
     }
 
     pub(crate) fn is_between_ranks(&self) -> bool {
@@ -103,7 +114,7 @@ impl<'a> Shares<'a> {
             return Ok(());
         }
         let own: HashSet<_> = mine.chunks_exact(20).map(hash_of).collect();
-        for (rank, theirs) in (0..).zip(self.gather("hashes", &mine)?) {
+        for (rank, theirs) in (0..).zip(self.gather(HASHES, &mine)?) {
             for block in theirs.chunks_exact(20).map(hash_of).filter(|block| own.contains(block)) {
                 if rank < self.session.rank {
                     self.theirs.entry(block).or_insert(rank);
@@ -133,7 +144,7 @@ impl<'a> Shares<'a> {
                 mine.extend_from_slice(&[location.coding.kind().code(), location.coding.shuffle()]);
             }
         }
-        for (rank, theirs) in (0..).zip(self.gather("locations", &mine)?) {
+        for (rank, theirs) in (0..).zip(self.gather(LOCATIONS, &mine)?) {
             for entry in theirs.chunks_exact(46) {
                 let block = hash_of(entry);
                 if self.theirs.get(&block) == Some(&rank) {
@@ -159,7 +170,7 @@ impl<'a> Shares<'a> {
             [numbers, pack.index_check.to_le_bytes().to_vec()].concat()
         };
         let mine: Vec<u8> = links.iter().flat_map(of_link).collect();
-        for (rank, theirs) in (0..).zip(self.gather("packs", &mine)?) {
+        for (rank, theirs) in (0..).zip(self.gather(PACKS, &mine)?) {
             for entry in theirs.chunks_exact(32) {
                 let id = PackId { rank, number: u64_at(entry, 0) };
                 let index_check = u128::from_le_bytes(bytes_at(entry, 16));
@@ -219,8 +230,25 @@ impl<'a> Shares<'a> {
         self.hashes[region].iter().for_each(|&(block, hash)| visit(block, hash));
     }
 
-    fn gather(&self, what: &str, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
-        self.shared.ranks.gather(&format!("{what} {}", self.session.name), mine)
+    /// Takes part in an exchange.
+    fn gather(&mut self, what: usize, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.exchanged = what + 1;
+        let gathered = self.shared.ranks.gather(&format!("{} {}", EXCHANGES[what], self.session.name), mine);
+        if gathered.is_err() {
+            // Nobody is there to exchange anything with.
+            self.exchanged = EXCHANGES.len();
+        }
+        gathered
+    }
+}
+
+/// A version that fails on this rank shares nothing. The others go through all exchanges, and must not wait for this one.
+impl Drop for Shares<'_> {
+    fn drop(&mut self) {
+        while self.is_between_ranks() && self.exchanged < EXCHANGES.len() {
+            // The reason why this one fails is known already.
+            let _ = self.gather(self.exchanged, &[]);
+        }
     }
 }
 
