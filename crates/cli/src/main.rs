@@ -84,10 +84,21 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("outcrop: {error:#}");
+            eprintln!("outcrop: {}", message(&error));
             ExitCode::from(exit_code(&error))
         }
     }
+}
+
+/// What happened and why; a cause that was named already is not repeated.
+fn message(error: &anyhow::Error) -> String {
+    let mut message = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !message.contains(&cause) {
+            message = if message.is_empty() { cause } else { format!("{message}: {cause}") };
+        }
+    }
+    message
 }
 
 /// What the shell is told of an error.

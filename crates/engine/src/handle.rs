@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, OnceLock, Weak, atomic::Ordering::Relaxed},
 };
 
-use outcrop_layers::{DeviceLayer, Sealed, Slot, aligned};
+use outcrop_layers::{DeviceLayer, Host, Sealed, Slot, aligned};
 use outcrop_plan::{Event, Refusal, SnapshotId};
 
 use crate::{
@@ -143,6 +143,11 @@ impl Handle {
         let result = self.read_slot(key, consume, check).and_then(|held| look(self, &held).map_err(E::from));
         self.end_call(SpanKind::Take, key, start_ns);
         result
+    }
+
+    /// The host memory that the layers share.
+    pub fn host(&self) -> Option<&Host> {
+        self.shared().host.as_ref().map(|(_, host)| host)
     }
 
     /// The device memory in which this tape begins, if it does.

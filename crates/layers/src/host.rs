@@ -73,6 +73,14 @@ impl Host {
         Ok(Slot { mapping: Arc::clone(&self.mapping), range })
     }
 
+    /// Does something that forks, without a copy of this memory for the child, which must not use it.
+    pub fn apart_from_children<T>(&self, forking: impl FnOnce() -> T) -> T {
+        self.mapping.keep_from_children(true);
+        let result = forking();
+        self.mapping.keep_from_children(false);
+        result
+    }
+
     /// The whole mapping, for registering it with a device.
     pub(crate) fn mapping(&self) -> &Arc<Mapping> {
         &self.mapping

@@ -315,6 +315,17 @@ impl Mapping {
         }
     }
 
+    /// Says whether a process that is forked gets a copy of this memory. One that the kernel would share, until somebody writes to it,
+    /// it copies at once if the memory is registered for transfers.
+    pub(super) fn keep_from_children(&self, is_kept: bool) {
+        let advice = if is_kept { Advice::LinuxDontFork } else { Advice::LinuxDoFork };
+        // SAFETY: the whole of the address space that this value has reserved; this process sees no difference.
+        let advised = unsafe { madvise(self.start.as_ptr().cast(), self.bytes(), advice) };
+        if let Err(errno) = advised {
+            tracing::debug!(%errno, "a fork will take longer");
+        }
+    }
+
     fn populate(&self, range: &Range<u64>) -> Result<()> {
         // SAFETY: the range lies inside the reserved address space, and populating pages changes no byte of it.
         let populated = unsafe {

@@ -204,7 +204,9 @@ impl Session {
         let over = |_| Error::Session { session: self.core.name.clone(), problem: "the packer has ended".to_owned() };
         if let Some(extra_bytes_max) = self.store.shared.settings.live_bytes_max {
             let memory: Vec<&[u8]> = parts.iter().map(|part| part.bytes).collect();
-            let frozen = freeze(&memory, FreezeOptions { extra_bytes_max, ..FreezeOptions::default() })?;
+            let freeze = || freeze(&memory, FreezeOptions { extra_bytes_max, ..FreezeOptions::default() });
+            // A child would get copies of all slots that are registered for transfers, and needs none.
+            let frozen = self.handle.host().map_or_else(&freeze, |host| host.apart_from_children(&freeze))?;
             return self.store.packer.send(job(regions, Source::Frozen(frozen, runs))).map_err(over);
         }
         // Slots go to the packer one by one, so that a state which is larger than host memory passes through it.
