@@ -210,16 +210,19 @@ impl<'a> Program<'a> {
     fn reopen(&mut self) -> outcrop::Result<()> {
         self.sessions.drain(..).try_for_each(Session::finish)?;
         self.open()?;
-        for which in 0..self.sessions.len() {
-            let version = self.versions[which];
-            if version > 0 {
-                let mut found = self.states[which].empty();
-                found.restore(&mut self.sessions[which], version)?;
-                assert_eq!(found.stamp, self.states[which].stamp);
-                self.states[which] = found;
-            }
-        }
+        (0..self.sessions.len()).for_each(|which| self.take_up(which));
         Ok(())
+    }
+
+    /// Restores the newest version, which must be the one that was saved last.
+    fn take_up(&mut self, which: usize) {
+        let rank = self.rank();
+        let found = Promises::default().check_latest(self.history, &mut self.sessions[which], rank);
+        let found = found.unwrap_or_else(|error| panic!("{:?}: {error}", self.scenario));
+        assert_eq!(found.as_ref().map_or(0, |(version, _)| *version), self.versions[which], "{:?}", self.scenario);
+        if let Some((_, state)) = found {
+            self.states[which] = state;
+        }
     }
 
     fn rewind(&mut self, which: usize) -> outcrop::Result<()> {
@@ -230,6 +233,7 @@ impl<'a> Program<'a> {
         self.sessions[which].rewind(Some(version))?;
         self.recording.mark(forgotten(SESSIONS[which], version, self.stamp));
         self.versions[which] = version;
+        self.take_up(which);
         Ok(())
     }
 }

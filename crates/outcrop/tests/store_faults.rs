@@ -344,7 +344,7 @@ fn child_fills_a_disk() {
     };
     let field = |version: u64| vec![version; 60_000];
     let mut session = open();
-    let mut save = |session: &mut Session, version: u64| {
+    let save = |session: &mut Session, version: u64| {
         session.save(version, &[Part::new("field", &field(version))])?;
         session.wait(version, Reached::Layer(1))
     };

@@ -175,7 +175,9 @@ impl Rounds<'_> {
     fn kill(&mut self, running: &mut Running) {
         let count = running.children.len();
         let first = self.random.usize(..count);
-        let is_only_one = count > 1 && self.random.u8(..4) == 0;
+        // Who has not met the one that is gone waits for it for a while.
+        let have_met = (0..self.ranks).all(|rank| !notes(self.dir, rank, self.known[rank as usize]).is_empty());
+        let is_only_one = self.random.u8(..3) == 0 && have_met;
         for nth in 0..count {
             let rank = (first + nth) % count;
             let child = &mut running.children[rank];

@@ -19,8 +19,6 @@ pub(crate) struct Content {
     pub(crate) losses_before: Vec<u64>,
     /// The number of the next pack of this rank.
     pub(crate) next_number: u64,
-    /// Packs from this number on belong to a version that is not drafted yet.
-    pub(crate) drafted_below: u64,
 }
 
 /// One pack of a chain.

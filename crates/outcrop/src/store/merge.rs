@@ -209,7 +209,6 @@ fn replace(session: &Arc<SessionCore>, notes: &Sender<Note>, old: &[Link], mut l
     links.reverse();
     let numbers: Vec<u64> = old.iter().map(|link| link.pack.id.number).collect();
     let mut content = session.content();
-    content.drafted_below = content.next_number;
     let is_here = |window: &[Link]| window.iter().zip(&numbers).all(|(link, number)| link.pack.id.number == *number);
     if let Some(start) = content.chain.windows(numbers.len()).position(is_here) {
         content.chain.splice(start..start + numbers.len(), links.iter().cloned());

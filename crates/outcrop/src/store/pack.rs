@@ -351,14 +351,12 @@ impl Packer {
             }
             shares.for_each_hash(index, |block, hash| known.hashes[block as usize] = hash);
         }
-        let (first_number, next_number) = (content.drafted_below, content.next_number);
-        content.drafted_below = next_number;
-        let packs = content.packs();
+        let (packs, next_number) = (content.packs(), content.next_number);
         let is_long = content.generations() > self.shared.settings.chain_max;
         drop(content);
         let regions = regions.into_iter().map(|region| region.manifest).collect();
         let manifest = Draft::manifest(session, version, saved_at_unix_ns, stored_bytes, regions, packs);
-        let draft = Draft::new(session, manifest, is_long, first_number);
+        let draft = Draft::new(session, manifest, is_long, next_number);
         session.packed(version, draft.manifest.clone());
         // Without a committer the session has been told that it is over.
         let _ = self.notes.send(Note::Draft(Box::new(draft)));

@@ -221,7 +221,6 @@ fn number_packs(session: &SessionCore, layers: &[LayerLedger]) {
     let used: BTreeSet<u64> = listed.chain(there).collect();
     let mut content = session.content();
     content.next_number = used.last().map_or(0, |last| last + 1);
-    content.drafted_below = content.next_number;
 }
 
 /// The manifest of a version on one layer.

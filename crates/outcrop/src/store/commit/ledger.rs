@@ -27,8 +27,8 @@ pub(crate) struct Draft {
     pub(crate) manifest: Manifest,
     /// Its chain has become longer than it should be.
     pub(crate) is_long: bool,
-    /// No pack that was made for it has a lower number.
-    pub(crate) first_number: u64,
+    /// The packs that were made for it have lower numbers.
+    next_number: u64,
     /// By layer: whether its manifest is there, or never will be.
     is_settled: Vec<bool>,
 }
@@ -38,6 +38,8 @@ pub(crate) struct Ledger {
     pub(crate) session: Arc<SessionCore>,
     pub(crate) layers: Vec<LayerLedger>,
     drafts: VecDeque<Draft>,
+    /// Packs from this number on may belong to a version that is packed, and that this ledger has not heard of yet.
+    drafted_below: u64,
     /// Packs that the engine has, by number.
     packs: BTreeMap<u64, Moving>,
     merges: Vec<Merge>,
@@ -102,9 +104,9 @@ impl Merge {
 }
 
 impl Draft {
-    pub(crate) fn new(session: &Arc<SessionCore>, manifest: Manifest, is_long: bool, first_number: u64) -> Self {
+    pub(crate) fn new(session: &Arc<SessionCore>, manifest: Manifest, is_long: bool, next_number: u64) -> Self {
         let is_settled = vec![false; session.layers.len()];
-        Self { session: Arc::clone(session), manifest, is_long, first_number, is_settled }
+        Self { session: Arc::clone(session), manifest, is_long, next_number, is_settled }
     }
 
     /// What a version of this session consists of.
@@ -134,7 +136,8 @@ impl Ledger {
     pub(crate) fn new(session: Arc<SessionCore>, layers: Vec<LayerLedger>) -> Self {
         let (drafts, packs, merges) = (VecDeque::new(), BTreeMap::new(), Vec::new());
         let garbage = VecDeque::new();
-        Self { session, layers, drafts, packs, merges, garbage, is_alone: false, closing: None }
+        let drafted_below = session.content().next_number;
+        Self { session, layers, drafts, drafted_below, packs, merges, garbage, is_alone: false, closing: None }
     }
 
     /// Whether other ranks have yet to say that they have a version.
@@ -169,9 +172,10 @@ impl Ledger {
     pub(crate) fn add(&mut self, shared: &Shared, draft: Draft) {
         if shared.settings.dedup == Dedup::Ranks {
             for layer in &mut self.layers {
-                layer.pending.insert(draft.manifest.version, draft.first_number);
+                layer.pending.insert(draft.manifest.version, self.drafted_below);
             }
         }
+        self.drafted_below = draft.next_number;
         self.drafts.push_back(draft);
         (0..self.layers.len()).for_each(|layer| self.commit_ready(shared, layer));
     }
@@ -397,7 +401,7 @@ impl Ledger {
         let mut idle: Vec<u64> =
             self.layers[layer].packs.keys().copied().filter(|number| !needed.contains(number)).collect();
         // What is being merged, or has not been committed by anybody yet, is not garbage.
-        idle.retain(|number| *number < self.session.content().drafted_below);
+        idle.retain(|number| *number < self.drafted_below);
         idle.retain(|number| !self.merges.iter().any(|merge| merge.makes(*number)));
         idle.retain(|number| self.layers[layer].pending.values().all(|first| number < first));
         if idle.is_empty() {
@@ -515,7 +519,7 @@ impl Ledger {
             content.links().any(|link| link.pack.id.number == *number)
                 || self.drafts.iter().any(is_listed)
                 || self.merges.iter().any(|merge| merge.makes(*number))
-                || *number >= content.drafted_below
+                || *number >= self.drafted_below
         };
         let layers = self.layers.len();
         let is_gone = |moving: &Moving| moving.failed_on.len() == layers;
