@@ -206,7 +206,10 @@ impl Session {
             let memory: Vec<&[u8]> = parts.iter().map(|part| part.bytes).collect();
             let freeze = || freeze(&memory, FreezeOptions { extra_bytes_max, ..FreezeOptions::default() });
             // A child would get copies of all slots that are registered for transfers, and needs none.
-            let frozen = self.handle.host().map_or_else(&freeze, |host| host.apart_from_children(&freeze))?;
+            let frozen = match self.handle.host() {
+                Some(host) => host.apart_from_children(freeze)?,
+                None => freeze()?,
+            };
             return self.store.packer.send(job(regions, Source::Frozen(frozen, runs))).map_err(over);
         }
         // Slots go to the packer one by one, so that a state which is larger than host memory passes through it.
