@@ -24,8 +24,8 @@ pub struct Options {
     pub state_bytes: u64,
     /// Where files go; nothing is left there.
     pub directory: PathBuf,
-    /// Checkpoints of each program, one after each step.
-    pub steps: usize,
+    /// Checkpoints of each program that count.
+    pub checkpoints: usize,
     /// Milliseconds of computing between two checkpoints of the program that writes to some of its pages.
     pub compute_ms: f64,
     /// Looks at the memory with each way of watching it.
@@ -45,8 +45,8 @@ impl Options {
 pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> {
     let bytes = options.state_bytes;
     check_state_bytes(bytes)?;
-    ensure!(options.steps > 0 && options.looks > 0, "there must be something to measure");
-    let file_bytes = (options.steps + keepers::WARM_UP + 1) as u64 * bytes;
+    ensure!(options.checkpoints > 0 && options.looks > 0, "there must be something to measure");
+    let file_bytes = (options.checkpoints + keepers::WARM_UP + 1) as u64 * bytes;
     let memory_bytes = options.host_bytes() + bytes;
     let _scratch = Scratch::with_room(&options.directory, file_bytes, memory_bytes + bytes / 2)?;
     memory::warm(memory_bytes);
@@ -63,7 +63,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
     let settings = json!({
         "state_bytes": bytes,
         "host_bytes": options.host_bytes(),
-        "steps": options.steps,
+        "checkpoints": options.checkpoints,
         "compute_ms": options.compute_ms,
         "looks": options.looks,
         "rounds": options.rounds,

@@ -38,7 +38,7 @@ pub(crate) enum BenchCommand {
     /// What it saves to save only what has changed, and what it costs to find out.
     ///
     /// Two programs, one that writes all of its memory with mostly equal values and one that changes all of it, with full,
-    /// page-based and hash-based checkpoints, next to the figures of libhashckpt; the slowdown of a program that writes to 1, 10,
+    /// page-based and hash-based checkpoints, next to the figures of libhashckpt for CTH and LAMMPS; the slowdown of a program that writes to 1, 10,
     /// 50 and 100 percent of its pages between checkpoints; the cost of watching pages against hashing everything; and the
     /// rate of hashing against the size of blocks. The ratios: hash_bytes_over_page_bytes (in the first program), slowdown_1pct
     /// and tracking_over_rehash_max (at the worst share of pages), smaller is better; hash_over_read_bandwidth (one core),
@@ -158,9 +158,9 @@ pub(crate) struct IncrementArgs {
     /// Where files go; nothing is left there.
     #[arg(long, value_name = "DIR", default_value = "outcrop-scratch")]
     dir: PathBuf,
-    /// Checkpoints of each program that count [default: 12, quick: 6].
+    /// Checkpoints of each program that count [default: 10, quick: 5].
     #[arg(long, value_name = "COUNT")]
-    steps: Option<usize>,
+    checkpoints: Option<usize>,
     /// Milliseconds of computing between two checkpoints of the program that is slowed down.
     #[arg(long, value_name = "MS", default_value_t = 250.0)]
     compute_ms: f64,
@@ -256,7 +256,7 @@ impl IncrementArgs {
         increment::Options {
             state_bytes: self.report.size(self.size, 1 << 30, 256 << 20),
             directory: self.dir.clone(),
-            steps: self.steps.unwrap_or(self.report.usual(12, 6)),
+            checkpoints: self.checkpoints.unwrap_or(self.report.usual(10, 5)),
             compute_ms: self.compute_ms,
             looks: self.looks,
             rounds: self.rounds.unwrap_or(self.report.usual(3, 1)),

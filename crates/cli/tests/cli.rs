@@ -154,7 +154,7 @@ fn the_benchmark_of_stores_compares_checkpoints_with_copies_and_files() {
 #[test]
 fn the_benchmark_of_increments_repeats_the_experiment() {
     let directory = tempfile::tempdir().unwrap();
-    let sizes = ["--size", "8 MiB", "--steps", "2", "--compute-ms", "5", "--looks", "2", "--rounds", "1"];
+    let sizes = ["--size", "8 MiB", "--checkpoints", "2", "--compute-ms", "5", "--looks", "2", "--rounds", "1"];
     let output = outcrop(directory.path(), &[&["bench", "increment", "--json"], &sizes[..]].concat());
     assert!(output.status.success(), "{}", text(&output.stderr));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -169,7 +169,7 @@ fn the_benchmark_of_increments_repeats_the_experiment() {
     for (part, count) in [("programs", 8), ("slowdown", 4), ("tracking", 7), ("hashing", 10)] {
         assert_eq!(runs.iter().filter(|run| run["part"] == part).count(), count, "{part}");
     }
-    let atoms = runs.iter().find(|run| run["way"] == "atoms, hash-based").unwrap();
+    let atoms = runs.iter().find(|run| run["way"] == "atoms (LAMMPS), hash-based").unwrap();
     assert!(atoms["less_percent"].as_f64().unwrap() < 5.0, "all of it changes: {atoms}");
     assert!(entries(directory.path()).is_empty());
 }

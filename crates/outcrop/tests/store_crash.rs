@@ -161,18 +161,22 @@ impl<'a> Program<'a> {
         Ok(())
     }
 
-    fn run(&mut self) -> outcrop::Result<()> {
-        self.open()?;
+    fn run(&mut self) -> Result<(), String> {
+        self.open().map_err(text)?;
         for _ in 0..self.scenario.steps {
             let which = self.random.usize(..self.sessions.len());
             match self.random.u8(..12) {
                 0 => self.reopen()?,
                 1 => self.rewind(which)?,
-                _ => self.save(which)?,
+                _ => self.save(which).map_err(text)?,
             }
         }
-        (0..self.sessions.len()).try_for_each(|which| self.wait(which))?;
-        self.sessions.drain(..).try_for_each(Session::finish)
+        (0..self.sessions.len()).try_for_each(|which| self.wait(which)).map_err(text)?;
+        self.finish()
+    }
+
+    fn finish(&mut self) -> Result<(), String> {
+        self.sessions.drain(..).try_for_each(Session::finish).map_err(text)
     }
 
     fn save(&mut self, which: usize) -> outcrop::Result<()> {
@@ -207,35 +211,37 @@ impl<'a> Program<'a> {
     }
 
     /// Ends all sessions, and goes on with what is found.
-    fn reopen(&mut self) -> outcrop::Result<()> {
-        self.sessions.drain(..).try_for_each(Session::finish)?;
-        self.open()?;
-        (0..self.sessions.len()).for_each(|which| self.take_up(which));
-        Ok(())
+    fn reopen(&mut self) -> Result<(), String> {
+        self.finish()?;
+        self.open().map_err(text)?;
+        (0..self.sessions.len()).try_for_each(|which| self.take_up(which))
     }
 
     /// Restores the newest version, which must be the one that was saved last.
-    fn take_up(&mut self, which: usize) {
-        let rank = self.rank();
-        let found = Promises::default().check_latest(self.history, &mut self.sessions[which], rank);
-        let found = found.unwrap_or_else(|error| panic!("{:?}: {error}", self.scenario));
-        assert_eq!(found.as_ref().map_or(0, |(version, _)| *version), self.versions[which], "{:?}", self.scenario);
-        if let Some((_, state)) = found {
-            self.states[which] = state;
+    fn take_up(&mut self, which: usize) -> Result<(), String> {
+        let (rank, expected) = (self.rank(), self.versions[which]);
+        match Promises::default().check_latest(self.history, &mut self.sessions[which], rank)? {
+            Some((version, state)) if version == expected => self.states[which] = state,
+            None if expected == 0 => {}
+            found => return Err(format!("version {expected} was saved last, and there is {found:?}")),
         }
+        Ok(())
     }
 
-    fn rewind(&mut self, which: usize) -> outcrop::Result<()> {
-        self.sessions[which].flush()?;
+    fn rewind(&mut self, which: usize) -> Result<(), String> {
+        self.sessions[which].flush().map_err(text)?;
         let versions = self.sessions[which].versions();
         let Some(&version) = versions.iter().rev().nth(self.random.usize(..2)) else { return Ok(()) };
         self.recording.mark(rewinding(SESSIONS[which], version, self.stamp));
-        self.sessions[which].rewind(Some(version))?;
+        self.sessions[which].rewind(Some(version)).map_err(text)?;
         self.recording.mark(forgotten(SESSIONS[which], version, self.stamp));
         self.versions[which] = version;
-        self.take_up(which);
-        Ok(())
+        self.take_up(which)
     }
+}
+
+fn text(error: outcrop::Error) -> String {
+    error.to_string()
 }
 
 /// A recording of a scenario, and what was saved in it.
@@ -379,7 +385,6 @@ impl Recorded {
 impl Program<'_> {
     /// After a crash: restores what is there, and saves a version.
     fn go_on(&mut self, promises: &Promises) -> Result<(), String> {
-        let text = |error: outcrop::Error| error.to_string();
         self.open().map_err(text)?;
         for which in 0..self.sessions.len() {
             let rank = self.rank();
@@ -395,12 +400,12 @@ impl Program<'_> {
             self.save(which).map_err(text)?;
             self.wait(which).map_err(text)?;
         }
-        self.sessions.drain(..).try_for_each(Session::finish).map_err(text)
+        self.finish()
     }
 
     /// Restores what is there once more.
     fn find_again(&mut self, promises: &Promises) -> Result<(), String> {
-        self.open().map_err(|error| error.to_string())?;
+        self.open().map_err(text)?;
         let rank = self.rank();
         for session in &mut self.sessions {
             let found = promises.check_latest(self.history, session, rank)?;
@@ -409,7 +414,7 @@ impl Program<'_> {
                 return Err(format!("version {version} from before the crash is newer than what was saved after it"));
             }
         }
-        self.sessions.drain(..).try_for_each(Session::finish).map_err(|error| error.to_string())
+        self.finish()
     }
 }
 
@@ -436,7 +441,7 @@ fn first_seed() -> u64 {
 #[test]
 fn no_crash_loses_what_was_durable() {
     let (counts, first, taken) = (Counts::default(), first_seed(), AtomicU64::new(0));
-    println!("crash images: the first seed is {first}");
+    common::say(&format!("crash images: the first seed is {first}"));
     let next = || {
         let nth = taken.fetch_add(1, Relaxed);
         // All kinds of scenarios come, however many images each of them has.
@@ -465,8 +470,8 @@ fn no_crash_loses_what_was_durable() {
     let [distinct, images, opened, recoveries] =
         [&counts.distinct, &counts.images, &counts.opened, &counts.recoveries].map(|count| count.load(Relaxed));
     assert!(distinct >= IMAGES_MIN && opened > 0 && recoveries > 0);
-    println!("crash images: {distinct}, lost: 0");
-    println!("of {images} that were built, {opened} opened and saved to, {recoveries} recoveries crashed");
+    common::say(&format!("crash images: {distinct}, lost: 0"));
+    common::say(&format!("of {images} that were built, {opened} opened and saved to, {recoveries} recoveries crashed"));
 }
 
 #[test]
@@ -498,7 +503,7 @@ fn what_a_killed_process_has_left_is_durable_once_it_was_found() {
             }
         }
     }
-    println!("crash images after a process was killed: {}", counts.distinct.load(Relaxed));
+    common::say(&format!("crash images after a process was killed: {}", counts.distinct.load(Relaxed)));
 }
 
 /// How many operations a scenario takes.

@@ -219,7 +219,7 @@ impl Rounds<'_> {
 
 fn rounds(ranks: u32, count: u32) {
     let seed = std::env::var("OUTCROP_KILL_SEED").ok().map_or_else(|| Rng::new().u64(..), |seed| seed.parse().unwrap());
-    println!("{ranks} ranks: OUTCROP_KILL_SEED={seed}");
+    common::say(&format!("{ranks} ranks: OUTCROP_KILL_SEED={seed}"));
     let dir = tempfile::tempdir().unwrap();
     let known = vec![0; ranks as usize];
     let random = Rng::with_seed(seed);
@@ -242,7 +242,9 @@ fn rounds(ranks: u32, count: u32) {
         }
     });
     let Rounds { durable, kills, finds, .. } = rounds;
-    println!("{ranks} ranks: {kills} processes killed, {finds} found all that was durable, up to version {durable}");
+    common::say(&format!(
+        "{ranks} ranks: {kills} processes killed, {finds} found all that was durable, up to version {durable}"
+    ));
     assert!(durable > 0 && finds > count / 4, "the processes hardly ever got to work");
 }
 

@@ -30,7 +30,7 @@ pub(super) struct Slowdowns {
 }
 
 pub(super) fn measure(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Slowdowns> {
-    let workload = Workload { len: COMPUTED_LEN, count: options.steps, depth: None };
+    let workload = Workload { len: COMPUTED_LEN, count: options.checkpoints, depth: None };
     let workload = workload.calibrated(options.compute_ms / 1e3);
     let mut state = vec![1.0; options.state_bytes as usize / size_of::<f32>()];
     let mut rows = Vec::new();
@@ -71,7 +71,9 @@ fn run(workload: &Workload, state: &mut [f32], percent: f64, keeper: &mut dyn Ke
             keeper.flush()?;
             (start, saves) = (Instant::now(), Calls::default());
         }
-        advance(&now, black_box(&mut next), workload.depth);
+        if step >= WARM_UP {
+            advance(&now, black_box(&mut next), workload.depth);
+        }
         write_pages(state, percent, step);
         saves.time(|| keeper.save(step as u64, state))?;
     }

@@ -29,53 +29,58 @@ struct Cost {
     looking: Duration,
 }
 
+/// Hashing everything, which the others are compared with, and the others.
+const WAYS: [Way; 3] = [Way::Everything, Way::Chosen, Way::Pages];
+
 pub(super) fn measure(options: &Options, progress: &mut dyn FnMut(&str)) -> Tracking {
-    let mut state = vec![1.0; options.state_bytes as usize / size_of::<f32>()];
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let hasher = CpuHasher::new(HashKind::Xxh3, threads);
+    let mut states = WAYS.map(|_| vec![1.0; options.state_bytes as usize / size_of::<f32>()]);
     let mut rows = Vec::new();
     let mut over_rehash_max: f64 = 0.0;
     for percent in PERCENTS {
         progress(&format!("tracking with {percent}% of the pages written"));
-        let mut look = |way| looks(options, &hasher, way, &mut state, percent);
-        let (rehash, chosen, pages) = (look(Way::Everything), look(Way::Chosen), look(Way::Pages));
+        let costs = looks(options, &hasher, &mut states, percent);
         // What the writes take where nothing is watched is no cost of finding out.
         let cost_ms = |cost: Cost| {
-            let seconds = (cost.writing + cost.looking).as_secs_f64() - rehash.writing.as_secs_f64();
+            let seconds = (cost.writing + cost.looking).as_secs_f64() - costs[0].writing.as_secs_f64();
             seconds * 1e3 / options.looks as f64
         };
-        let over_rehash = cost_ms(chosen) / cost_ms(rehash);
-        over_rehash_max = over_rehash_max.max(over_rehash);
+        let [rehash_ms, chosen_ms, pages_ms] = costs.map(cost_ms);
+        over_rehash_max = over_rehash_max.max(chosen_ms / rehash_ms);
         rows.push(json!({
             "part": "tracking",
             "way": format!("{percent}% of the pages written"),
-            "rehash_ms": cost_ms(rehash),
-            "chosen_ms": cost_ms(chosen),
-            "chosen_over_rehash": over_rehash,
-            "pages_ms": cost_ms(pages),
-            "pages_over_rehash": cost_ms(pages) / cost_ms(rehash),
+            "rehash_ms": rehash_ms,
+            "chosen_ms": chosen_ms,
+            "chosen_over_rehash": chosen_ms / rehash_ms,
+            "pages_ms": pages_ms,
+            "pages_over_rehash": pages_ms / rehash_ms,
         }));
     }
     Tracking { rows, over_rehash_max }
 }
 
-/// Looks at the memory several times, with writes before each look. The first look, at memory of which nothing is known, hashes
-/// everything in any way and does not count.
-fn looks(options: &Options, hasher: &CpuHasher, way: Way, state: &mut [f32], percent: f64) -> Cost {
-    let mut tracker = Tracker::new(TrackOptions { way, block_bytes: BLOCK_BYTES, ..TrackOptions::default() });
-    let mut hashes = vec![Hash::default(); bytes(state).len().div_ceil(BLOCK_BYTES)];
-    let mut cost = Cost::default();
+/// Looks at memory several times, with writes before each look, in each way in turn: the machine may be slower at one time than at
+/// another. The first look, at memory of which nothing is known, hashes everything in any way and does not count.
+fn looks(options: &Options, hasher: &CpuHasher, states: &mut [Vec<f32>; 3], percent: f64) -> [Cost; 3] {
+    let mut trackers =
+        WAYS.map(|way| Tracker::new(TrackOptions { way, block_bytes: BLOCK_BYTES, ..TrackOptions::default() }));
+    let mut hashes = vec![Hash::default(); options.state_bytes as usize / BLOCK_BYTES];
+    let mut costs = [Cost::default(); 3];
     for step in 0..=options.looks {
-        let start = Instant::now();
-        write_pages(state, percent, step);
-        let written = Instant::now();
-        look(&mut tracker, hasher, bytes(state), &mut hashes);
-        if step > 0 {
-            cost.writing += written - start;
-            cost.looking += written.elapsed();
+        for ((tracker, state), cost) in trackers.iter_mut().zip(&mut *states).zip(&mut costs) {
+            let start = Instant::now();
+            write_pages(state, percent, step);
+            let written = Instant::now();
+            look(tracker, hasher, bytes(state), &mut hashes);
+            if step > 0 {
+                cost.writing += written - start;
+                cost.looking += written.elapsed();
+            }
         }
     }
-    cost
+    costs
 }
 
 /// Hashes the blocks that may have changed, and tells the tracker what that took.

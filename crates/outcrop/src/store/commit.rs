@@ -177,10 +177,11 @@ impl Committer {
         match self.shared.ranks.heard() {
             Ok(messages) => self.hear(messages),
             Err(error) => {
-                for ledger in self.ledgers.values().filter(|ledger| ledger.is_waiting_for_others()) {
+                // Also those that wait for nothing just now: no further version will be complete.
+                for ledger in self.ledgers.values_mut() {
                     ledger.session.end(&error.to_string());
+                    ledger.give_up();
                 }
-                self.ledgers.values_mut().for_each(Ledger::give_up);
             }
         }
     }

@@ -85,3 +85,10 @@ pub(crate) fn child(name: &str, directory: &Path) -> Command {
     command.args(["--exact", name, "--nocapture", "--test-threads=1"]).env(CHILD, directory);
     command
 }
+
+/// Prints a line that is to be seen also when the test passes, which hides what `println` prints.
+pub(crate) fn say(line: &str) {
+    use std::io::Write;
+    // Who has closed the output does not want to see it.
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
