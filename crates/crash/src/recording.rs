@@ -116,10 +116,13 @@ impl Files for Recording {
     fn make_dir(&self, dir: &str) -> io::Result<()> {
         let mut state = self.state();
         let slot = state.medium.slot(dir)?;
-        if state.medium.at(&slot).is_none() {
-            state.link(slot, true, format!("make the directory {dir}"));
+        match state.medium.at(&slot) {
+            Some(node) => state.medium.expect_dir(node).map_err(|_| Errno::EXIST.into()),
+            None => {
+                state.link(slot, true, format!("make the directory {dir}"));
+                Ok(())
+            }
         }
-        Ok(())
     }
 
     fn create(&self, name: &str, _bytes: u64) -> io::Result<Arc<dyn File>> {

@@ -133,7 +133,11 @@ fn open_plain(options: &mut fs::OpenOptions, path: &Path) -> io::Result<fs::File
         Some(Errno::LOOP) => not_plain(),
         _ => error,
     })?;
-    if file.metadata()?.is_file() { Ok(file) } else { Err(not_plain()) }
+    match file.metadata()? {
+        found if found.is_file() => Ok(file),
+        found if found.is_dir() => Err(Errno::ISDIR.into()),
+        _ => Err(not_plain()),
+    }
 }
 
 /// Given up when it is dropped, also if a process that was started meanwhile has the file too.
