@@ -42,6 +42,8 @@ pub(crate) enum Note {
     Arrived(Arrival),
     /// Versions above this one are to be forgotten; answered when that is durable.
     Rewind(Arc<SessionCore>, Option<u64>, Sender<Result<()>>),
+    /// The program has read files of a session, and what nobody needs can go.
+    Read(Arc<SessionCore>),
     /// A session has ended: its locks are given up, and the sender is dropped, when nothing more is written for it.
     Closed(String, Vec<FileLock>, Sender<()>),
     /// The store ends.
@@ -128,6 +130,7 @@ impl Committer {
                 // Who asked and does not wait for the answer does not need it.
                 let _ = answer.send(result);
             }
+            Note::Read(session) => self.with(&session.name, Ledger::collect_all),
             Note::Closed(name, locks, end) => {
                 if let Some(ledger) = self.ledgers.get_mut(&name) {
                     ledger.close(locks, end);

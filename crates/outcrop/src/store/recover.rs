@@ -186,12 +186,13 @@ fn parse(entry: &[u8]) -> Option<(Attempt, (u64, u64))> {
     Some((attempt, (u64::from_le_bytes(*mask), u64::from_le_bytes(*saved_at))))
 }
 
-/// The versions that every rank has, on whatever layer, from the same run; the latest run if there are several.
+/// The versions that every rank has, from the same run and on the same layer; the latest run if there are several.
 fn whole(everybody: &[Holdings]) -> BTreeMap<u64, RunId> {
     let mut whole = BTreeMap::<u64, (u64, RunId)>::new();
     let Some(first) = everybody.first() else { return BTreeMap::new() };
     for (&(version, run), &(_, saved_at)) in first {
-        if run != UNREADABLE && everybody.iter().all(|holdings| holdings.contains_key(&(version, run))) {
+        let mask = |holdings: &Holdings| holdings.get(&(version, run)).map_or(0, |(mask, _)| *mask);
+        if run != UNREADABLE && everybody.iter().map(mask).fold(u64::MAX, |all, mask| all & mask) != 0 {
             let best = whole.entry(version).or_insert((saved_at, run));
             *best = (*best).max((saved_at, run));
         }

@@ -1,6 +1,9 @@
 //! Back to a version: the newest that is whole on all ranks, from the fastest place that has it undamaged.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, mpsc::Sender},
+};
 
 use outcrop_catalog::Reader;
 use outcrop_format::{Hash, Manifest, PAGE_BYTES, PackHeader, PackId};
@@ -9,9 +12,10 @@ use outcrop_layers::{Shelf, files::Files};
 use super::{
     Session,
     chain::{Link, RegionContent},
+    commit::Note,
     host::{HostFiles, path},
     recover,
-    state::Progress,
+    state::{Progress, SessionCore},
 };
 use crate::{Error, PartMut, Result};
 
@@ -51,6 +55,27 @@ impl fmt::Display for Skipped {
     }
 }
 
+/// While it lives, no file of the session is removed: what a manifest lists when it is read is there until the end.
+struct Reading {
+    session: Arc<SessionCore>,
+    committer: Sender<Note>,
+}
+
+impl Reading {
+    fn begin(session: &Session) -> Self {
+        session.core.set_reading(true);
+        Self { session: Arc::clone(&session.core), committer: session.store.committer.clone() }
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.session.set_reading(false);
+        // A committer that has ended removes nothing.
+        let _ = self.committer.send(Note::Read(Arc::clone(&self.session)));
+    }
+}
+
 /// How a rank fared with a version.
 const WHOLE: u8 = 0;
 const DAMAGED: u8 = 1;
@@ -63,6 +88,7 @@ impl Session {
     /// A damaged copy is passed over for the next layer, and a version without a whole copy for the one before it; both are logged
     /// and named in the result. After an error the regions hold anything, unless it says that nothing was changed.
     pub fn restore_latest(&mut self, parts: &mut [PartMut<'_>]) -> Result<Option<Restored>> {
+        let _reading = Reading::begin(self);
         let mut skipped = Vec::new();
         let candidates = self.candidates()?;
         for version in candidates.iter().rev() {
@@ -82,6 +108,7 @@ impl Session {
 
     /// Restores this version into these regions, as [`restore_latest`](Self::restore_latest) does.
     pub fn restore(&mut self, version: u64, parts: &mut [PartMut<'_>]) -> Result<Restored> {
+        let _reading = Reading::begin(self);
         if !self.candidates()?.contains(&version) {
             return Err(Error::VersionMissing { session: self.core.name.clone(), version });
         }
@@ -99,9 +126,7 @@ impl Session {
     fn candidates(&self) -> Result<Vec<u64>> {
         self.core.wait_packed(u64::MAX);
         let is_there = |progress: &Progress| {
-            progress.is_found
-                || progress.manifest.is_some()
-                || progress.layers.iter().any(|layer| matches!(layer, Some(Ok(()))))
+            progress.manifest.is_some() || progress.layers.iter().any(|layer| matches!(layer, Some(Ok(()))))
         };
         let state = self.core.state();
         let mine: Vec<u64> =
@@ -173,8 +198,12 @@ impl Session {
                 places.push(("host memory".to_owned(), manifest, Arc::new(files)));
             }
         }
-        for shelf in &self.store.shared.shelves {
-            let files = shelf.files();
+        let progress = self.core.state().versions.get(&version).cloned().unwrap_or_default();
+        let is_complete = |layer: &usize| matches!(progress.layers.get(*layer), Some(Some(Ok(()))));
+        let (complete, partial): (Vec<_>, Vec<_>) = (0..self.store.shared.shelves.len()).partition(is_complete);
+        // Where not all ranks have it, packs that it borrows from others may be missing too.
+        for layer in complete.into_iter().chain(partial) {
+            let files = self.store.shared.shelves[layer].files();
             match recover::manifest(&**files, &self.core, version) {
                 Ok(Some(manifest)) => places.push((files.location(), Arc::new(manifest), Arc::clone(files))),
                 Ok(None) => {}

@@ -2,7 +2,10 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
 };
 
 use outcrop_format::{Manifest, RunId};
@@ -33,6 +36,8 @@ pub(crate) struct SessionCore {
     changed: Condvar,
     /// What the newest version consists of.
     content: Mutex<Content>,
+    /// The program reads files: none may go meanwhile.
+    is_reading: AtomicBool,
 }
 
 /// Which versions there are, and what became of them.
@@ -49,8 +54,6 @@ pub(crate) struct State {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Progress {
     pub(crate) is_packed: bool,
-    /// It was found when the session was opened: every rank has it, though perhaps on different layers.
-    pub(crate) is_found: bool,
     /// As it was packed by this process.
     pub(crate) manifest: Option<Arc<Manifest>>,
     /// By layer: nothing yet, complete, or why it never will be.
@@ -59,7 +62,7 @@ pub(crate) struct Progress {
 
 impl Progress {
     fn new(layers: usize) -> Self {
-        Self { is_packed: false, is_found: false, manifest: None, layers: vec![None; layers] }
+        Self { is_packed: false, manifest: None, layers: vec![None; layers] }
     }
 
     /// Whether nothing more will happen to it.
@@ -79,7 +82,17 @@ impl SessionCore {
             state: Mutex::default(),
             changed: Condvar::new(),
             content: Mutex::default(),
+            is_reading: AtomicBool::new(false),
         }
+    }
+
+    /// Whether no file may go.
+    pub(crate) fn is_reading(&self) -> bool {
+        self.is_reading.load(SeqCst)
+    }
+
+    pub(crate) fn set_reading(&self, is_reading: bool) {
+        self.is_reading.store(is_reading, SeqCst);
     }
 
     pub(crate) fn content(&self) -> MutexGuard<'_, Content> {
@@ -138,7 +151,7 @@ impl SessionCore {
     pub(crate) fn found(&self, version: u64, layers: Vec<bool>) {
         let layers =
             layers.into_iter().map(|is_there| Some(if is_there { Ok(()) } else { Err("it is not there".into()) }));
-        let progress = Progress { is_packed: true, is_found: true, manifest: None, layers: layers.collect() };
+        let progress = Progress { is_packed: true, manifest: None, layers: layers.collect() };
         self.update(|state| state.versions.insert(version, progress));
     }
 

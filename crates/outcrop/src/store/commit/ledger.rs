@@ -389,10 +389,19 @@ impl Ledger {
         self.collect(shared, layer)
     }
 
+    /// Removes packs that nothing needs.
+    pub(crate) fn collect_all(&mut self, shared: &Shared) {
+        for layer in 0..self.layers.len() {
+            if let Err(error) = self.collect(shared, layer) {
+                tracing::warn!(session = self.session.name, %error, "old packs stay");
+            }
+        }
+    }
+
     /// Removes packs that nothing on this layer needs.
     pub(crate) fn collect(&mut self, shared: &Shared, layer: usize) -> Result<()> {
         let rank = self.session.rank;
-        if !self.layers[layer].unreadable.is_empty() {
+        if !self.layers[layer].unreadable.is_empty() || self.session.is_reading() {
             return Ok(());
         }
         let listed = self.layers[layer].manifests.values().chain(self.drafts.iter().map(|draft| &draft.manifest));
@@ -426,7 +435,7 @@ impl Ledger {
 
     /// Whether there are packs to be removed.
     pub(crate) fn has_garbage(&self) -> bool {
-        !self.garbage.is_empty()
+        !self.garbage.is_empty() && !self.session.is_reading()
     }
 
     /// Removes one pack that nobody needs. To remove a large file can take as long as to write it.
