@@ -193,7 +193,7 @@ impl Packer {
         let VersionJob { session, version, saved_at_unix_ns, regions, is_full, bytes, source } = job;
         let shared = Arc::clone(&self.shared);
         let losses = session.content().losses;
-        let mut shares = Shares::new(&shared, &session, regions.len(), (bytes, is_full))?;
+        let mut shares = Shares::new(&shared, &session, version, regions.len(), (bytes, is_full))?;
         // Where only bytes are proof, what the save has found to be changed is.
         let is_compared = !is_full && !shared.settings.is_certain;
         let known = is_compared.then(|| {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use outcrop_catalog::Reader;
-use outcrop_format::{Hash, Manifest, PAGE_BYTES, PackHeader, PackId};
+use outcrop_format::{Hash, Manifest, ManifestPack, PAGE_BYTES, PackHeader, PackId};
 use outcrop_layers::{Shelf, files::Files};
 
 use super::{
@@ -251,19 +251,15 @@ impl Session {
         };
         let is_everywhere = progress.layers.iter().all(|layer| matches!(layer, Some(Ok(()))))
             && self.store.shared.shelves.iter().all(is_same);
+        let chain = if is_everywhere { self.chain_of(manifest) } else { Vec::new() };
         self.shadows_from(parts);
         let settings = &self.store.shared.settings;
         let mut content = self.core.content();
         content.reset();
-        if !is_everywhere || !settings.is_incremental {
+        if chain.is_empty() || !settings.is_incremental {
             return Ok(());
         }
-        let borrows: Vec<_> = manifest.packs.iter().filter(|pack| pack.is_borrowed).copied().collect();
-        for pack in manifest.packs.iter().filter(|pack| !pack.is_borrowed) {
-            let generation = self.generation(pack.id)?;
-            // Whatever is borrowed is needed as long as any of them is.
-            content.chain.push(Link { pack: *pack, key: None, generation, borrows: borrows.clone() });
-        }
+        content.chain = chain;
         for part in parts {
             let Some(region) = manifest.region(part.name) else { continue };
             let mut hashes = vec![Hash::default(); region.blocks.count() as usize];
@@ -283,6 +279,22 @@ impl Session {
             self.tracker.changed(part.name, part.bytes);
         }
         Ok(())
+    }
+
+    /// The packs of a version, to build upon; nothing if that cannot be done, which makes the next version longer, and is no
+    /// reason for a restore to fail on one rank alone.
+    fn chain_of(&self, manifest: &Manifest) -> Vec<Link> {
+        let borrows: Vec<_> = manifest.packs.iter().filter(|pack| pack.is_borrowed).copied().collect();
+        let link = |pack: &ManifestPack| {
+            let generation = self.generation(pack.id)?;
+            // Whatever is borrowed is needed as long as any of them is.
+            Ok(Link { pack: *pack, key: None, generation, borrows: borrows.clone() })
+        };
+        let chain: Result<Vec<Link>> = manifest.packs.iter().filter(|pack| !pack.is_borrowed).map(link).collect();
+        chain.unwrap_or_else(|error| {
+            tracing::warn!(session = self.core.name, %error, "the next version is saved in full");
+            Vec::new()
+        })
     }
 
     /// For which version a pack was made.

@@ -31,6 +31,7 @@ pub(crate) struct Location {
 pub(crate) struct Shares<'a> {
     shared: &'a Shared,
     session: &'a SessionCore,
+    version: u64,
     dedup: Dedup,
     /// How many of the exchanges are done.
     exchanged: usize,
@@ -54,6 +55,7 @@ impl<'a> Shares<'a> {
     pub(crate) fn new(
         shared: &'a Shared,
         session: &'a SessionCore,
+        version: u64,
         regions: usize,
         (bytes, is_full): (u64, bool),
     ) -> Result<Self> {
@@ -63,6 +65,7 @@ impl<'a> Shares<'a> {
         let mut shares = Self {
             shared,
             session,
+            version,
             dedup,
             exchanged: 0,
             placed: HashMap::new(),
@@ -233,7 +236,9 @@ impl<'a> Shares<'a> {
     /// Takes part in an exchange.
     fn gather(&mut self, what: usize, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
         self.exchanged = what + 1;
-        let gathered = self.shared.ranks.gather(&format!("{} {}", EXCHANGES[what], self.session.name), mine);
+        // Of one version, so that a rank which comes too late for one is in step with the others for the next.
+        let topic = format!("{} {} {}", EXCHANGES[what], self.session.name, self.version);
+        let gathered = self.shared.ranks.gather(&topic, mine);
         if gathered.is_err() {
             // Nobody is there to exchange anything with.
             self.exchanged = EXCHANGES.len();
