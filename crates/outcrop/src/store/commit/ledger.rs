@@ -67,6 +67,8 @@ pub(crate) struct LayerLedger {
     pub(crate) complete: BTreeMap<u64, u64>,
     /// Versions that were found, and that other ranks have on other layers: kept until there is a newer one.
     pub(crate) scattered: BTreeSet<u64>,
+    /// Versions that another rank will never have here, and why: it may be ahead of this one.
+    refused: BTreeMap<u64, String>,
     /// Versions that only some ranks have, as far as is known.
     holders: BTreeMap<u64, BTreeSet<u32>>,
     /// Versions that are not complete, with the first pack of each: another rank may be about to write a manifest that borrows it.
@@ -258,6 +260,9 @@ impl Ledger {
     fn commit(&mut self, shared: &Shared, layer: usize, index: usize, packs: Vec<ManifestPack>) {
         let manifest = Manifest { packs, ..self.drafts[index].manifest.clone() };
         let version = manifest.version;
+        if let Some(reason) = self.layers[layer].refused.get(&version) {
+            return self.session.failed(version, layer, reason);
+        }
         let files = &**shared.shelves[layer].files();
         let dir = rank_dir(&self.session);
         if let Err(error) = self.write_manifest(shared, layer, &manifest) {
@@ -326,7 +331,9 @@ impl Ledger {
         let Some(ledger) = self.layers.get_mut(layer).filter(|_| !self.is_alone) else { return };
         if let Some(reason) = &news.failure {
             ledger.holders.remove(&version);
-            self.session.failed(version, layer, &format!("rank {rank}: {reason}"));
+            let reason = format!("rank {rank}: {reason}");
+            self.session.failed(version, layer, &reason);
+            ledger.refused.insert(version, reason);
             if let Err(error) = self.drop_versions(shared, layer, &[version]) {
                 tracing::warn!(session = self.session.name, version, %error, "a version that not all ranks have stays");
             }
@@ -342,6 +349,7 @@ impl Ledger {
         let Some(manifest) = ledger.manifests.get(&version) else { return };
         ledger.complete.insert(version, manifest.saved_at_unix_ns);
         ledger.pending.retain(|pending, _| *pending > version);
+        ledger.refused.retain(|refused, _| *refused > version);
         // With a limit, before the program hears of it, so that there is room for the next one.
         if shared.shelves[layer].limit_bytes().is_some() {
             self.retain(shared, layer);
@@ -513,6 +521,7 @@ impl Ledger {
             let all = self.layers[layer].manifests.keys().rev().copied();
             let above: Vec<u64> = all.filter(|other| version.is_none_or(|version| *other > version)).collect();
             self.layers[layer].pending.clear();
+            self.layers[layer].refused.clear();
             self.drop_versions(shared, layer, &above)?;
         }
         self.session.update(|state| state.versions.retain(|other, _| version.is_some_and(|version| *other <= version)));
