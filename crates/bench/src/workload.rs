@@ -83,9 +83,9 @@ pub(crate) fn check_state_bytes(bytes: u64) -> Result<()> {
 pub(crate) fn write_pages(state: &mut [f32], percent: f64, step: usize) {
     let page_len = rustix::param::page_size() / size_of::<f32>();
     let pages = (state.len() / page_len).max(1);
-    let count = (pages as f64 * percent / 100.0).round() as usize;
-    for written in 0..count.clamp(1, pages) {
-        let page = (written * pages / count.max(1) + step) % pages;
+    let count = ((pages as f64 * percent / 100.0).round() as usize).clamp(1, pages);
+    for written in 0..count {
+        let page = (written * pages / count + step) % pages;
         state[page * page_len + step % page_len] = step as f32 + 0.5;
     }
 }

@@ -280,6 +280,7 @@ const COLUMNS: &[(&str, &str, &str)] = &[
     ("best", "ms_best", "ms"),
     ("rate", "gb_per_second", "GB/s"),
     ("slowdown", "slowdown", "x"),
+    ("checkpoint", "checkpoint_mib", "MiB"),
     ("written", "written_mib", "MiB"),
     ("less than by pages", "less_percent", "%"),
     ("the paper's", "paper_mb", "MB"),

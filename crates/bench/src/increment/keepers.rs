@@ -2,7 +2,7 @@
 
 use std::{
     os::unix::fs::FileExt,
-    path::Path,
+    path::{Path, PathBuf},
     sync::mpsc::{Receiver, Sender, channel},
     thread,
 };
@@ -10,6 +10,7 @@ use std::{
 use anyhow::{Context, Result};
 use outcrop::{
     Part, Retention, Session, Store,
+    catalog::Catalog,
     layers::{Host, Layer, Slot, aligned},
 };
 use outcrop_track::{TrackOptions, Tracker, Way};
@@ -28,8 +29,11 @@ pub(super) trait Keeper {
     /// Waits until everything is durable.
     fn flush(&mut self) -> Result<()>;
 
-    /// What has been written until now.
+    /// What has been written until now, with what was written again to merge increments.
     fn written_bytes(&self) -> u64;
+
+    /// The size of the latest checkpoint.
+    fn checkpoint_bytes(&self) -> Result<u64>;
 }
 
 /// No checkpoints.
@@ -47,10 +51,15 @@ impl Keeper for Nothing {
     fn written_bytes(&self) -> u64 {
         0
     }
+
+    fn checkpoint_bytes(&self) -> Result<u64> {
+        Ok(0)
+    }
 }
 
 /// A store, that saves everything each time or finds out what has changed.
 pub(super) struct InStore {
+    path: PathBuf,
     store: Store,
     session: Session,
 }
@@ -58,9 +67,10 @@ pub(super) struct InStore {
 impl InStore {
     pub(super) fn new(directory: &Path, options: &Options, is_incremental: bool) -> Result<Self> {
         let keep = Retention { keep_last: Some(2), ..Retention::default() };
-        let builder = Store::builder().host(options.host_bytes()).dir(directory.join("store"), None).keep(keep);
+        let path = directory.join("store");
+        let builder = Store::builder().host(options.host_bytes()).dir(&path, None).keep(keep);
         let store = builder.incremental(is_incremental).open()?;
-        Ok(Self { session: store.session("bench")?, store })
+        Ok(Self { path, session: store.session("bench")?, store })
     }
 }
 
@@ -76,6 +86,10 @@ impl Keeper for InStore {
     fn written_bytes(&self) -> u64 {
         self.store.stats().layers[1].written_bytes
     }
+
+    fn checkpoint_bytes(&self) -> Result<u64> {
+        Ok(Catalog::open(&self.path)?.version("bench", None)?.stored_bytes())
+    }
 }
 
 /// As many versions as a store has on their way, where nothing else is said.
@@ -85,6 +99,7 @@ const IN_FLIGHT: u64 = 2;
 pub(super) struct ByPages {
     tracker: Tracker,
     written_bytes: u64,
+    checkpoint_bytes: u64,
     spare: Vec<Slot>,
     /// Buffers that have been written.
     given_back: Receiver<Result<Slot>>,
@@ -109,7 +124,7 @@ impl ByPages {
             }
         });
         let tracker = Tracker::new(TrackOptions { way: Way::Pages, ..TrackOptions::default() });
-        Ok(Self { tracker, written_bytes: 0, spare, given_back, filled })
+        Ok(Self { tracker, written_bytes: 0, checkpoint_bytes: 0, spare, given_back, filled })
     }
 
     fn next_slot(&self) -> Result<Slot> {
@@ -132,7 +147,8 @@ impl Keeper for ByPages {
             slot[at..at + range.len()].copy_from_slice(&memory[range.clone()]);
             at += range.len();
         }
-        self.written_bytes += at as u64;
+        self.checkpoint_bytes = at as u64;
+        self.written_bytes += self.checkpoint_bytes;
         self.filled.send((slot, at)).context("the thread that writes has ended")
     }
 
@@ -145,5 +161,9 @@ impl Keeper for ByPages {
 
     fn written_bytes(&self) -> u64 {
         self.written_bytes
+    }
+
+    fn checkpoint_bytes(&self) -> Result<u64> {
+        Ok(self.checkpoint_bytes)
     }
 }

@@ -115,7 +115,8 @@ impl Program for Atoms {
 struct Run {
     wall_seconds: f64,
     saves: Calls,
-    /// Of one checkpoint.
+    checkpoint_bytes: f64,
+    /// For one checkpoint, with its share of what was written again to merge increments.
     written_bytes: f64,
 }
 
@@ -147,7 +148,7 @@ pub(super) fn measure(options: &Options, progress: &mut dyn FnMut(&str)) -> Resu
         for ((way, _), run) in WAYS.iter().zip(&runs) {
             rows.push(row(name, way, run, &runs, paper));
         }
-        shares.push(runs[3].written_bytes / runs[2].written_bytes);
+        shares.push(runs[3].checkpoint_bytes / runs[2].checkpoint_bytes);
     }
     Ok(Programs { rows, hash_bytes_over_page_bytes: shares[0] })
 }
@@ -173,7 +174,8 @@ fn measure_one(options: &Options, program: &mut dyn Program, make: Make) -> Resu
     keeper.flush()?;
     let wall_seconds = start.elapsed().as_secs_f64();
     let written_bytes = (keeper.written_bytes() - written_before) as f64 / options.checkpoints as f64;
-    Ok(Run { wall_seconds, saves, written_bytes })
+    let checkpoint_bytes = keeper.checkpoint_bytes()? as f64;
+    Ok(Run { wall_seconds, saves, checkpoint_bytes, written_bytes })
 }
 
 /// One line of the table, with the paper's figures next to ours.
@@ -185,14 +187,15 @@ fn row(program: &str, way: &str, run: &Run, runs: &[Run], (application, page_mb,
         "wall_seconds": run.wall_seconds,
         "slowdown": run.wall_seconds / runs[0].wall_seconds,
     });
-    if run.written_bytes > 0.0 {
+    if run.checkpoint_bytes > 0.0 {
         row["save_ms_mean"] = (run.saves.mean() * 1e3).into();
+        row["checkpoint_mib"] = (run.checkpoint_bytes / (1 << 20) as f64).into();
         row["written_mib"] = (run.written_bytes / (1 << 20) as f64).into();
     }
     match way {
         "page-based" => row["paper_mb"] = page_mb.into(),
         "hash-based" => {
-            row["less_percent"] = ((1.0 - run.written_bytes / runs[2].written_bytes) * 100.0).into();
+            row["less_percent"] = ((1.0 - run.checkpoint_bytes / runs[2].checkpoint_bytes) * 100.0).into();
             row["paper_mb"] = hash_mb.into();
             row["paper_less_percent"] = ((1.0 - hash_mb / page_mb) * 100.0).into();
         }

@@ -12,7 +12,7 @@ use anyhow::Result;
 use outcrop::layers::Slot;
 use serde_json::Value;
 
-use crate::{clock::Calls, disk};
+use crate::{clock::Calls, disk, memory};
 
 /// Bytes per direct transfer.
 const BLOCKS: [usize; 3] = [1 << 20, 4 << 20, 16 << 20];
@@ -61,6 +61,8 @@ impl Rivals {
         });
         self.copy.time(|| target.copy_from_slice(state));
         let path = self.directory.join("plain");
+        // The page cache is memory too, and gets none that the machine below has to provide first.
+        memory::warm(state.len() as u64);
         self.write.time(|| File::create(&path)?.write_all(state))?;
         // What is removed is not written back later, when something else is measured.
         fs::remove_file(&path)?;

@@ -60,11 +60,14 @@ pub(crate) struct Committer {
     keys: HashMap<u64, (String, u64)>,
     /// What was heard of sessions that this rank has not opened yet.
     early: Vec<(u32, Vec<u8>)>,
+    /// How often sessions that have ended were opened or went back.
+    eras: HashMap<String, u64>,
 }
 
 impl Committer {
     pub(crate) fn new(shared: Arc<Shared>, handle: Handle, packer: Sender<Job>) -> Self {
-        Self { shared, handle, packer, ledgers: HashMap::new(), keys: HashMap::new(), early: Vec::new() }
+        let (ledgers, keys, eras) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Self { shared, handle, packer, ledgers, keys, early: Vec::new(), eras }
     }
 
     pub(crate) fn run(mut self, notes: &Receiver<Note>) {
@@ -90,7 +93,8 @@ impl Committer {
 
     fn take(&mut self, note: Note) {
         match note {
-            Note::Opened(ledger) => {
+            Note::Opened(mut ledger) => {
+                ledger.era = self.eras.get(&ledger.session.name).map_or(0, |era| era + 1);
                 self.ledgers.insert(ledger.session.name.clone(), *ledger);
                 let early = std::mem::take(&mut self.early);
                 self.hear(early);
@@ -133,7 +137,7 @@ impl Committer {
             Note::Read(session) => self.with(&session.name, Ledger::collect_all),
             Note::Closed(name, locks, end) => {
                 if let Some(ledger) = self.ledgers.get_mut(&name) {
-                    ledger.close(locks, end);
+                    ledger.close(&self.shared, locks, end);
                 }
             }
             Note::Close => {}
@@ -163,7 +167,9 @@ impl Committer {
             let of_session = self.keys.iter().filter(|(_, (session, _))| *session == name);
             let gone: Vec<u64> = of_session.map(|(key, _)| *key).collect();
             self.discard(gone);
-            self.ledgers.remove(&name);
+            if let Some(ledger) = self.ledgers.remove(&name) {
+                self.eras.insert(name, ledger.era);
+            }
         }
     }
 
@@ -192,9 +198,11 @@ impl Committer {
     fn hear(&mut self, messages: Vec<(u32, Vec<u8>)>) {
         for (rank, message) in messages {
             let Some(news) = News::decode(&message) else { continue };
-            if self.ledgers.contains_key(&news.session) {
+            let era = self.ledgers.get(&news.session).map(|ledger| ledger.era);
+            let next = era.or_else(|| self.eras.get(&news.session).copied()).map_or(0, |era| era + 1);
+            if era == Some(news.era) {
                 self.with(&news.session, |ledger, shared| ledger.heard(shared, rank, &news));
-            } else {
+            } else if news.era >= next {
                 self.early.push((rank, message));
             }
         }

@@ -46,6 +46,8 @@ pub(crate) struct Ledger {
     garbage: VecDeque<Garbage>,
     /// Other ranks are gone.
     is_alone: bool,
+    /// How often the session was opened or has gone back: what another rank said before that is not about what comes after it.
+    pub(crate) era: u64,
     /// The program has ended the session: what is given up when nothing is on its way any more.
     closing: Option<(Vec<FileLock>, Sender<()>)>,
 }
@@ -67,8 +69,10 @@ pub(crate) struct LayerLedger {
     pub(crate) complete: BTreeMap<u64, u64>,
     /// Versions that were found, and that other ranks have on other layers: kept until there is a newer one.
     pub(crate) scattered: BTreeSet<u64>,
-    /// Versions that another rank will never have here, and why: it may be ahead of this one.
+    /// Versions that some rank will never have here, and why: another one may be ahead of this one.
     refused: BTreeMap<u64, String>,
+    /// The newest version that each other rank has here. They come in their order: what it has not said it has skipped.
+    newest: BTreeMap<u32, u64>,
     /// Versions that only some ranks have, as far as is known.
     holders: BTreeMap<u64, BTreeSet<u32>>,
     /// Versions that are not complete, with the first pack of each: another rank may be about to write a manifest that borrows it.
@@ -139,7 +143,7 @@ impl Ledger {
         let (drafts, packs, merges) = (VecDeque::new(), BTreeMap::new(), Vec::new());
         let garbage = VecDeque::new();
         let drafted_below = session.content().next_number;
-        Self { session, layers, drafts, drafted_below, packs, merges, garbage, is_alone: false, closing: None }
+        Self { session, layers, drafts, drafted_below, packs, merges, garbage, is_alone: false, era: 0, closing: None }
     }
 
     /// Whether other ranks have yet to say that they have a version.
@@ -153,8 +157,11 @@ impl Ledger {
         self.layers.iter_mut().for_each(|layer| layer.holders.clear());
     }
 
-    /// Nothing more will be saved.
-    pub(crate) fn close(&mut self, locks: Vec<FileLock>, end: Sender<()>) {
+    /// Nothing more will be saved: other ranks need not wait for it.
+    pub(crate) fn close(&mut self, shared: &Shared, locks: Vec<FileLock>, end: Sender<()>) {
+        for layer in 0..self.layers.len() {
+            self.tell(shared, layer, NO_MORE, None);
+        }
         self.closing = Some((locks, end));
     }
 
@@ -271,10 +278,17 @@ impl Ledger {
             return self.fail(shared, layer, version, &error.to_string());
         }
         self.layers[layer].manifests.insert(version, manifest);
-        let said = News { layer, version, failure: None, session: self.session.name.clone() };
+        let said = self.news(layer, version, None);
         match self.announce(shared, &said) {
             Ok(()) => self.heard(shared, self.session.rank, &said),
-            Err(error) => self.session.failed(version, layer, &error.to_string()),
+            Err(error) => return self.session.failed(version, layer, &error.to_string()),
+        }
+        let skipped = self.layers[layer].newest.iter().find(|(rank, newest)| {
+            let is_held = self.layers[layer].holders.get(&version).is_none_or(|holders| holders.contains(rank));
+            **newest > version && !is_held
+        });
+        if let Some((&rank, _)) = skipped {
+            self.refuse(shared, layer, version, rank, "it has not saved this version");
         }
     }
 
@@ -312,13 +326,24 @@ impl Ledger {
     }
 
     /// A version will not come to a layer: this program is told, and so are the other ranks, who would wait for it.
-    pub(crate) fn fail(&self, shared: &Shared, layer: usize, version: u64, reason: &str) {
+    pub(crate) fn fail(&mut self, shared: &Shared, layer: usize, version: u64, reason: &str) {
         self.session.failed(version, layer, reason);
-        let failure = Some(reason.to_owned());
-        if let Err(error) = self.announce(shared, &News { layer, version, failure, session: self.session.name.clone() })
-        {
-            tracing::warn!(session = self.session.name, version, %error, "other ranks do not hear of a failure");
+        if self.session.ranks > 1 {
+            // Also if the program tries again: the others have given it up.
+            self.layers[layer].refused.insert(version, reason.to_owned());
         }
+        self.tell(shared, layer, version, Some(reason.to_owned()));
+    }
+
+    /// Tells other ranks something that they would wait for, if that can be done.
+    fn tell(&self, shared: &Shared, layer: usize, version: u64, failure: Option<String>) {
+        if let Err(error) = self.announce(shared, &self.news(layer, version, failure)) {
+            tracing::warn!(session = self.session.name, version, %error, "other ranks do not hear what became of it");
+        }
+    }
+
+    fn news(&self, layer: usize, version: u64, failure: Option<String>) -> News {
+        News { layer, version, era: self.era, failure, session: self.session.name.clone() }
     }
 
     fn announce(&self, shared: &Shared, news: &News) -> Result<()> {
@@ -330,15 +355,21 @@ impl Ledger {
         let (layer, version) = (news.layer, news.version);
         let Some(ledger) = self.layers.get_mut(layer).filter(|_| !self.is_alone) else { return };
         if let Some(reason) = &news.failure {
-            ledger.holders.remove(&version);
-            let reason = format!("rank {rank}: {reason}");
-            self.session.failed(version, layer, &reason);
-            ledger.refused.insert(version, reason);
-            if let Err(error) = self.drop_versions(shared, layer, &[version]) {
-                tracing::warn!(session = self.session.name, version, %error, "a version that not all ranks have stays");
+            return self.refuse(shared, layer, version, rank, reason);
+        }
+        if rank != self.session.rank {
+            ledger.newest.insert(rank, version);
+            let is_skipped =
+                |(held, by): (&u64, &BTreeSet<u32>)| (*held < version && !by.contains(&rank)).then_some(*held);
+            let skipped: Vec<u64> = ledger.holders.iter().filter_map(is_skipped).collect();
+            for version in skipped {
+                self.refuse(shared, layer, version, rank, "it has not saved this version");
             }
+        }
+        if version == NO_MORE {
             return;
         }
+        let ledger = &mut self.layers[layer];
         let holders = ledger.holders.entry(version).or_default();
         holders.insert(rank);
         if holders.len() < self.session.ranks as usize {
@@ -357,6 +388,18 @@ impl Ledger {
         } else {
             self.session.reached(version, layer);
             self.retain(shared, layer);
+        }
+    }
+
+    /// A version will not be complete on a layer, as this rank does not have it there.
+    fn refuse(&mut self, shared: &Shared, layer: usize, version: u64, rank: u32, reason: &str) {
+        let reason = format!("rank {rank}: {reason}");
+        self.session.failed(version, layer, &reason);
+        let ledger = &mut self.layers[layer];
+        ledger.holders.remove(&version);
+        ledger.refused.insert(version, reason);
+        if let Err(error) = self.drop_versions(shared, layer, &[version]) {
+            tracing::warn!(session = self.session.name, version, %error, "a version that not all ranks have stays");
         }
     }
 
@@ -517,11 +560,14 @@ impl Ledger {
     pub(crate) fn rewind(&mut self, shared: &Shared, version: Option<u64>) -> Result<()> {
         self.session.content().reset();
         self.merges.clear();
+        self.era += 1;
         for layer in 0..self.layers.len() {
             let all = self.layers[layer].manifests.keys().rev().copied();
             let above: Vec<u64> = all.filter(|other| version.is_none_or(|version| *other > version)).collect();
             self.layers[layer].pending.clear();
             self.layers[layer].refused.clear();
+            self.layers[layer].newest.clear();
+            self.layers[layer].holders.clear();
             self.drop_versions(shared, layer, &above)?;
         }
         self.session.update(|state| state.versions.retain(|other, _| version.is_some_and(|version| *other <= version)));
@@ -613,31 +659,38 @@ pub(crate) fn now_unix_ns() -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// Instead of a version: a rank will save no more.
+const NO_MORE: u64 = u64::MAX;
+
 /// What a rank tells the others of one of its versions.
 pub(crate) struct News {
     pub(crate) session: String,
     layer: usize,
     version: u64,
+    /// How often it had opened the session or gone back by then.
+    pub(crate) era: u64,
     /// Why it will never be there; without, it is.
     failure: Option<String>,
 }
 
 impl News {
     fn encode(&self) -> Vec<u8> {
-        let numbers = [(self.layer as u64).to_le_bytes(), self.version.to_le_bytes()].concat();
+        let numbers = [self.layer as u64, self.version, self.era].map(u64::to_le_bytes).concat();
         let failure = self.failure.as_ref().map_or_else(String::new, |reason| format!("\0{reason}"));
         [&numbers, self.session.as_bytes(), failure.as_bytes()].concat()
     }
 
     pub(crate) fn decode(message: &[u8]) -> Option<Self> {
         let (layer, rest) = message.split_first_chunk::<8>()?;
-        let (version, text) = rest.split_first_chunk::<8>()?;
+        let (version, rest) = rest.split_first_chunk::<8>()?;
+        let (era, text) = rest.split_first_chunk::<8>()?;
         let text = std::str::from_utf8(text).ok()?;
         let (session, failure) = text.split_once('\0').map_or((text, None), |(name, reason)| (name, Some(reason)));
         Some(Self {
             session: session.to_owned(),
             layer: usize::try_from(u64::from_le_bytes(*layer)).ok()?,
             version: u64::from_le_bytes(*version),
+            era: u64::from_le_bytes(*era),
             failure: failure.map(str::to_owned),
         })
     }
