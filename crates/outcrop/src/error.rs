@@ -152,6 +152,23 @@ pub enum Error {
     /// Live memory cannot be watched or frozen.
     #[error(transparent)]
     Track(#[from] outcrop_track::Error),
+    /// A handle that was closed is used.
+    #[error("it is closed; open it anew")]
+    Closed,
+    /// A handle is used by a child of the process that made it.
+    #[error(
+        "it belongs to process {process}, from which this one was forked without its threads; open it in the child"
+    )]
+    Forked {
+        /// Who made it.
+        process: u32,
+    },
+    /// A configuration says something that cannot be.
+    #[error("the configuration {problem}")]
+    Config {
+        /// What is wrong, and what can be done.
+        problem: String,
+    },
     /// The timeline cannot be written.
     #[error("cannot write the timeline to {path}: {source}")]
     Timeline {
@@ -253,6 +270,9 @@ impl Error {
             | Self::Key(_)
             | Self::Size(_)
             | Self::Session { .. }
+            | Self::Closed
+            | Self::Forked { .. }
+            | Self::Config { .. }
             | Self::Mismatch { .. }
             | Self::Profile(_) => ErrorKind::Usage,
         }

@@ -27,12 +27,16 @@
 #![forbid(unsafe_code)]
 
 mod builder;
+pub mod config;
+mod element;
 mod error;
+mod process;
 mod regions;
 pub mod store;
 mod tape;
 
 pub use builder::{Size, TapeBuilder};
+pub use element::Element;
 pub use error::{Error, ErrorKind, Result};
 pub use outcrop_catalog as catalog;
 pub use outcrop_engine::{LayerStats, Span, SpanKind, Stats, Trace};
@@ -41,6 +45,7 @@ pub use outcrop_layers as layers;
 pub use outcrop_plan::{MemoryState, Order, Pinning, Ranking, Reason, Retention, Rule, Strategy, Touching};
 pub use outcrop_survey as survey;
 pub use outcrop_track::{TrackStats, Way};
+pub use process::OfProcess;
 pub use regions::{LentRegions, Part, PartMut, PastRegions, Shape};
 pub use store::{Reached, Session, Store, StoreBuilder};
 pub use tape::{Lent, Past, Tape};

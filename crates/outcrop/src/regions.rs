@@ -1,12 +1,10 @@
 //! Snapshots of several named regions, each with an element type of its own.
 
-use std::any::type_name;
-
-use outcrop_engine::{Held, Layout};
+use outcrop_engine::{Held, Layout, Region};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::{
-    Error, Result, Tape,
+    Element, Error, Result, Tape,
     tape::{Key, check_element, elements, elements_mut},
 };
 
@@ -14,15 +12,19 @@ use crate::{
 #[derive(Debug, Clone, Copy)]
 pub struct Part<'a> {
     pub(crate) name: &'a str,
-    pub(crate) element: &'static str,
-    pub(crate) element_bytes: usize,
+    pub(crate) element: Element,
     pub(crate) bytes: &'a [u8],
 }
 
 impl<'a> Part<'a> {
     /// `values` under `name`.
     pub fn new<T: IntoBytes + Immutable>(name: &'a str, values: &'a [T]) -> Self {
-        Self { name, element: type_name::<T>(), element_bytes: size_of::<T>(), bytes: values.as_bytes() }
+        Self { name, element: Element::of::<T>(), bytes: values.as_bytes() }
+    }
+
+    /// The bytes of some elements under `name`.
+    pub fn of(name: &'a str, element: Element, bytes: &'a [u8]) -> Self {
+        Self { name, element, bytes }
     }
 
     /// One value under `name`.
@@ -35,14 +37,19 @@ impl<'a> Part<'a> {
 #[derive(Debug)]
 pub struct PartMut<'a> {
     pub(crate) name: &'a str,
-    pub(crate) element: &'static str,
+    pub(crate) element: Element,
     pub(crate) bytes: &'a mut [u8],
 }
 
 impl<'a> PartMut<'a> {
     /// The region `name`, to be put into `values`.
     pub fn new<T: FromBytes + IntoBytes>(name: &'a str, values: &'a mut [T]) -> Self {
-        Self { name, element: type_name::<T>(), bytes: values.as_mut_bytes() }
+        Self { name, element: Element::of::<T>(), bytes: values.as_mut_bytes() }
+    }
+
+    /// The region `name`, to be put into the bytes of some elements.
+    pub fn of(name: &'a str, element: Element, bytes: &'a mut [u8]) -> Self {
+        Self { name, element, bytes }
     }
 
     /// The region `name`, to be put into one value.
@@ -55,14 +62,19 @@ impl<'a> PartMut<'a> {
 #[derive(Debug, Clone, Copy)]
 pub struct Shape<'a> {
     name: &'a str,
-    element: &'static str,
+    element: Element,
     bytes: Option<usize>,
 }
 
 impl<'a> Shape<'a> {
     /// `len` values of `T` under `name`.
     pub fn new<T: FromBytes + IntoBytes>(name: &'a str, len: usize) -> Self {
-        Self { name, element: type_name::<T>(), bytes: len.checked_mul(size_of::<T>()) }
+        Self::of(name, Element::of::<T>(), len)
+    }
+
+    /// `len` of these elements under `name`.
+    pub fn of(name: &'a str, element: Element, len: usize) -> Self {
+        Self { name, element, bytes: len.checked_mul(element.bytes()) }
     }
 }
 
@@ -70,7 +82,7 @@ impl Tape {
     /// Saves several regions as one snapshot.
     pub fn save_regions(&mut self, key: impl Key, parts: &[Part<'_>]) -> Result<()> {
         let key = key.number()?;
-        let layout = layout(key, parts.iter().map(|part| (part.name, part.element, Some(part.bytes.len()))))?;
+        let layout = layout(key, parts.iter().map(|part| (part.name, part.element.name(), Some(part.bytes.len()))))?;
         let bytes: Vec<&[u8]> = parts.iter().map(|part| part.bytes).collect();
         Ok(self.handle.save(key, layout, &bytes)?)
     }
@@ -78,7 +90,7 @@ impl Tape {
     /// Lends the slot of a new snapshot of several regions.
     pub fn lend_regions(&mut self, key: impl Key, shapes: &[Shape<'_>]) -> Result<LentRegions> {
         let key = key.number()?;
-        let layout = layout(key, shapes.iter().map(|shape| (shape.name, shape.element, shape.bytes)))?;
+        let layout = layout(key, shapes.iter().map(|shape| (shape.name, shape.element.name(), shape.bytes)))?;
         Ok(LentRegions { lent: self.handle.lend(key, layout)?, key })
     }
 
@@ -114,13 +126,18 @@ fn names(layout: &Layout) -> Vec<String> {
     layout.regions().iter().map(|region| region.name.clone()).collect()
 }
 
-/// Where the region of this name and type lies.
-fn find<T>(key: u64, layout: &Layout, name: &str) -> Result<std::ops::Range<usize>> {
-    let region = layout.region(name).ok_or_else(|| Error::Region {
+/// The region of this name.
+fn region<'a>(key: u64, layout: &'a Layout, name: &str) -> Result<&'a Region> {
+    layout.region(name).ok_or_else(|| Error::Region {
         key,
         names: names(layout),
         remedy: format!("ask for one of them instead of {name}"),
-    })?;
+    })
+}
+
+/// Where the region of this name and type lies.
+fn find<T>(key: u64, layout: &Layout, name: &str) -> Result<std::ops::Range<usize>> {
+    let region = region(key, layout, name)?;
     check_element::<T>(key, region.element)?;
     Ok(region.range.clone())
 }
@@ -136,6 +153,12 @@ impl LentRegions {
     pub fn region_mut<T: FromBytes + IntoBytes>(&mut self, name: &str) -> Result<&mut [T]> {
         let range = find::<T>(self.key, self.lent.layout(), name)?;
         Ok(elements_mut(&mut self.lent[range]))
+    }
+
+    /// The bytes of one region, to be filled, whatever they are.
+    pub fn bytes_mut(&mut self, name: &str) -> Result<&mut [u8]> {
+        let range = region(self.key, self.lent.layout(), name)?.range.clone();
+        Ok(&mut self.lent[range])
     }
 
     /// All regions at once, in the order in which they were asked for; all must hold `T`.
@@ -171,6 +194,12 @@ impl PastRegions {
     pub fn region<T: FromBytes + Immutable>(&self, name: &str) -> Result<&[T]> {
         let range = find::<T>(self.held.key(), self.held.layout(), name)?;
         Ok(elements(&self.held[range]))
+    }
+
+    /// The bytes of one region, and the name of what they are.
+    pub fn bytes(&self, name: &str) -> Result<(&[u8], &'static str)> {
+        let region = region(self.held.key(), self.held.layout(), name)?;
+        Ok((&self.held[region.range.clone()], region.element))
     }
 
     /// The names of its regions, in the order in which they were saved.

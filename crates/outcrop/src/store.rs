@@ -31,7 +31,7 @@ use outcrop_engine::Handle;
 use outcrop_layers::Shelf;
 use outcrop_plan::{Interval, Timestamp};
 pub use ranks::{Alone, Ranks, SharedDirectory};
-pub use restore::{Restored, Skipped};
+pub use restore::{Restored, SavedRegion, Skipped};
 pub use session::{RegionOptions, Session};
 pub use state::Reached;
 

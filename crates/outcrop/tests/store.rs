@@ -4,6 +4,7 @@ use std::path::Path;
 
 use outcrop::{
     ErrorKind, HashKind, Part, PartMut, Reached, Retention, Rule, Session, Store, StoreBuilder, Way,
+    catalog::Catalog,
     store::{Compression, Dedup, RegionOptions},
 };
 
@@ -428,4 +429,35 @@ fn a_state_that_changes_altogether_needs_no_older_packs_and_merges_find_room() {
     let mut found = vec![0; 500_000];
     two.restore(14, &mut [PartMut::new("values", &mut found)]).unwrap();
     assert_eq!(found, values(14, 450_000));
+}
+
+#[test]
+fn each_directory_may_keep_other_versions() {
+    let dir = tempfile::tempdir().unwrap();
+    let last = |count| Retention { keep_last: Some(count), ..Retention::default() };
+    let mut session = session(builder(dir.path()).keep(last(4)).keep_on(1, last(2)));
+    (0..6).for_each(|version| save(&mut session, version));
+    session.finish().unwrap();
+    let on = |layer: &str| Catalog::open(&dir.path().join(layer)).unwrap().versions("heat").unwrap();
+    let numbers = |layer| on(layer).iter().map(|version| version.version).collect::<Vec<_>>();
+    assert_eq!((numbers("near"), numbers("far")), (vec![4, 5], vec![2, 3, 4, 5]));
+}
+
+#[test]
+fn a_program_can_ask_before_it_makes_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut session = session(builder(dir.path()));
+    assert_eq!(session.latest().unwrap(), None);
+    save(&mut session, 7);
+    for reached in [Reached::Host, Reached::Here(1), Reached::Here(2), Reached::All] {
+        session.wait(7, reached).unwrap();
+        assert!(session.has_reached(7, reached).unwrap());
+    }
+    assert_eq!(session.has_reached(8, Reached::All).unwrap_err().kind(), ErrorKind::Missing);
+    assert_eq!(session.has_reached(7, Reached::Here(3)).unwrap_err().kind(), ErrorKind::Usage);
+    assert_eq!((session.latest().unwrap(), session.restorable().unwrap()), (Some(7), vec![7]));
+    let regions = session.regions(7).unwrap();
+    let told: Vec<_> = regions.iter().map(|region| (&*region.name, &*region.element, region.bytes)).collect();
+    assert_eq!(told, [("field", "f64", 400_000), ("step", "u64", 8)]);
+    assert_eq!(session.regions(8).unwrap_err().kind(), ErrorKind::Missing);
 }

@@ -5,8 +5,7 @@ use std::fmt;
 use outcrop_format::{Hash, HashKind};
 use rayon::{
     ThreadPool, ThreadPoolBuilder,
-    iter::{IndexedParallelIterator, ParallelIterator},
-    slice::{ParallelSlice, ParallelSliceMut},
+    iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator},
 };
 
 /// What one thread takes at a time. Less than twice that is not worth waking another one for.
@@ -17,12 +16,12 @@ pub trait Hasher: Send + Sync {
     /// How it hashes.
     fn kind(&self) -> HashKind;
 
-    /// Hashes the consecutive blocks of `memory`, each of `block_bytes` but for the last, into `hashes`.
+    /// Hashes the consecutive blocks of each of `stretches`, all of `block_bytes` but for the last of a stretch, into `hashes`.
     ///
     /// # Panics
     ///
     /// If `block_bytes` is 0 or `hashes` does not have exactly one place for each block.
-    fn hash(&self, memory: &[u8], block_bytes: usize, hashes: &mut [Hash]);
+    fn hash(&self, stretches: &[&[u8]], block_bytes: usize, hashes: &mut [Hash]);
 }
 
 /// Hashes with the processor, in several threads if there is much to do.
@@ -52,21 +51,31 @@ impl Hasher for CpuHasher {
         self.kind
     }
 
-    fn hash(&self, memory: &[u8], block_bytes: usize, hashes: &mut [Hash]) {
+    fn hash(&self, stretches: &[&[u8]], block_bytes: usize, hashes: &mut [Hash]) {
         assert!(block_bytes > 0, "a block has at least one byte");
-        assert_eq!(memory.len().div_ceil(block_bytes), hashes.len(), "one hash for each block");
-        let hash_piece = |(memory, hashes): (&[u8], &mut [Hash])| {
-            for (block, hash) in memory.chunks(block_bytes).zip(hashes) {
+        let blocks: usize = stretches.iter().map(|stretch| stretch.len().div_ceil(block_bytes)).sum();
+        assert_eq!(blocks, hashes.len(), "one hash for each block");
+        let hash_piece = |(piece, hashes): (&[u8], &mut [Hash])| {
+            for (block, hash) in piece.chunks(block_bytes).zip(hashes) {
                 *hash = self.kind.hash(block);
             }
         };
+        let piece_bytes = (PIECE_BYTES / block_bytes).max(1) * block_bytes;
+        let mut rest = hashes;
+        let pieces = stretches.iter().flat_map(|stretch| stretch.chunks(piece_bytes)).map(|piece| {
+            let (these, others) = std::mem::take(&mut rest).split_at_mut(piece.len().div_ceil(block_bytes));
+            rest = others;
+            (piece, these)
+        });
+        let bytes: usize = stretches.iter().map(|stretch| stretch.len()).sum();
         match &self.pool {
-            Some(pool) if memory.len() >= 2 * PIECE_BYTES => {
-                let blocks = (PIECE_BYTES / block_bytes).max(1);
-                let pieces = memory.par_chunks(blocks * block_bytes).zip(hashes.par_chunks_mut(blocks));
-                pool.install(|| pieces.for_each(hash_piece));
+            Some(pool) if bytes >= 2 * PIECE_BYTES => {
+                let pieces: Vec<_> = pieces.collect();
+                // As many at a time as are one large piece.
+                let count = (pieces.len() * PIECE_BYTES / bytes).max(1);
+                pool.install(|| pieces.into_par_iter().with_min_len(count).for_each(hash_piece));
             }
-            _ => hash_piece((memory, hashes)),
+            _ => pieces.for_each(hash_piece),
         }
     }
 }

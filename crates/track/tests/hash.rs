@@ -28,7 +28,7 @@ fn blocks_are_hashed_alike_by_any_number_of_threads() {
             for threads in [0, 1, 2, 5] {
                 let hasher = CpuHasher::new(kind, threads);
                 let mut hashes = vec![[0; 16]; expected.len()];
-                hasher.hash(&memory, block_bytes, &mut hashes);
+                hasher.hash(&[&memory], block_bytes, &mut hashes);
                 assert!(hashes == expected, "{kind}, {block_bytes}, {threads}");
                 assert_eq!(hasher.kind(), kind);
             }
@@ -40,5 +40,5 @@ fn blocks_are_hashed_alike_by_any_number_of_threads() {
 #[test]
 #[should_panic(expected = "one hash for each block")]
 fn hashes_without_a_place_are_refused() {
-    CpuHasher::new(HashKind::Xxh3, 1).hash(&[0; 10], 4, &mut [[0; 16]; 2]);
+    CpuHasher::new(HashKind::Xxh3, 1).hash(&[&[0; 10]], 4, &mut [[0; 16]; 2]);
 }

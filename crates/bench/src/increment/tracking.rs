@@ -87,14 +87,14 @@ fn looks(options: &Options, hasher: &CpuHasher, states: &mut [Vec<f32>; 3], perc
 fn look(tracker: &mut Tracker, hasher: &CpuHasher, memory: &[u8], hashes: &mut [Hash]) {
     let changes = tracker.changed("state", memory);
     let start = Instant::now();
-    let mut hashed_bytes = 0;
+    let mut parts = Vec::new();
     let mut next = 0;
     for range in changes.ranges {
         let first = (range.start / BLOCK_BYTES).max(next);
         next = range.end.div_ceil(BLOCK_BYTES).max(first);
-        let part = &memory[first * BLOCK_BYTES..(next * BLOCK_BYTES).min(memory.len())];
-        hasher.hash(part, BLOCK_BYTES, &mut hashes[first..next]);
-        hashed_bytes += part.len();
+        parts.push(&memory[first * BLOCK_BYTES..(next * BLOCK_BYTES).min(memory.len())]);
     }
+    let hashed_bytes: usize = parts.iter().map(|part| part.len()).sum();
+    hasher.hash(&parts, BLOCK_BYTES, &mut hashes[..hashed_bytes.div_ceil(BLOCK_BYTES)]);
     tracker.hashed("state", hashed_bytes, start.elapsed());
 }

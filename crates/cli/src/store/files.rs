@@ -201,7 +201,9 @@ fn write_draft(reader: &Reader, output: &Output, progress: &(dyn Fn(u64) + Sync)
 /// What an .npy file of these elements begins with; nothing if they are not numbers that it can hold.
 fn npy_head(element: &str, element_bytes: u32, bytes: u64) -> Option<Vec<u8>> {
     let kind = match (element, element_bytes) {
-        ("f32", 4) | ("f64", 8) => 'f',
+        ("f16", 2) | ("f32", 4) | ("f64", 8) => 'f',
+        ("c64", 8) | ("c128", 16) => 'c',
+        ("bool", 1) => 'b',
         ("i8", 1) | ("i16", 2) | ("i32", 4) | ("i64", 8) => 'i',
         ("u8", 1) | ("u16", 2) | ("u32", 4) | ("u64", 8) => 'u',
         _ => return None,

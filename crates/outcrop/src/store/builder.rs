@@ -1,6 +1,7 @@
 //! How a store is put together.
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex,
@@ -68,7 +69,9 @@ pub(crate) struct Settings {
     pub(crate) compression: Compression,
     pub(crate) dedup: Dedup,
     pub(crate) in_flight_max: usize,
-    pub(crate) keep: Retention,
+    keep: Retention,
+    /// Where it is another one on some layer.
+    keep_on: BTreeMap<usize, Retention>,
     pub(crate) chain_max: usize,
     pub(crate) live_bytes_max: Option<u64>,
     pub(crate) threads: usize,
@@ -77,6 +80,11 @@ pub(crate) struct Settings {
 impl Settings {
     pub(crate) fn hasher(&self) -> CpuHasher {
         CpuHasher::new(self.hash, self.threads)
+    }
+
+    /// Which versions stay on a layer.
+    pub(crate) fn keep(&self, layer: usize) -> Retention {
+        self.keep_on.get(&layer).copied().unwrap_or(self.keep)
     }
 }
 
@@ -109,6 +117,7 @@ impl Default for StoreBuilder {
             dedup: Dedup::Versions,
             in_flight_max: 2,
             keep: Retention::default(),
+            keep_on: BTreeMap::new(),
             chain_max: CHAIN_MAX,
             live_bytes_max: None,
             threads: thread::available_parallelism().map_or(1, usize::from),
@@ -135,8 +144,12 @@ impl StoreBuilder {
 
     /// Adds a directory, which is made if it is missing, with a limit such as `Some("200 GiB")` for what this rank may keep there.
     /// Every version goes to every directory.
-    pub fn dir(mut self, path: impl AsRef<Path>, limit: Option<&str>) -> Self {
-        self.shelves.push((Place::Path(path.as_ref().to_owned()), limit.map(Size::from)));
+    pub fn dir(self, path: impl AsRef<Path>, limit: Option<&str>) -> Self {
+        self.dir_sized(path, limit.map(Size::from))
+    }
+
+    pub(crate) fn dir_sized(mut self, path: impl AsRef<Path>, limit: Option<Size>) -> Self {
+        self.shelves.push((Place::Path(path.as_ref().to_owned()), limit));
         self
     }
 
@@ -204,6 +217,12 @@ impl StoreBuilder {
     /// Which versions are kept on each directory; all where it is not said. The newest complete one always is.
     pub fn keep(mut self, retention: Retention) -> Self {
         self.settings.keep = retention;
+        self
+    }
+
+    /// Which versions are kept on this directory, 1 being the first, if not as on the others.
+    pub fn keep_on(mut self, layer: usize, retention: Retention) -> Self {
+        self.settings.keep_on.insert(layer.saturating_sub(1), retention);
         self
     }
 

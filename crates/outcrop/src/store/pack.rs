@@ -298,7 +298,7 @@ impl Packer {
             let bytes = (range.end - range.start) as usize;
             if run.hashes.is_empty() {
                 run.hashes.resize((run.blocks.end - run.blocks.start) as usize, Hash::default());
-                self.hasher.hash(&filled.lent[at..at + bytes], blocks.block_bytes() as usize, &mut run.hashes);
+                self.hasher.hash(&[&filled.lent[at..at + bytes]], blocks.block_bytes() as usize, &mut run.hashes);
             }
             at += bytes;
         }

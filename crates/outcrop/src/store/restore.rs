@@ -6,7 +6,7 @@ use std::{
 };
 
 use outcrop_catalog::Reader;
-use outcrop_format::{Hash, Manifest, ManifestPack, PAGE_BYTES, PackHeader, PackId};
+use outcrop_format::{Hash, Manifest, ManifestPack, ManifestRegion, PAGE_BYTES, PackHeader, PackId};
 use outcrop_layers::{Shelf, files::Files};
 
 use super::{
@@ -55,6 +55,19 @@ impl fmt::Display for Skipped {
     }
 }
 
+/// A region of a version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SavedRegion {
+    /// Its name.
+    pub name: String,
+    /// The name of what it is made of.
+    pub element: String,
+    /// The length of one element.
+    pub element_bytes: usize,
+    /// Its length.
+    pub bytes: u64,
+}
+
 /// While it lives, no file of the session is removed: what a manifest lists when it is read is there until the end.
 struct Reading {
     session: Arc<SessionCore>,
@@ -90,7 +103,7 @@ impl Session {
     pub fn restore_latest(&mut self, parts: &mut [PartMut<'_>]) -> Result<Option<Restored>> {
         let _reading = Reading::begin(self);
         let mut skipped = Vec::new();
-        let candidates = self.candidates()?;
+        let candidates = self.restorable()?;
         for version in candidates.iter().rev() {
             if let Some(mut restored) = self.restore_together(*version, parts, &mut skipped)? {
                 let newer = self.unreadable.iter().filter(|skipped| skipped.version >= *version);
@@ -109,7 +122,7 @@ impl Session {
     /// Restores this version into these regions, as [`restore_latest`](Self::restore_latest) does.
     pub fn restore(&mut self, version: u64, parts: &mut [PartMut<'_>]) -> Result<Restored> {
         let _reading = Reading::begin(self);
-        if !self.candidates()?.contains(&version) {
+        if !self.restorable()?.contains(&version) {
             return Err(Error::VersionMissing { session: self.core.name.clone(), version });
         }
         let mut skipped = Vec::new();
@@ -122,8 +135,33 @@ impl Session {
         }
     }
 
-    /// The versions that all ranks have somewhere, in ascending order.
-    fn candidates(&self) -> Result<Vec<u64>> {
+    /// The newest version that all ranks have, if there is one. With several ranks, all of them call it.
+    pub fn latest(&self) -> Result<Option<u64>> {
+        Ok(self.restorable()?.last().copied())
+    }
+
+    /// What this rank has in a version: what must be known to make room for it.
+    pub fn regions(&mut self, version: u64) -> Result<Vec<SavedRegion>> {
+        self.core.wait_packed(version.saturating_add(1));
+        let mut skipped = Vec::new();
+        let Some((_, manifest, _)) = self.places(version, &mut skipped).into_iter().next() else {
+            let session = self.core.name.clone();
+            return Err(match skipped.first() {
+                None => Error::VersionMissing { session, version },
+                Some(skipped) => Error::NothingWhole { session, detail: skipped.to_string() },
+            });
+        };
+        let saved = |region: &ManifestRegion| SavedRegion {
+            name: region.name.clone(),
+            element: region.element.clone(),
+            element_bytes: region.element_bytes as usize,
+            bytes: region.blocks.bytes(),
+        };
+        Ok(manifest.regions.iter().map(saved).collect())
+    }
+
+    /// The versions that all ranks have somewhere, in ascending order. With several ranks, all of them call it.
+    pub fn restorable(&self) -> Result<Vec<u64>> {
         self.core.wait_packed(u64::MAX);
         let is_there = |progress: &Progress| {
             progress.manifest.is_some() || progress.layers.iter().any(|layer| matches!(layer, Some(Ok(()))))
@@ -226,8 +264,8 @@ impl Session {
                 let names: Vec<_> = manifest.regions.iter().map(|region| region.name.as_str()).collect();
                 return Err(mismatch(format!("it has no region {}, only {}", part.name, names.join(", "))));
             };
-            if region.element != part.element {
-                let (name, saved, asked) = (part.name, &region.element, part.element);
+            if region.element != part.element.name() {
+                let (name, saved, asked) = (part.name, &region.element, part.element.name());
                 return Err(mismatch(format!("region {name} holds {saved} and not {asked}")));
             }
             let (saved, given) = (region.blocks.bytes(), part.bytes.len());

@@ -98,7 +98,7 @@ impl Session {
     /// If an earlier version has failed to reach a layer and the program does not know yet, that is the error, once, and nothing is
     /// saved.
     pub fn save(&mut self, version: u64, parts: &[Part<'_>]) -> Result<()> {
-        let regions = self.regions(parts)?;
+        let regions = self.jobs(parts)?;
         let start = Instant::now();
         self.core.begin(version, self.store.shared.settings.in_flight_max)?;
         if let Err(error) = self.save_begun(version, regions, parts) {
@@ -125,6 +125,11 @@ impl Session {
     /// Waits until a version has come so far. An error if it never will.
     pub fn wait(&self, version: u64, reached: Reached) -> Result<()> {
         self.core.wait(version, reached)
+    }
+
+    /// Whether a version has come so far. An error if it never will.
+    pub fn has_reached(&self, version: u64, reached: Reached) -> Result<bool> {
+        self.core.has_reached(version, reached)
     }
 
     /// The versions that can be restored or are on their way, in ascending order.
@@ -168,7 +173,7 @@ impl Session {
     }
 
     /// What these parts are as regions.
-    fn regions(&self, parts: &[Part<'_>]) -> Result<Vec<RegionJob>> {
+    fn jobs(&self, parts: &[Part<'_>]) -> Result<Vec<RegionJob>> {
         let settings = &self.store.shared.settings;
         let mut regions: Vec<RegionJob> = Vec::with_capacity(parts.len());
         for part in parts {
@@ -182,8 +187,8 @@ impl Session {
             let blocks = Blocks::new(part.bytes.len() as u64, block_bytes)?;
             let manifest = ManifestRegion {
                 name: part.name.to_owned(),
-                element: part.element.to_owned(),
-                element_bytes: u32::try_from(part.element_bytes).unwrap_or(1).max(1),
+                element: part.element.name().to_owned(),
+                element_bytes: u32::try_from(part.element.bytes()).unwrap_or(1).max(1),
                 blocks,
                 hash_kind: settings.hash,
                 excluded: tidy(options.excluded, blocks.bytes()),
@@ -234,17 +239,16 @@ impl Session {
         if is_incremental {
             self.core.wait_packed(version);
         }
-        let content = self.core.content();
+        // The packer waits for this version, so that nobody else needs it for long.
+        let core = Arc::clone(&self.core);
+        let content = core.content();
         let is_full = !is_incremental || content.is_broken || content.chain.is_empty();
-        let known = if is_full { BTreeMap::new() } else { content.regions.clone() };
-        drop(content);
         let mut runs = Vec::new();
         for (index, (region, part)) in regions.iter().zip(parts).enumerate() {
             let manifest = &region.manifest;
             let changes = is_incremental.then(|| self.tracker.changed(part.name, part.bytes).ranges);
-            let known = known
-                .get(part.name)
-                .filter(|known| known.blocks == manifest.blocks && known.kind == manifest.hash_kind);
+            let known = content.regions.get(part.name).filter(|_| !is_full);
+            let known = known.filter(|known| known.blocks == manifest.blocks && known.kind == manifest.hash_kind);
             let candidates = match (known, changes) {
                 (Some(_), Some(changes)) => candidates(manifest, changes),
                 _ => candidates(manifest, std::iter::once(0..part.bytes.len())),
@@ -276,30 +280,29 @@ impl Session {
         let is_certain = self.store.shared.settings.is_certain;
         let shadow = self.shadows.get(part.name).filter(|_| is_certain);
         let start = Instant::now();
-        let mut hashed_bytes = 0;
-        for blocks in candidates {
-            let bytes = usize_range(&manifest.blocks.range_of(blocks.clone()));
-            let mut hashes = vec![[0; 16]; (blocks.end - blocks.start) as usize];
-            self.hasher.hash(&part.bytes[bytes.clone()], block_bytes, &mut hashes);
-            hashed_bytes += bytes.len();
-            for (block, hash) in blocks.zip(hashes) {
-                let range = usize_range(&manifest.blocks.range(block));
-                let is_same = match shadow {
-                    Some(shadow) => shadow.get(range.clone()) == Some(&part.bytes[range.clone()]),
-                    None => known.hashes[block as usize] == hash,
-                };
-                if is_same {
-                    continue;
+        let bytes_of = |blocks: &Range<u64>| usize_range(&manifest.blocks.range_of(blocks.clone()));
+        let stretches: Vec<&[u8]> = candidates.iter().map(|blocks| &part.bytes[bytes_of(blocks)]).collect();
+        let blocks = candidates.into_iter().flatten();
+        let mut hashes = vec![[0; 16]; blocks.clone().count()];
+        self.hasher.hash(&stretches, block_bytes, &mut hashes);
+        for (block, hash) in blocks.zip(hashes) {
+            let range = usize_range(&manifest.blocks.range(block));
+            let is_same = match shadow {
+                Some(shadow) => shadow.get(range.clone()) == Some(&part.bytes[range.clone()]),
+                None => known.hashes[block as usize] == hash,
+            };
+            if is_same {
+                continue;
+            }
+            match runs.last_mut() {
+                Some(run) if run.region == index && run.blocks.end == block && !run.hashes.is_empty() => {
+                    run.blocks.end += 1;
+                    run.hashes.push(hash);
                 }
-                match runs.last_mut() {
-                    Some(run) if run.region == index && run.blocks.end == block && !run.hashes.is_empty() => {
-                        run.blocks.end += 1;
-                        run.hashes.push(hash);
-                    }
-                    _ => runs.push(Run { region: index, blocks: block..block + 1, hashes: vec![hash] }),
-                }
+                _ => runs.push(Run { region: index, blocks: block..block + 1, hashes: vec![hash] }),
             }
         }
+        let hashed_bytes = stretches.iter().map(|stretch| stretch.len()).sum();
         self.tracker.hashed(part.name, hashed_bytes, start.elapsed());
     }
 

@@ -18,7 +18,9 @@ use crate::{Error, Result};
 pub enum Reached {
     /// It is in host memory, and packed: it can be restored by this process.
     Host,
-    /// It is complete and durable, on all ranks, on this directory: 1 is the first one.
+    /// What this rank has of it is durable on this directory, 1 being the first; other ranks may not have theirs yet.
+    Here(usize),
+    /// It is complete and durable, on all ranks, on this directory.
     Layer(usize),
     /// It is on all directories.
     All,
@@ -56,13 +58,15 @@ pub(crate) struct Progress {
     pub(crate) is_packed: bool,
     /// As it was packed by this process.
     pub(crate) manifest: Option<Arc<Manifest>>,
+    /// By layer: whether what this rank has of it is there.
+    here: Vec<bool>,
     /// By layer: nothing yet, complete, or why it never will be.
     pub(crate) layers: Vec<Option<std::result::Result<(), String>>>,
 }
 
 impl Progress {
     fn new(layers: usize) -> Self {
-        Self { is_packed: false, manifest: None, layers: vec![None; layers] }
+        Self { is_packed: false, manifest: None, here: vec![false; layers], layers: vec![None; layers] }
     }
 
     /// Whether nothing more will happen to it.
@@ -149,9 +153,10 @@ impl SessionCore {
 
     /// A version that was found when the session was opened.
     pub(crate) fn found(&self, version: u64, layers: Vec<bool>) {
+        let here = layers.clone();
         let layers =
             layers.into_iter().map(|is_there| Some(if is_there { Ok(()) } else { Err("it is not there".into()) }));
-        let progress = Progress { is_packed: true, manifest: None, layers: layers.collect() };
+        let progress = Progress { is_packed: true, manifest: None, here, layers: layers.collect() };
         self.update(|state| state.versions.insert(version, progress));
     }
 
@@ -160,6 +165,15 @@ impl SessionCore {
             if let Some(progress) = state.versions.get_mut(&version) {
                 progress.is_packed = true;
                 progress.manifest = Some(Arc::new(manifest));
+            }
+        });
+    }
+
+    /// What this rank has of a version is on a layer.
+    pub(crate) fn here(&self, version: u64, layer: usize) {
+        self.update(|state| {
+            if let Some(progress) = state.versions.get_mut(&version) {
+                progress.here[layer] = true;
             }
         });
     }
@@ -204,35 +218,50 @@ impl SessionCore {
 
     /// Waits until a version has come as far as that, or never will.
     pub(crate) fn wait(&self, version: u64, reached: Reached) -> Result<()> {
-        if let Reached::Layer(layer) = reached
-            && !(1..=self.layers.len()).contains(&layer)
-        {
-            let problem = format!("there is no layer {layer}; the directories are layers 1 to {}", self.layers.len());
-            return Err(Error::Session { session: self.name.clone(), problem });
-        }
-        self.until(|state| {
-            let Some(progress) = state.versions.get(&version) else {
-                return Some(Err(Error::VersionMissing { session: self.name.clone(), version }));
-            };
-            let wanted = match reached {
-                Reached::Host if progress.is_packed => return Some(Ok(())),
-                Reached::Host => return None,
-                Reached::Layer(layer) => layer - 1..layer,
-                Reached::All => 0..self.layers.len(),
-            };
-            for layer in wanted {
-                match &progress.layers[layer] {
-                    Some(Ok(())) => {}
-                    Some(Err(reason)) => {
-                        let error = self.not_reached(version, layer, reason.clone());
-                        state.failures.retain(|failure| (failure.0, failure.1) != (version, layer));
-                        return Some(Err(error));
-                    }
-                    None => return None,
-                }
+        self.check(reached)?;
+        self.until(|state| self.look(state, version, reached))
+    }
+
+    /// Whether a version has come as far as that. An error if it never will.
+    pub(crate) fn has_reached(&self, version: u64, reached: Reached) -> Result<bool> {
+        self.check(reached)?;
+        self.look(&mut self.state(), version, reached).map_or(Ok(false), |result| result.map(|()| true))
+    }
+
+    fn check(&self, reached: Reached) -> Result<()> {
+        match reached {
+            Reached::Layer(layer) | Reached::Here(layer) if !(1..=self.layers.len()).contains(&layer) => {
+                let last = self.layers.len();
+                let problem = format!("there is no layer {layer}; the directories are layers 1 to {last}");
+                Err(Error::Session { session: self.name.clone(), problem })
             }
-            Some(Ok(()))
-        })
+            _ => Ok(()),
+        }
+    }
+
+    /// What has become of a version; nothing yet if it is still on its way.
+    fn look(&self, state: &mut State, version: u64, reached: Reached) -> Option<Result<()>> {
+        let Some(progress) = state.versions.get(&version) else {
+            return Some(Err(Error::VersionMissing { session: self.name.clone(), version }));
+        };
+        let wanted = match reached {
+            Reached::Host => return progress.is_packed.then_some(Ok(())),
+            Reached::Here(layer) if progress.here[layer - 1] => return Some(Ok(())),
+            Reached::Layer(layer) | Reached::Here(layer) => layer - 1..layer,
+            Reached::All => 0..self.layers.len(),
+        };
+        for layer in wanted {
+            match &progress.layers[layer] {
+                Some(Ok(())) => {}
+                Some(Err(reason)) => {
+                    let error = self.not_reached(version, layer, reason.clone());
+                    state.failures.retain(|failure| (failure.0, failure.1) != (version, layer));
+                    return Some(Err(error));
+                }
+                None => return None,
+            }
+        }
+        Some(Ok(()))
     }
 
     /// Waits until everything under way has come to its end. An error if the program has not been told of a failure.

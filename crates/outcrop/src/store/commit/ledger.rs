@@ -278,6 +278,7 @@ impl Ledger {
             return self.fail(shared, layer, version, &error.to_string());
         }
         self.layers[layer].manifests.insert(version, manifest);
+        self.session.here(version, layer);
         let said = self.news(layer, version, None);
         match self.announce(shared, &said) {
             Ok(()) => self.heard(shared, self.session.rank, &said),
@@ -406,7 +407,7 @@ impl Ledger {
     /// Drops versions that are not kept.
     fn retain(&mut self, shared: &Shared, layer: usize) {
         let complete: Vec<_> = self.layers[layer].complete.iter().map(|(version, at)| (*version, *at)).collect();
-        let mut dropped = shared.settings.keep.dropped(now_unix_ns(), &complete);
+        let mut dropped = shared.settings.keep(layer).dropped(now_unix_ns(), &complete);
         if let Some((newest, _)) = complete.last() {
             dropped.extend(self.layers[layer].scattered.range(..newest));
         }
