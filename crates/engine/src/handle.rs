@@ -34,6 +34,11 @@ impl Handle {
         Self { engine: Arc::new(engine), number: 0, idle_since_ns, desk: Desk::default() }
     }
 
+    /// What keeps the engine open without being a handle.
+    pub fn anchor(&self) -> Anchor {
+        Anchor(Arc::clone(&self.engine))
+    }
+
     /// Gives a slot to fill for a new snapshot. Waits for room if there is none. Only where the front is host memory.
     pub fn lend(&mut self, key: u64, layout: Layout) -> Result<Lent> {
         if self.device().is_some() {
@@ -313,9 +318,21 @@ impl Handle {
 
 impl Clone for Handle {
     fn clone(&self) -> Self {
-        let number = self.engine.change_handles(1);
-        let idle_since_ns = self.shared().now_ns();
-        Self { engine: Arc::clone(&self.engine), number, idle_since_ns, desk: Desk::default() }
+        self.anchor().handle()
+    }
+}
+
+/// Keeps an engine open and makes handles, and is none itself: nobody waits for it to make room. For a program whose threads come
+/// and go, each with a handle for as long as one call takes.
+#[derive(Clone)]
+pub struct Anchor(Arc<Engine>);
+
+impl Anchor {
+    /// One more handle.
+    pub fn handle(&self) -> Handle {
+        let number = self.0.change_handles(1);
+        let idle_since_ns = self.0.shared.now_ns();
+        Handle { engine: Arc::clone(&self.0), number, idle_since_ns, desk: Desk::default() }
     }
 }
 

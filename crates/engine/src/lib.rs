@@ -21,7 +21,7 @@ mod trace;
 
 pub use engine::{Arrival, Arrivals, Engine, Options, Rates};
 pub use error::{Error, Result};
-pub use handle::{Handle, Held, Lent};
+pub use handle::{Anchor, Handle, Held, Lent};
 pub use layout::{Layout, Region};
 pub use log::{Divergence, replay};
 pub use stats::{LayerStats, Stats};

@@ -48,4 +48,4 @@ pub use outcrop_track::{TrackStats, Way};
 pub use process::OfProcess;
 pub use regions::{LentRegions, Part, PartMut, PastRegions, Shape};
 pub use store::{Reached, Session, Store, StoreBuilder};
-pub use tape::{Lent, Past, Tape};
+pub use tape::{Anchor, Lent, Past, Tape};

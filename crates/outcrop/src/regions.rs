@@ -182,6 +182,11 @@ impl LentRegions {
     pub fn seal(self) {
         self.lent.seal();
     }
+
+    /// Makes it a snapshot and goes on reading it.
+    pub fn seal_and_keep(self) -> PastRegions {
+        PastRegions { held: self.lent.seal_and_keep() }
+    }
 }
 
 /// A snapshot of several regions in the program's hands, read in place. Dropping it frees its slot.

@@ -32,7 +32,7 @@ use outcrop_layers::Shelf;
 use outcrop_plan::{Interval, Timestamp};
 pub use ranks::{Alone, Ranks, SharedDirectory};
 pub use restore::{Restored, SavedRegion, Skipped};
-pub use session::{RegionOptions, Session};
+pub use session::{RegionOptions, Session, Watch};
 pub use state::Reached;
 
 use crate::{Result, Stats};

@@ -99,6 +99,11 @@ impl Tape {
         Ok(self.handle.discard(key.number()?)?)
     }
 
+    /// What keeps the tape open without being a handle.
+    pub fn anchor(&self) -> Anchor {
+        Anchor(self.handle.anchor())
+    }
+
     /// The keys of all snapshots that can be read, in ascending order.
     pub fn keys(&self) -> Vec<u64> {
         self.handle.keys()
@@ -128,6 +133,18 @@ impl Tape {
     fn read<T: FromBytes + Immutable>(&mut self, key: u64, consume: bool) -> Result<Past<T>> {
         let held = self.handle.read(key, consume, |layout| single::<T>(key, layout).map(drop))?;
         Ok(Past { held, element: PhantomData })
+    }
+}
+
+/// Keeps a tape open and makes handles to it, and is none itself. A handle that is not in use is one that might still make room, and
+/// is waited for; a program whose threads come and go has an anchor, and a handle only for as long as one call takes.
+#[derive(Clone)]
+pub struct Anchor(outcrop_engine::Anchor);
+
+impl Anchor {
+    /// One more handle.
+    pub fn tape(&self) -> Tape {
+        Tape::new(self.0.handle())
     }
 }
 

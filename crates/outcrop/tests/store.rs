@@ -456,8 +456,15 @@ fn a_program_can_ask_before_it_makes_room() {
     assert_eq!(session.has_reached(8, Reached::All).unwrap_err().kind(), ErrorKind::Missing);
     assert_eq!(session.has_reached(7, Reached::Here(3)).unwrap_err().kind(), ErrorKind::Usage);
     assert_eq!((session.latest().unwrap(), session.restorable().unwrap()), (Some(7), vec![7]));
+    save(&mut session, 8);
+    let watch = session.watch();
+    std::thread::spawn(move || watch.wait(8, Reached::All)).join().unwrap().unwrap();
+    let mut step = 0;
+    session.read(7, &mut [PartMut::one("step", &mut step)]).unwrap();
+    assert_eq!(step, 7);
+    assert_eq!(session.read(9, &mut []).unwrap_err().kind(), ErrorKind::Missing);
     let regions = session.regions(7).unwrap();
     let told: Vec<_> = regions.iter().map(|region| (&*region.name, &*region.element, region.bytes)).collect();
     assert_eq!(told, [("field", "f64", 400_000), ("step", "u64", 8)]);
-    assert_eq!(session.regions(8).unwrap_err().kind(), ErrorKind::Missing);
+    assert_eq!(session.regions(9).unwrap_err().kind(), ErrorKind::Missing);
 }

@@ -335,3 +335,23 @@ fn a_second_host_layer_is_a_layer_like_any_other() {
     round_trip(&mut tape, 40);
     assert!(tape.stats().layers[1].written_bytes > 0);
 }
+
+#[test]
+fn an_anchor_keeps_the_tape_open_and_is_not_waited_for() {
+    let anchor = Tape::builder().host(1 << 20).pin(false).open().unwrap().anchor();
+    let half = vec![1u8; 1 << 19];
+    (0..2).for_each(|key| anchor.tape().save(key, &half).unwrap());
+    // Nobody else could make room, so that it is refused at once.
+    let error = anchor.tape().save(2, &half).unwrap_err();
+    assert_eq!(error.kind(), outcrop::ErrorKind::Full);
+    let past = anchor.tape().take::<u8>(1).unwrap();
+    assert_eq!(past[..], half[..]);
+    drop(past);
+    anchor.tape().save(2, &half).unwrap();
+    // One that holds a slot may give it back.
+    let held = anchor.tape().get::<u8>(2).unwrap();
+    let other = anchor.clone();
+    let waiting = std::thread::spawn(move || other.tape().take::<u8>(0).map(|past| past[0]));
+    assert_eq!(waiting.join().unwrap().unwrap(), 1);
+    drop(held);
+}

@@ -128,11 +128,30 @@ impl Session {
         let mut skipped = Vec::new();
         match self.restore_together(version, parts, &mut skipped)? {
             Some(restored) => Ok(restored),
-            None => {
-                let detail: Vec<_> = skipped.iter().map(ToString::to_string).collect();
-                Err(Error::NothingWhole { session: self.core.name.clone(), detail: detail.join("; ") })
-            }
+            None => Err(self.unusable(version, &skipped)),
         }
+    }
+
+    /// Copies regions of a version to where one wants to look at them. Unlike [`restore`](Self::restore) it concerns this rank alone,
+    /// and changes are still those against the newest version.
+    pub fn read(&mut self, version: u64, parts: &mut [PartMut<'_>]) -> Result<()> {
+        let _reading = Reading::begin(self);
+        self.core.wait_packed(version.saturating_add(1));
+        let mut skipped = Vec::new();
+        match self.restore_here(version, parts, &mut skipped)? {
+            Some(_) => Ok(()),
+            None => Err(self.unusable(version, &skipped)),
+        }
+    }
+
+    /// Why a version cannot be read, with what was wrong at each place.
+    fn unusable(&self, version: u64, skipped: &[Skipped]) -> Error {
+        let session = self.core.name.clone();
+        if skipped.is_empty() {
+            return Error::VersionMissing { session, version };
+        }
+        let detail: Vec<_> = skipped.iter().map(ToString::to_string).collect();
+        Error::NothingWhole { session, detail: detail.join("; ") }
     }
 
     /// The newest version that all ranks have, if there is one. With several ranks, all of them call it.
@@ -145,11 +164,7 @@ impl Session {
         self.core.wait_packed(version.saturating_add(1));
         let mut skipped = Vec::new();
         let Some((_, manifest, _)) = self.places(version, &mut skipped).into_iter().next() else {
-            let session = self.core.name.clone();
-            return Err(match skipped.first() {
-                None => Error::VersionMissing { session, version },
-                Some(skipped) => Error::NothingWhole { session, detail: skipped.to_string() },
-            });
+            return Err(self.unusable(version, &skipped));
         };
         let saved = |region: &ManifestRegion| SavedRegion {
             name: region.name.clone(),

@@ -53,6 +53,22 @@ pub struct Session {
     locks: Vec<FileLock>,
 }
 
+/// Knows how far the versions of a session have come, on any thread, while the session is used elsewhere.
+#[derive(Clone)]
+pub struct Watch(Arc<SessionCore>);
+
+impl Watch {
+    /// As [`Session::wait`].
+    pub fn wait(&self, version: u64, reached: Reached) -> Result<()> {
+        self.0.wait(version, reached)
+    }
+
+    /// As [`Session::has_reached`].
+    pub fn has_reached(&self, version: u64, reached: Reached) -> Result<bool> {
+        self.0.has_reached(version, reached)
+    }
+}
+
 impl Session {
     pub(super) fn open(store: &Arc<StoreCore>, name: &str) -> Result<Self> {
         let settings = &store.shared.settings;
@@ -125,6 +141,11 @@ impl Session {
     /// Waits until a version has come so far. An error if it never will.
     pub fn wait(&self, version: u64, reached: Reached) -> Result<()> {
         self.core.wait(version, reached)
+    }
+
+    /// What other threads can wait with.
+    pub fn watch(&self) -> Watch {
+        Watch(Arc::clone(&self.core))
     }
 
     /// Whether a version has come so far. An error if it never will.
