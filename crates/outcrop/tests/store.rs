@@ -459,7 +459,7 @@ fn a_program_can_ask_before_it_makes_room() {
     save(&mut session, 8);
     let watch = session.watch();
     std::thread::spawn(move || watch.wait(8, Reached::All)).join().unwrap().unwrap();
-    let mut step = 0;
+    let mut step = 0u64;
     session.read(7, &mut [PartMut::one("step", &mut step)]).unwrap();
     assert_eq!(step, 7);
     assert_eq!(session.read(9, &mut []).unwrap_err().kind(), ErrorKind::Missing);
