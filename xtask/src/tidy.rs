@@ -18,7 +18,6 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("outcrop-plan", &[]),
     ("outcrop-cuda-stand-in", &[]),
     ("outcrop-format", &[]),
-    ("outcrop-track", &[]),
     ("outcrop-track", &["outcrop-format"]),
     ("outcrop-layers", &["outcrop-cuda-stand-in"]),
     ("outcrop-catalog", &["outcrop-format", "outcrop-layers"]),
@@ -43,6 +42,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("outcrop-sim", &["outcrop-plan"]),
     ("outcrop-bench", &["outcrop", "outcrop-rtm", "outcrop-sim", "outcrop-track"]),
     ("outcrop-cli", &["outcrop", "outcrop-bench", "outcrop-rtm", "outcrop-survey", "outcrop-sim"]),
+    ("outcrop-c", &["outcrop"]),
+    ("outcrop-veloc", &["outcrop"]),
+    ("outcrop-python", &["outcrop"]),
     ("xtask", &[]),
 ];
 
