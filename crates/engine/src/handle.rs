@@ -323,7 +323,7 @@ impl Clone for Handle {
 }
 
 /// Keeps an engine open and makes handles, and is none itself: nobody waits for it to make room. For a program whose threads come
-/// and go, each with a handle for as long as one call takes.
+/// and go, each with a handle for as long as it lives.
 #[derive(Clone)]
 pub struct Anchor(Arc<Engine>);
 

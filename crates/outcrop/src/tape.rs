@@ -136,8 +136,8 @@ impl Tape {
     }
 }
 
-/// Keeps a tape open and makes handles to it, and is none itself. A handle that is not in use is one that might still make room, and
-/// is waited for; a program whose threads come and go has an anchor, and a handle only for as long as one call takes.
+/// Keeps a tape open and makes handles to it, and is none itself. As long as some handle could make room, who finds none waits: a
+/// program whose threads come and go has an anchor, and a handle for each thread that lives.
 #[derive(Clone)]
 pub struct Anchor(outcrop_engine::Anchor);
 
