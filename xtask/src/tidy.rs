@@ -43,7 +43,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("outcrop-bench", &["outcrop", "outcrop-rtm", "outcrop-sim", "outcrop-track"]),
     ("outcrop-cli", &["outcrop", "outcrop-bench", "outcrop-rtm", "outcrop-survey", "outcrop-sim"]),
     ("outcrop-c", &["outcrop"]),
-    ("outcrop-veloc", &["outcrop"]),
+    ("outcrop-veloc", &["outcrop", "outcrop-format"]),
     ("outcrop-python", &["outcrop"]),
     ("xtask", &[]),
 ];

@@ -214,11 +214,14 @@ impl Handle {
 
     fn lend_slot(&self, key: u64, layout: Layout, is_copy: bool) -> Result<Lent> {
         let shared = self.shared();
-        let bytes = aligned(layout.bytes() as u64);
         let mut core = shared.lock();
         if core.planner.has_key(key) {
             return Err(Error::Exists { key });
         }
+        if isize::try_from(layout.bytes()).is_err() {
+            return Err(self.refusal(&core, key, layout.bytes() as u64, Refusal::TooLarge));
+        }
+        let bytes = aligned(layout.bytes() as u64);
         let id = SnapshotId(core.next_id);
         core.next_id += 1;
         shared.tell(&mut core, Event::RoomWanted { id, key, bytes, is_copy });

@@ -337,6 +337,16 @@ fn a_second_host_layer_is_a_layer_like_any_other() {
 }
 
 #[test]
+fn what_is_larger_than_memory_can_be_is_refused() {
+    let mut tape = Tape::builder().host(1 << 20).pin(false).open().unwrap();
+    for len in [usize::MAX, isize::MAX as usize + 1, 1 << 40] {
+        let error = tape.lend::<u8>(1, len).map(drop).unwrap_err();
+        assert_eq!(error.kind(), outcrop::ErrorKind::TooLarge, "{error}");
+    }
+    tape.save(1, &[1u8]).unwrap();
+}
+
+#[test]
 fn an_anchor_keeps_the_tape_open_and_is_not_waited_for() {
     let anchor = Tape::builder().host(1 << 20).pin(false).open().unwrap().anchor();
     let half = vec![1u8; 1 << 19];
