@@ -75,7 +75,8 @@ fn child_saves() {
 }
 
 fn is_of_others(error: &Error) -> bool {
-    error.kind() == ErrorKind::Busy || error.to_string().contains("is gone")
+    // Those that notice it first end in an orderly way, before others notice.
+    error.kind() == ErrorKind::Busy || ["is gone", "it has ended"].iter().any(|why| error.to_string().contains(why))
 }
 
 fn save_for_ever(dir: &Path, rank: u32, ranks: u32) -> Result<()> {

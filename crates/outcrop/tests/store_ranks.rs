@@ -201,6 +201,12 @@ fn another_number_of_ranks_is_refused() {
     let error = alone.session("heat").map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Usage);
     assert!(error.to_string().contains("saved by 2 ranks"), "{error}");
+    // Nobody waits for those who are refused.
+    for error in
+        run(&talk, 3, |ranks| builder(dir.path(), ranks).open().unwrap().session("heat").map(drop).unwrap_err())
+    {
+        assert!(error.to_string().contains("saved by 2 ranks"), "{error}");
+    }
 }
 
 #[test]
@@ -288,7 +294,7 @@ fn nobody_waits_for_a_version_that_another_rank_does_not_save() {
                 // The failure on the other layer is told once.
                 while session.save(first + 4, &[Part::new("state", &state(rank, 4))]).is_err() {}
                 let error = session.wait(first + 4, Reached::All).unwrap_err();
-                assert!(error.to_string().contains("rank 1: it has not saved this version"), "{error}");
+                assert!(error.to_string().contains("rank 1: it has ended"), "{error}");
             }
             drop(session);
         }

@@ -42,22 +42,17 @@ type Holdings = BTreeMap<Attempt, (u64, u64)>;
 pub(crate) fn open(shared: &Shared, name: &str) -> Result<Opened> {
     check_session_name(name)?;
     let (rank, count) = (shared.ranks.rank(), shared.ranks.count());
-    let dir = format!("{name}/{}", rank_name(rank));
-    let mut layers = Vec::new();
-    let mut locks = Vec::new();
-    for shelf in &shared.shelves {
-        let files = &**shelf.files();
-        locks.push(enter(files, name, &dir)?);
-        let layer = scan(files, &dir)?;
-        shelf.change_used(layer.packs.values().sum::<u64>() as i64);
-        layers.push(layer);
+    let entered = enter_all(shared, name, rank, count);
+    // Nobody waits for a rank that cannot come in.
+    let message = entered.as_ref().err().map(ToString::to_string).unwrap_or_default();
+    let answers = shared.ranks.gather(&format!("enter {name}"), message.as_bytes())?;
+    let (mut layers, locks) = entered?;
+    if let Some((answer, other)) = answers.iter().zip(0..).find(|(answer, _)| !answer.is_empty()) {
+        let detail = format!("rank {other} cannot open session {name}: {}", String::from_utf8_lossy(answer));
+        return Err(Error::Ranks { detail });
     }
-    for manifest in layers.iter().flat_map(|layer| layer.manifests.values()) {
-        if manifest.ranks != count {
-            let saved = manifest.ranks;
-            let problem = format!("it was saved by {saved} ranks and is opened by {count}; start {saved} again");
-            return Err(Error::Session { session: name.to_owned(), problem });
-        }
+    for (shelf, layer) in shared.shelves.iter().zip(&layers) {
+        shelf.change_used(layer.packs.values().sum::<u64>() as i64);
     }
     let (run, everybody) = agree(shared, name, &holdings(&layers))?;
     let names = shared.shelves.iter().map(|shelf| shelf.files().location()).collect();
@@ -90,6 +85,27 @@ pub(crate) fn open(shared: &Shared, name: &str) -> Result<Opened> {
     let mut ledger = Ledger::new(Arc::clone(&session), layers);
     (0..shared.shelves.len()).try_for_each(|layer| ledger.collect(shared, layer))?;
     Ok(Opened { session, unreadable, ledger, locks })
+}
+
+/// Takes the directories of a rank on all layers, and looks what they have.
+fn enter_all(shared: &Shared, name: &str, rank: u32, count: u32) -> Result<(Vec<LayerLedger>, Vec<FileLock>)> {
+    let dir = format!("{name}/{}", rank_name(rank));
+    let (mut layers, mut locks) = (Vec::new(), Vec::new());
+    for shelf in &shared.shelves {
+        let files = &**shelf.files();
+        locks.push(enter(files, name, &dir)?);
+        layers.push(scan(files, &dir)?);
+    }
+    let other = layers.iter().flat_map(|layer| layer.manifests.values()).find(|manifest| manifest.ranks != count);
+    match other.map(|manifest| manifest.ranks) {
+        None => Ok((layers, locks)),
+        Some(saved) => {
+            let problem = format!(
+                "it was saved by {saved} ranks and is opened by {count}; start {saved} again, or use another directory"
+            );
+            Err(Error::Session { session: name.to_owned(), problem })
+        }
+    }
 }
 
 /// Makes the directories of a rank and takes their lock.

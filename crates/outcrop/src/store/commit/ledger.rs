@@ -288,8 +288,8 @@ impl Ledger {
             let is_held = self.layers[layer].holders.get(&version).is_none_or(|holders| holders.contains(rank));
             **newest > version && !is_held
         });
-        if let Some((&rank, _)) = skipped {
-            self.refuse(shared, layer, version, rank, "it has not saved this version");
+        if let Some((&rank, &newest)) = skipped {
+            self.refuse(shared, layer, version, rank, why_not(newest));
         }
     }
 
@@ -363,8 +363,8 @@ impl Ledger {
             let is_skipped =
                 |(held, by): (&u64, &BTreeSet<u32>)| (*held < version && !by.contains(&rank)).then_some(*held);
             let skipped: Vec<u64> = ledger.holders.iter().filter_map(is_skipped).collect();
-            for version in skipped {
-                self.refuse(shared, layer, version, rank, "it has not saved this version");
+            for skipped in skipped {
+                self.refuse(shared, layer, skipped, rank, why_not(version));
             }
         }
         if version == NO_MORE {
@@ -662,6 +662,11 @@ pub(crate) fn now_unix_ns() -> u64 {
 
 /// Instead of a version: a rank will save no more.
 const NO_MORE: u64 = u64::MAX;
+
+/// Why a rank that has come so far does not have an earlier version.
+fn why_not(newest: u64) -> &'static str {
+    if newest == NO_MORE { "it has ended" } else { "it has not saved this version" }
+}
 
 /// What a rank tells the others of one of its versions.
 pub(crate) struct News {
