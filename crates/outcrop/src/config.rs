@@ -124,7 +124,10 @@ impl From<Bytes> for Size {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "expected one value or a list of them; a directory is a path, or a table with path, limit and direct"
+)]
 enum OneOrMany<T> {
     One(T),
     Many(Vec<T>),
@@ -464,6 +467,7 @@ mod tests {
         assert!(tape_error("").contains("host = \"2 GiB\""));
         assert!(tape_error("host =").contains("is not TOML"));
         assert!(tape_error("host = []").contains("such as \"2 GiB\""));
+        assert!(tape_error("host = 1\ndir = { path = 'x', limt = 1 }").contains("path, limit and direct"));
         assert!(tape_error("host = 1\npatience_seconds = -1").contains("from 0 on"));
         let store = |text| StoreBuilder::from_toml(text).map(drop).unwrap_err().to_string();
         assert!(store("dir = 'x'\ninterval = 'daly'").contains("failures_seconds"));

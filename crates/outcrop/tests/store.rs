@@ -468,3 +468,22 @@ fn a_program_can_ask_before_it_makes_room() {
     assert_eq!(told, [("field", "f64", 400_000), ("step", "u64", 8)]);
     assert_eq!(session.regions(9).unwrap_err().kind(), ErrorKind::Missing);
 }
+
+#[test]
+fn what_is_on_its_way_can_be_restored_again_and_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let written = [true, false].map(|is_incremental| {
+        let path = dir.path().join(is_incremental.to_string());
+        let store = builder(&path).incremental(is_incremental).open().unwrap();
+        let mut session = store.session("heat").unwrap();
+        for version in 0..20 {
+            save(&mut session, version);
+            for _ in 0..3 {
+                assert_eq!(restore(&mut session, None), Some(version));
+            }
+        }
+        session.finish().unwrap();
+        store.stats().layers[1].written_bytes
+    });
+    assert!(written[0] < written[1] / 2, "it goes on from what it has restored: {written:?}");
+}

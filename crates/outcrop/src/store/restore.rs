@@ -115,8 +115,7 @@ impl Session {
             return Ok(None);
         }
         skipped.extend(self.unreadable.iter().cloned());
-        let detail: Vec<_> = skipped.iter().map(ToString::to_string).collect();
-        Err(Error::NothingWhole { session: self.core.name.clone(), detail: detail.join("; ") })
+        Err(self.unusable(candidates.last().copied().unwrap_or_default(), &skipped))
     }
 
     /// Restores this version into these regions, as [`restore_latest`](Self::restore_latest) does.
@@ -138,6 +137,9 @@ impl Session {
         let _reading = Reading::begin(self);
         self.core.wait_packed(version.saturating_add(1));
         let mut skipped = Vec::new();
+        if !self.core.state().versions.contains_key(&version) {
+            return Err(Error::VersionMissing { session: self.core.name.clone(), version });
+        }
         match self.restore_here(version, parts, &mut skipped)? {
             Some(_) => Ok(()),
             None => Err(self.unusable(version, &skipped)),
@@ -227,7 +229,12 @@ impl Session {
         parts: &mut [PartMut<'_>],
         skipped: &mut Vec<Skipped>,
     ) -> Result<Option<(String, Reader)>> {
-        for (place, manifest, files) in self.places(version, skipped) {
+        let known = skipped.len();
+        let places = self.places(version, skipped);
+        if places.is_empty() && skipped.len() == known {
+            skipped.push(Skipped { version, reason: "no directory has it any more".to_owned() });
+        }
+        for (place, manifest, files) in places {
             self.check(&manifest, parts)?;
             match read(&*files, manifest, parts) {
                 Ok(reader) => return Ok(Some((place, reader))),
@@ -250,6 +257,10 @@ impl Session {
             if manifest.packs.iter().all(|pack| files.has(pack.id, &self.core)) {
                 places.push(("host memory".to_owned(), manifest, Arc::new(files)));
             }
+        }
+        if places.is_empty() {
+            // What host memory has given up is on some directory, and the rest of the version comes there too.
+            self.core.wait_here(version);
         }
         let progress = self.core.state().versions.get(&version).cloned().unwrap_or_default();
         let is_complete = |layer: &usize| matches!(progress.layers.get(*layer), Some(Some(Ok(()))));
@@ -304,14 +315,23 @@ impl Session {
         };
         let is_everywhere = progress.layers.iter().all(|layer| matches!(layer, Some(Ok(()))))
             && self.store.shared.shelves.iter().all(is_same);
-        let chain = if is_everywhere { self.chain_of(manifest) } else { Vec::new() };
-        self.shadows_from(parts);
-        let settings = &self.store.shared.settings;
+        let is_incremental = self.store.shared.settings.is_incremental;
         let mut content = self.core.content();
-        content.reset();
-        if chain.is_empty() || !settings.is_incremental {
+        // What the next version builds upon anyway, and what may still be on its way.
+        if !content.is_broken && !content.chain.is_empty() && content.packs() == manifest.packs {
+            drop(content);
+            self.watch_parts(parts);
             return Ok(());
         }
+        content.reset();
+        drop(content);
+        self.shadows_from(parts);
+        let chain = if is_everywhere && is_incremental { self.chain_of(manifest) } else { Vec::new() };
+        if chain.is_empty() {
+            return Ok(());
+        }
+        let settings = &self.store.shared.settings;
+        let mut content = self.core.content();
         content.chain = chain;
         for part in parts {
             let Some(region) = manifest.region(part.name) else { continue };
@@ -327,11 +347,15 @@ impl Session {
             }
         }
         drop(content);
-        for part in parts {
-            // Begins to watch it; what has changed until now is what was restored.
+        self.watch_parts(parts);
+        Ok(())
+    }
+
+    /// Begins to watch what was restored: what has changed until now is that.
+    fn watch_parts(&mut self, parts: &[PartMut<'_>]) {
+        for part in parts.iter().filter(|_| self.store.shared.settings.is_incremental) {
             self.tracker.changed(part.name, part.bytes);
         }
-        Ok(())
     }
 
     /// The packs of a version, to build upon; nothing if that cannot be done, which makes the next version longer, and is no

@@ -216,6 +216,16 @@ impl SessionCore {
         });
     }
 
+    /// Waits until what this rank has of a version is on some layer, or never will be.
+    pub(crate) fn wait_here(&self, version: u64) {
+        self.until(|state| {
+            let is_on_its_way = |progress: &Progress| {
+                !progress.is_settled() && !progress.here.contains(&true) && state.is_over.is_none()
+            };
+            (!state.versions.get(&version).is_some_and(is_on_its_way)).then_some(())
+        });
+    }
+
     /// Waits until a version has come as far as that, or never will.
     pub(crate) fn wait(&self, version: u64, reached: Reached) -> Result<()> {
         self.check(reached)?;
