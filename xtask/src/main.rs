@@ -1,20 +1,33 @@
-//! Checks that keep the project in shape: `cargo xtask check`.
+//! Checks that keep the project in shape, and what is made from it: `cargo xtask check`, `cargo xtask install`.
 
 #![forbid(unsafe_code)]
 
+mod header;
+mod install;
 mod tidy;
 
-use std::process::{Command, ExitCode};
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
+
+const USAGE: &str = "usage: cargo xtask check | tidy | header | install --prefix DIR
+
+check:   format, clippy, tidy, and whether the C header is up to date
+tidy:    what no linter knows: which crate may use which, sizes of files, first lines
+header:  make the C header anew
+install: build everything and put programs, libraries, headers and modules below DIR";
 
 fn main() -> ExitCode {
-    let result = match std::env::args().nth(1).as_deref() {
-        Some("check") => check(),
-        Some("tidy") => tidy::check(),
-        _ => Err(anyhow::anyhow!(
-            "usage: cargo xtask check | tidy\n\ncheck: format, clippy and tidy\ntidy: what no linter knows: which crate may use which, sizes of files, first lines"
-        )),
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["check"] => check(),
+        ["tidy"] => tidy::check(),
+        ["header"] => root().and_then(|root| header::write(&root)),
+        ["install", "--prefix", prefix] => install(Path::new(prefix)),
+        _ => Err(anyhow::anyhow!(USAGE)),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -28,7 +41,25 @@ fn main() -> ExitCode {
 fn check() -> Result<()> {
     cargo(&["fmt", "--all", "--check"])?;
     cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])?;
-    tidy::check()
+    tidy::check()?;
+    header::check(&root()?)
+}
+
+/// Builds everything and puts it below a directory.
+fn install(prefix: &Path) -> Result<()> {
+    let mut arguments = vec!["build", "--release"];
+    arguments.extend(install::PACKAGES.iter().flat_map(|package| ["-p", package]));
+    cargo(&arguments)?;
+    let root = root()?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    install::put(&root, &target.join("release"), prefix)?;
+    println!("Outcrop is installed in {}", prefix.display());
+    Ok(())
+}
+
+/// The directory of the workspace.
+fn root() -> Result<PathBuf> {
+    Ok(Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the workspace")?.to_owned())
 }
 
 fn cargo(arguments: &[&str]) -> Result<()> {

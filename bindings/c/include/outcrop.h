@@ -1,0 +1,313 @@
+/* Outcrop keeps the states that a simulation passes through.
+ *
+ * Made from the library's source by cbindgen; do not edit it.
+ *
+ * Every call returns a status: OUTCROP_OK, which is 0, or what went wrong; outcrop_error() has the sentence to it. All calls may be
+ * made from several threads at once. Handles are numbers and not addresses: one that is NULL, was closed, belongs to the process that
+ * this one was forked from or is of another kind is refused with OUTCROP_USAGE. Pointers to the program's own memory cannot be
+ * checked: there must be as many bytes as is said, and nobody may write to them during a call that reads them, or use them during
+ * one that writes them. Texts end with a zero byte and are UTF-8.
+ *
+ * Configurations are TOML texts; `host = "2 GiB"` and `dir = "scratch"` on two lines make a tape. The keys are those of docs/c.md, and
+ * variables such as OUTCROP_HOST override them. With OUTCROP_LOG=warn in the environment the library reports to standard error.
+ */
+
+#ifndef OUTCROP_H
+#define OUTCROP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* The version of this header as one number. */
+#define OUTCROP_HEADER_VERSION \
+  ((uint32_t)((OUTCROP_VERSION_MAJOR << 16) | (OUTCROP_VERSION_MINOR << 8) | OUTCROP_VERSION_PATCH))
+
+// The version of this header. That of the library is what outcrop_version() says.
+#define OUTCROP_VERSION_MAJOR 0
+
+// See OUTCROP_VERSION_MAJOR.
+#define OUTCROP_VERSION_MINOR 1
+
+// See OUTCROP_VERSION_MAJOR.
+#define OUTCROP_VERSION_PATCH 0
+
+// Where a version may have come to, for outcrop_session_wait: all directories.
+#define OUTCROP_ALL 0
+
+// Where a version may have come to, for outcrop_session_wait: host memory, from where this process can restore it.
+#define OUTCROP_HOST -1
+
+// What a call returns: 0 is success, and outcrop_error() says what any other one means.
+typedef enum {
+  // All is well.
+  OUTCROP_OK = 0,
+  // The call makes no sense: a wrong handle, length, name, size or configuration.
+  OUTCROP_USAGE = 10,
+  // The key or version is in use.
+  OUTCROP_EXISTS = 11,
+  // There is no such snapshot, version or region.
+  OUTCROP_MISSING = 12,
+  // It is larger than the tape's host memory.
+  OUTCROP_TOO_LARGE = 13,
+  // There is no room, and none can be made.
+  OUTCROP_FULL = 14,
+  // There is no room because of what the program holds.
+  OUTCROP_HELD = 15,
+  // Bytes came back changed.
+  OUTCROP_DAMAGED = 16,
+  // A layer or a file failed.
+  OUTCROP_STORAGE = 17,
+  // Another process is in the way, or one is missing.
+  OUTCROP_BUSY = 18,
+  // A mistake in the library, which has caught itself. What the call was about cannot be used any more.
+  OUTCROP_PANIC = 20,
+  // The program was compiled with the header of another version.
+  OUTCROP_VERSION = 21,
+} outcrop_status;
+
+// What a region is made of.
+typedef enum {
+  // Bytes without a meaning, or unsigned numbers of 8 bits.
+  OUTCROP_U8 = 0,
+  // int8_t
+  OUTCROP_I8 = 1,
+  // uint16_t
+  OUTCROP_U16 = 2,
+  // int16_t
+  OUTCROP_I16 = 3,
+  // uint32_t
+  OUTCROP_U32 = 4,
+  // int32_t
+  OUTCROP_I32 = 5,
+  // uint64_t
+  OUTCROP_U64 = 6,
+  // int64_t
+  OUTCROP_I64 = 7,
+  // Floating point numbers of 16 bits.
+  OUTCROP_F16 = 8,
+  // float
+  OUTCROP_F32 = 9,
+  // double
+  OUTCROP_F64 = 10,
+  // Two floats.
+  OUTCROP_C64 = 11,
+  // Two doubles.
+  OUTCROP_C128 = 12,
+  // bool
+  OUTCROP_BOOL = 13,
+} outcrop_element;
+
+// A slot in the program's hands, to compute into.
+typedef struct outcrop_lent outcrop_lent;
+
+// A snapshot in the program's hands, to be read in place.
+typedef struct outcrop_past outcrop_past;
+
+// One series of versions. Calls on one session are made one after the other.
+typedef struct outcrop_session outcrop_session;
+
+// A place for checkpoints.
+typedef struct outcrop_store outcrop_store;
+
+// A tape: snapshots written in one order and read back in a known other one. Calls on one handle are made one after the other.
+typedef struct outcrop_tape outcrop_tape;
+
+// What a tape has done until now. May become longer in later versions.
+typedef struct {
+  // Snapshots saved, by copy or by lending.
+  uint64_t saves;
+  // The program's bytes in them.
+  uint64_t saved_bytes;
+  // Snapshots taken or got.
+  uint64_t reads;
+  // Reads that found their snapshot in memory.
+  uint64_t hits;
+  // Reads that found it on its way.
+  uint64_t late;
+  // Reads that found it elsewhere, or broke the announced order.
+  uint64_t misses;
+  // Seconds that the program spent inside saves: copies, waits and all.
+  double save_seconds;
+  // Seconds of these that it waited for room.
+  double wait_seconds;
+  // Seconds that it spent inside takes and gets.
+  double read_seconds;
+  // Seconds in which bytes were moved between layers.
+  double move_seconds;
+} outcrop_tape_stats_t;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// Why the last call of this thread that failed has failed, and what can be done. Valid until the next one fails; never NULL.
+const char *outcrop_error(void);
+
+// The version of the library, as a text such as "0.1.0".
+const char *outcrop_version(void);
+
+// What outcrop_tape_open calls, with the version of the header.
+outcrop_status outcrop_tape_open_as(uint32_t header_version, const char *config, outcrop_tape **tape);
+
+// Another handle to the same tape, for another thread. A call that finds no room waits for what the owners of other handles may take;
+// if all handles wait, it fails. The tape ends with its last handle.
+outcrop_status outcrop_tape_clone(outcrop_tape *tape,
+                                  outcrop_tape **clone);
+
+// Ends a handle. With the last one, all layers give back what they hold, and no file stays behind.
+outcrop_status outcrop_tape_close(outcrop_tape *tape);
+
+// Saves bytes under a key by copying them. Returns when the program may change them again.
+outcrop_status outcrop_tape_save(outcrop_tape *tape, uint64_t key, const void *data, size_t bytes);
+
+// Lends the slot of a new snapshot, to compute straight into. It holds at first whatever was there before, begins with a page,
+// and must be sealed or abandoned.
+outcrop_status outcrop_tape_lend(outcrop_tape *tape,
+                                 uint64_t key,
+                                 size_t bytes,
+                                 void **data,
+                                 outcrop_lent **lent);
+
+// Makes a lent slot a snapshot. Neither the handle nor the slot is the program's any more.
+outcrop_status outcrop_lent_seal(outcrop_lent *lent);
+
+// Makes a lent slot a snapshot that the program goes on reading, so that the next state can be computed from it into the next slot.
+// The address stays the same.
+outcrop_status outcrop_lent_seal_and_keep(outcrop_lent *lent,
+                                          outcrop_past **past);
+
+// Gives a lent slot back; it becomes no snapshot.
+outcrop_status outcrop_lent_abandon(outcrop_lent *lent);
+
+// Hands over a snapshot for the last time, in place: its key is free again, and the slot when it is released.
+outcrop_status outcrop_tape_take(outcrop_tape *tape,
+                                 uint64_t key,
+                                 const void **data,
+                                 size_t *bytes,
+                                 outcrop_past **past);
+
+// Hands over a snapshot, in place, and keeps it.
+outcrop_status outcrop_tape_get(outcrop_tape *tape,
+                                uint64_t key,
+                                const void **data,
+                                size_t *bytes,
+                                outcrop_past **past);
+
+// Ends the reading of a snapshot: its slot is not the program's any more.
+outcrop_status outcrop_past_release(outcrop_past *past);
+
+// Copies a snapshot out and drops it. With another number of bytes than it has, nothing happens.
+outcrop_status outcrop_tape_take_into(outcrop_tape *tape, uint64_t key, void *data, size_t bytes);
+
+// Forgets a snapshot without reading it.
+outcrop_status outcrop_tape_discard(outcrop_tape *tape, uint64_t key);
+
+// What the tape has done until now. `bytes` is sizeof(outcrop_tape_stats_t).
+outcrop_status outcrop_tape_stats(outcrop_tape *tape, outcrop_tape_stats_t *stats, size_t bytes);
+
+// All that is known of what the tape has done, layer by layer, as a JSON text with a zero byte at its end. If `bytes` are not enough
+// for it, nothing is written, and `needed` says how many are; with 0 of them `text` may be NULL. That is no failure.
+outcrop_status outcrop_tape_stats_json(outcrop_tape *tape,
+                                       char *text,
+                                       size_t bytes,
+                                       size_t *needed);
+
+// Writes the timeline of a tape that was opened with `trace = true` to a file that chrome://tracing and Perfetto open.
+outcrop_status outcrop_tape_write_trace(outcrop_tape *tape, const char *path);
+
+// What outcrop_store_open calls, with the version of the header.
+outcrop_status outcrop_store_open_as(uint32_t header_version, const char *config, outcrop_store **store);
+
+// Opens the series of versions called `name`. With several ranks, all of them call it, in the same order.
+outcrop_status outcrop_store_session(outcrop_store *store, const char *name, outcrop_session **session);
+
+// Whether it is time to save, by the configured interval and what saving has cost until now: 1 or 0. Without an interval it never is.
+// With several ranks, all of them call it, and all get the answer of rank 0.
+outcrop_status outcrop_store_due(outcrop_store *store,
+                                 int *due);
+
+// Ends a handle. Its sessions go on; the store ends with the last of them.
+outcrop_status outcrop_store_close(outcrop_store *store);
+
+// Protects `count` elements at `data` under a name: every save has them, and every restore writes to them. They must stay where they
+// are until the session is closed, or the name is protected anew or unprotected. A region may be protected before its bytes mean
+// anything.
+outcrop_status outcrop_session_protect(outcrop_session *session,
+                                       const char *name,
+                                       void *data,
+                                       size_t count,
+                                       int element);
+
+// Leaves a region out from here on.
+outcrop_status outcrop_session_unprotect(outcrop_session *session, const char *name);
+
+// Saves all protected regions as a version, which must be higher than all before. Returns when the program may change them again.
+// If an earlier version has failed to become durable and the program does not know yet, that is the error, once, and nothing is saved.
+outcrop_status outcrop_session_save(outcrop_session *session,
+                                    uint64_t version);
+
+// Waits until a version is durable: on the directory `layer`, 1 being the first, on all ranks; or OUTCROP_ALL, or OUTCROP_HOST. An
+// error if it never will be.
+outcrop_status outcrop_session_wait(outcrop_session *session,
+                                    uint64_t version,
+                                    int layer);
+
+// Restores a version into all protected regions. If one of them has another size or type in that version, nothing is changed.
+outcrop_status outcrop_session_restore(outcrop_session *session,
+                                       uint64_t version);
+
+// Restores the newest version that is undamaged on all ranks. `found` is 0 if there is no version at all, which is no error; else it
+// is 1, and `version` says which one it was. With several ranks, all of them call it.
+outcrop_status outcrop_session_restore_latest(outcrop_session *session,
+                                              uint64_t *version,
+                                              int *found);
+
+// The newest version that all ranks have. `found` is 0 if there is none. With several ranks, all of them call it.
+outcrop_status outcrop_session_latest(outcrop_session *session, uint64_t *version, int *found);
+
+// How many bytes a region has in a version, so that room can be made for it.
+outcrop_status outcrop_session_region_size(outcrop_session *session, uint64_t version, const char *name, size_t *bytes);
+
+// Says that bytes of a protected region have changed although this program has not written them: a device or a network card did.
+outcrop_status outcrop_session_mark_dirty(outcrop_session *session,
+                                          const char *name,
+                                          size_t offset,
+                                          size_t bytes);
+
+// Forgets all versions above this one, for good, so that the series can go on from there in another way. With several ranks, all of
+// them call it.
+outcrop_status outcrop_session_rewind(outcrop_session *session,
+                                      uint64_t version);
+
+// Forgets all versions, for good. With several ranks, all of them call it.
+outcrop_status outcrop_session_rewind_all(outcrop_session *session);
+
+// Waits until everything under way has come to its end. An error if some version has not become durable on some directory.
+outcrop_status outcrop_session_flush(outcrop_session *session);
+
+// As outcrop_session_flush, and ends the session, whatever the status is.
+outcrop_status outcrop_session_close(outcrop_session *session);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Opens a tape as a TOML text describes it.
+static inline outcrop_status outcrop_tape_open(const char *config, outcrop_tape **tape) {
+  return outcrop_tape_open_as(OUTCROP_HEADER_VERSION, config, tape);
+}
+
+// Opens a store as a TOML text describes it. Sessions are opened one by one afterwards.
+static inline outcrop_status outcrop_store_open(const char *config, outcrop_store **store) {
+  return outcrop_store_open_as(OUTCROP_HEADER_VERSION, config, store);
+}
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* OUTCROP_H */

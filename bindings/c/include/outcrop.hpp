@@ -1,0 +1,330 @@
+// Outcrop for C++17: handles that close themselves, statuses as exceptions. See outcrop.h for what each call does.
+#ifndef OUTCROP_HPP
+#define OUTCROP_HPP
+
+#include "outcrop.h"
+
+#include <complex>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace outcrop {
+
+// What went wrong, and what can be done.
+class Error : public std::runtime_error {
+ public:
+  explicit Error(outcrop_status status) : Error(status, outcrop_error()) {}
+  Error(outcrop_status status, const std::string &message) : std::runtime_error(message), status_(status) {}
+
+  // Which kind of error it is.
+  outcrop_status status() const noexcept { return status_; }
+
+ private:
+  outcrop_status status_;
+};
+
+namespace detail {
+
+inline void check(outcrop_status status) {
+  if (status != OUTCROP_OK) throw Error(status);
+}
+
+// A handle that ends with the value. It can be moved, not copied.
+template <typename Opaque, outcrop_status (*End)(Opaque *)>
+class Handle {
+ public:
+  Handle() noexcept = default;
+  Handle(Handle &&other) noexcept : handle_(other.release()) {}
+  Handle &operator=(Handle &&other) noexcept {
+    if (this != &other) {
+      end();
+      handle_ = other.release();
+    }
+    return *this;
+  }
+  ~Handle() { end(); }
+
+  Opaque *get() const noexcept { return handle_; }
+  Opaque **place() noexcept { return &handle_; }
+  Opaque *release() noexcept { return std::exchange(handle_, nullptr); }
+  void close() { check(End(release())); }
+
+ private:
+  // A destructor cannot fail: who wants to know the status calls close().
+  void end() noexcept {
+    if (handle_ != nullptr) static_cast<void>(End(release()));
+  }
+
+  Opaque *handle_ = nullptr;
+};
+
+template <typename T>
+constexpr void check_element() {
+  static_assert(std::is_trivially_copyable_v<T>, "elements are saved as bytes: they must be trivially copyable");
+}
+
+// What regions of T are made of; bytes if it has no name.
+template <typename T>
+constexpr outcrop_element element() {
+  if constexpr (std::is_same_v<T, bool>) return OUTCROP_BOOL;
+  else if constexpr (std::is_same_v<T, float>) return OUTCROP_F32;
+  else if constexpr (std::is_same_v<T, double>) return OUTCROP_F64;
+  else if constexpr (std::is_same_v<T, std::complex<float>>) return OUTCROP_C64;
+  else if constexpr (std::is_same_v<T, std::complex<double>>) return OUTCROP_C128;
+  else if constexpr (std::is_integral_v<T> && sizeof(T) == 2) return std::is_signed_v<T> ? OUTCROP_I16 : OUTCROP_U16;
+  else if constexpr (std::is_integral_v<T> && sizeof(T) == 4) return std::is_signed_v<T> ? OUTCROP_I32 : OUTCROP_U32;
+  else if constexpr (std::is_integral_v<T> && sizeof(T) == 8) return std::is_signed_v<T> ? OUTCROP_I64 : OUTCROP_U64;
+  else if constexpr (std::is_same_v<T, signed char>) return OUTCROP_I8;
+  else return OUTCROP_U8;
+}
+
+}  // namespace detail
+
+// The version of the library.
+inline std::string version() { return outcrop_version(); }
+
+// A snapshot in the program's hands, read in place. Its slot is free when it is gone.
+template <typename T>
+class Past {
+ public:
+  const T *data() const noexcept { return data_; }
+  std::size_t size() const noexcept { return size_; }
+  const T *begin() const noexcept { return data_; }
+  const T *end() const noexcept { return data_ + size_; }
+  const T &operator[](std::size_t at) const noexcept { return data_[at]; }
+  void release() { handle_.close(); }
+
+ private:
+  template <typename>
+  friend class Lent;
+  friend class Tape;
+
+  const T *data_ = nullptr;
+  std::size_t size_ = 0;
+  detail::Handle<outcrop_past, outcrop_past_release> handle_;
+};
+
+// A slot in the program's hands, to compute into. If it is not sealed, it becomes no snapshot.
+template <typename T>
+class Lent {
+ public:
+  T *data() const noexcept { return data_; }
+  std::size_t size() const noexcept { return size_; }
+  T *begin() const noexcept { return data_; }
+  T *end() const noexcept { return data_ + size_; }
+  T &operator[](std::size_t at) const noexcept { return data_[at]; }
+
+  // Makes it a snapshot.
+  void seal() { detail::check(outcrop_lent_seal(handle_.release())); }
+
+  // Makes it a snapshot and goes on reading it.
+  Past<T> seal_and_keep() {
+    Past<T> past;
+    detail::check(outcrop_lent_seal_and_keep(handle_.release(), past.handle_.place()));
+    past.data_ = data_;
+    past.size_ = size_;
+    return past;
+  }
+
+ private:
+  friend class Tape;
+
+  T *data_ = nullptr;
+  std::size_t size_ = 0;
+  detail::Handle<outcrop_lent, outcrop_lent_abandon> handle_;
+};
+
+// Snapshots that sink and come back up.
+class Tape {
+ public:
+  // Opens a tape as a TOML text describes it.
+  explicit Tape(const std::string &config) { detail::check(outcrop_tape_open(config.c_str(), handle_.place())); }
+
+  // Another handle to the same tape, for another thread.
+  Tape clone() const {
+    Tape other;
+    detail::check(outcrop_tape_clone(handle_.get(), other.handle_.place()));
+    return other;
+  }
+
+  template <typename T>
+  void save(std::uint64_t key, const T *values, std::size_t count) {
+    detail::check_element<T>();
+    detail::check(outcrop_tape_save(handle_.get(), key, values, count * sizeof(T)));
+  }
+
+  template <typename T>
+  void save(std::uint64_t key, const std::vector<T> &values) {
+    save(key, values.data(), values.size());
+  }
+
+  template <typename T>
+  Lent<T> lend(std::uint64_t key, std::size_t count) {
+    detail::check_element<T>();
+    Lent<T> lent;
+    void *data = nullptr;
+    detail::check(outcrop_tape_lend(handle_.get(), key, count * sizeof(T), &data, lent.handle_.place()));
+    lent.data_ = static_cast<T *>(data);
+    lent.size_ = count;
+    return lent;
+  }
+
+  // Hands over a snapshot for the last time.
+  template <typename T>
+  Past<T> take(std::uint64_t key) {
+    return read<T>(key, outcrop_tape_take);
+  }
+
+  // Hands over a snapshot and keeps it.
+  template <typename T>
+  Past<T> get(std::uint64_t key) {
+    return read<T>(key, outcrop_tape_get);
+  }
+
+  template <typename T>
+  void take_into(std::uint64_t key, T *values, std::size_t count) {
+    detail::check_element<T>();
+    detail::check(outcrop_tape_take_into(handle_.get(), key, values, count * sizeof(T)));
+  }
+
+  template <typename T>
+  void take_into(std::uint64_t key, std::vector<T> &values) {
+    take_into(key, values.data(), values.size());
+  }
+
+  void discard(std::uint64_t key) { detail::check(outcrop_tape_discard(handle_.get(), key)); }
+
+  outcrop_tape_stats_t stats() const {
+    outcrop_tape_stats_t stats;
+    detail::check(outcrop_tape_stats(handle_.get(), &stats, sizeof stats));
+    return stats;
+  }
+
+  void close() { handle_.close(); }
+
+ private:
+  Tape() = default;
+
+  template <typename T, typename Read>
+  Past<T> read(std::uint64_t key, Read read) {
+    detail::check_element<T>();
+    Past<T> past;
+    const void *data = nullptr;
+    std::size_t bytes = 0;
+    detail::check(read(handle_.get(), key, &data, &bytes, past.handle_.place()));
+    if (bytes % sizeof(T) != 0) {
+      throw Error(OUTCROP_USAGE, "snapshot " + std::to_string(key) + " has " + std::to_string(bytes) +
+                                     " bytes, which are no elements of " + std::to_string(sizeof(T)));
+    }
+    past.data_ = static_cast<const T *>(data);
+    past.size_ = bytes / sizeof(T);
+    return past;
+  }
+
+  detail::Handle<outcrop_tape, outcrop_tape_close> handle_;
+};
+
+// One series of versions. When it is gone, everything under way has come to its end; close() says whether all is well.
+class Session {
+ public:
+  // Every save has these values, and every restore writes to them. They must stay where they are.
+  template <typename T>
+  void protect(const std::string &name, T *values, std::size_t count) {
+    detail::check_element<T>();
+    constexpr outcrop_element element = detail::element<T>();
+    const std::size_t elements = element == OUTCROP_U8 ? count * sizeof(T) : count;
+    detail::check(outcrop_session_protect(handle_.get(), name.c_str(), values, elements, element));
+  }
+
+  // A vector must not grow or move while it is protected; protect it again if it has.
+  template <typename T>
+  void protect(const std::string &name, std::vector<T> &values) {
+    protect(name, values.data(), values.size());
+  }
+
+  template <typename T, std::size_t Count>
+  void protect(const std::string &name, T (&values)[Count]) {
+    protect(name, values, Count);
+  }
+
+  // One value.
+  template <typename T>
+  void protect(const std::string &name, T &value) {
+    static_assert(!std::is_pointer_v<T>, "say how many values there are, or the pointer itself is saved");
+    protect(name, &value, 1);
+  }
+
+  void unprotect(const std::string &name) { detail::check(outcrop_session_unprotect(handle_.get(), name.c_str())); }
+  void save(std::uint64_t version) { detail::check(outcrop_session_save(handle_.get(), version)); }
+  void wait(std::uint64_t version, int layer = OUTCROP_ALL) {
+    detail::check(outcrop_session_wait(handle_.get(), version, layer));
+  }
+  void restore(std::uint64_t version) { detail::check(outcrop_session_restore(handle_.get(), version)); }
+
+  // The version that was restored; nothing if there is none.
+  std::optional<std::uint64_t> restore_latest() { return find(outcrop_session_restore_latest); }
+  std::optional<std::uint64_t> latest() { return find(outcrop_session_latest); }
+
+  std::size_t region_size(std::uint64_t version, const std::string &name) {
+    std::size_t bytes = 0;
+    detail::check(outcrop_session_region_size(handle_.get(), version, name.c_str(), &bytes));
+    return bytes;
+  }
+  void mark_dirty(const std::string &name, std::size_t offset, std::size_t bytes) {
+    detail::check(outcrop_session_mark_dirty(handle_.get(), name.c_str(), offset, bytes));
+  }
+  void rewind(std::uint64_t version) { detail::check(outcrop_session_rewind(handle_.get(), version)); }
+  void rewind_all() { detail::check(outcrop_session_rewind_all(handle_.get())); }
+  void flush() { detail::check(outcrop_session_flush(handle_.get())); }
+  void close() { handle_.close(); }
+
+ private:
+  friend class Store;
+  Session() = default;
+
+  template <typename Find>
+  std::optional<std::uint64_t> find(Find find) {
+    std::uint64_t version = 0;
+    int found = 0;
+    detail::check(find(handle_.get(), &version, &found));
+    return found != 0 ? std::optional<std::uint64_t>(version) : std::nullopt;
+  }
+
+  detail::Handle<outcrop_session, outcrop_session_close> handle_;
+};
+
+// A place for checkpoints.
+class Store {
+ public:
+  // Opens a store as a TOML text describes it.
+  explicit Store(const std::string &config) { detail::check(outcrop_store_open(config.c_str(), handle_.place())); }
+
+  // Opens a series of versions.
+  Session session(const std::string &name) {
+    Session session;
+    detail::check(outcrop_store_session(handle_.get(), name.c_str(), session.handle_.place()));
+    return session;
+  }
+
+  // Whether it is time to save.
+  bool due() {
+    int due = 0;
+    detail::check(outcrop_store_due(handle_.get(), &due));
+    return due != 0;
+  }
+
+  void close() { handle_.close(); }
+
+ private:
+  detail::Handle<outcrop_store, outcrop_store_close> handle_;
+};
+
+}  // namespace outcrop
+
+#endif  // OUTCROP_HPP

@@ -1,0 +1,370 @@
+//! Sessions: series of versions of the regions that the program protects.
+
+use std::{
+    ffi::{c_char, c_int, c_void},
+    ptr::NonNull,
+    slice,
+};
+
+use outcrop::{Element, Part, PartMut, Reached, Session};
+
+use crate::{
+    border::{Failure, Outcome, answer, call, check_memory, outcrop_status, text},
+    handles::{Opaque, close, with},
+};
+
+/// Where a version may have come to, for outcrop_session_wait: all directories.
+pub const OUTCROP_ALL: c_int = 0;
+/// Where a version may have come to, for outcrop_session_wait: host memory, from where this process can restore it.
+pub const OUTCROP_HOST: c_int = -1;
+
+/// One series of versions. Calls on one session are made one after the other.
+pub struct outcrop_session {
+    _opaque: [u8; 0],
+}
+
+impl Opaque for outcrop_session {
+    type Value = Protected;
+    const NAME: &'static str = "session";
+}
+
+/// What a region is made of.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum outcrop_element {
+    /// Bytes without a meaning, or unsigned numbers of 8 bits.
+    OUTCROP_U8 = 0,
+    /// int8_t
+    OUTCROP_I8 = 1,
+    /// uint16_t
+    OUTCROP_U16 = 2,
+    /// int16_t
+    OUTCROP_I16 = 3,
+    /// uint32_t
+    OUTCROP_U32 = 4,
+    /// int32_t
+    OUTCROP_I32 = 5,
+    /// uint64_t
+    OUTCROP_U64 = 6,
+    /// int64_t
+    OUTCROP_I64 = 7,
+    /// Floating point numbers of 16 bits.
+    OUTCROP_F16 = 8,
+    /// float
+    OUTCROP_F32 = 9,
+    /// double
+    OUTCROP_F64 = 10,
+    /// Two floats.
+    OUTCROP_C64 = 11,
+    /// Two doubles.
+    OUTCROP_C128 = 12,
+    /// bool
+    OUTCROP_BOOL = 13,
+}
+
+/// A session with the regions that the program has protected.
+pub(crate) struct Protected {
+    session: Session,
+    regions: Vec<Region>,
+}
+
+/// Memory of the program under a name.
+struct Region {
+    name: String,
+    element: Element,
+    data: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the memory is read and written inside calls only, one after the other, and the program says by a call that it may be.
+unsafe impl Send for Region {}
+
+impl Region {
+    fn end(&self) -> usize {
+        self.data.addr().get() + self.bytes
+    }
+}
+
+impl Protected {
+    pub(crate) fn new(session: Session) -> Self {
+        Self { session, regions: Vec::new() }
+    }
+
+    /// Puts a region in the place of the one of the same name, or adds it.
+    fn protect(&mut self, region: Region) {
+        match self.regions.iter_mut().find(|known| known.name == region.name) {
+            Some(known) => *known = region,
+            None => self.regions.push(region),
+        }
+    }
+
+    /// The place of the region of this name.
+    fn position(&self, name: &str) -> Outcome<usize> {
+        self.regions.iter().position(|region| region.name == name).ok_or_else(|| {
+            let names: Vec<_> = self.regions.iter().map(|region| region.name.as_str()).collect();
+            let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            Failure::usage(format!("no region {name} is protected; there are: {names}"))
+        })
+    }
+
+    fn check_any(&self) -> Outcome<()> {
+        match self.regions.is_empty() {
+            true => Err(Failure::usage("no region is protected; call outcrop_session_protect before")),
+            false => Ok(()),
+        }
+    }
+
+    fn save(&mut self, version: u64) -> Outcome<()> {
+        self.check_any()?;
+        let part = |region: &Region| {
+            // SAFETY: the program has protected it and not ended that, so that it is there, and leaves it alone during this call.
+            let bytes = unsafe { slice::from_raw_parts(region.data.as_ptr(), region.bytes) };
+            (region.name.clone(), region.element, bytes)
+        };
+        let parts: Vec<_> = self.regions.iter().map(part).collect();
+        let parts: Vec<_> = parts.iter().map(|(name, element, bytes)| Part::of(name, *element, bytes)).collect();
+        Ok(self.session.save(version, &parts)?)
+    }
+
+    /// Has `restore` write to all regions.
+    fn restore<T>(
+        &mut self,
+        restore: impl FnOnce(&mut Session, &mut [PartMut<'_>]) -> outcrop::Result<T>,
+    ) -> Outcome<T> {
+        self.check_any()?;
+        let mut in_order: Vec<&Region> = self.regions.iter().filter(|region| region.bytes > 0).collect();
+        in_order.sort_by_key(|region| region.data);
+        if let Some(pair) = in_order.windows(2).find(|pair| pair[0].end() > pair[1].data.addr().get()) {
+            let (one, other) = (&pair[0].name, &pair[1].name);
+            return Err(Failure::usage(format!("regions {one} and {other} overlap: they cannot be restored together")));
+        }
+        let part = |region: &Region| {
+            // SAFETY: the program has protected it and not ended that, and leaves it alone during this call; no two overlap.
+            let bytes = unsafe { slice::from_raw_parts_mut(region.data.as_ptr(), region.bytes) };
+            (region.name.clone(), region.element, bytes)
+        };
+        let mut parts: Vec<_> = self.regions.iter().map(part).collect();
+        let mut parts: Vec<_> =
+            parts.iter_mut().map(|(name, element, bytes)| PartMut::of(name, *element, bytes)).collect();
+        Ok(restore(&mut self.session, &mut parts)?)
+    }
+}
+
+/// Protects `count` elements at `data` under a name: every save has them, and every restore writes to them. They must stay where they
+/// are until the session is closed, or the name is protected anew or unprotected. A region may be protected before its bytes mean
+/// anything.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcrop_session_protect(
+    session: *mut outcrop_session,
+    name: *const c_char,
+    data: *mut c_void,
+    count: usize,
+    element: c_int,
+) -> outcrop_status {
+    call(|| {
+        // SAFETY: the program keeps to the header.
+        let name = unsafe { text(name, "name of the region") }?;
+        if name.is_empty() {
+            return Err(Failure::usage("a region needs a name"));
+        }
+        let known = usize::try_from(element).ok().and_then(|element| Element::ALL.get(element));
+        let element = *known.ok_or_else(|| {
+            Failure::usage(format!("region {name}: {element} is no outcrop_element; use OUTCROP_F64 or another one"))
+        })?;
+        let bytes = count.saturating_mul(element.bytes());
+        let data = check_memory(data, bytes, &format!("region {name}"))?;
+        let region = Region { name: name.to_owned(), element, data, bytes };
+        with(session, |session| {
+            session.protect(region);
+            Ok(())
+        })
+    })
+}
+
+/// Leaves a region out from here on.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcrop_session_unprotect(
+    session: *mut outcrop_session,
+    name: *const c_char,
+) -> outcrop_status {
+    call(|| {
+        // SAFETY: the program keeps to the header.
+        let name = unsafe { text(name, "name of the region") }?;
+        with(session, |session| {
+            let at = session.position(name)?;
+            session.regions.remove(at);
+            Ok(())
+        })
+    })
+}
+
+/// Saves all protected regions as a version, which must be higher than all before. Returns when the program may change them again.
+/// If an earlier version has failed to become durable and the program does not know yet, that is the error, once, and nothing is saved.
+#[unsafe(no_mangle)]
+pub extern "C" fn outcrop_session_save(session: *mut outcrop_session, version: u64) -> outcrop_status {
+    call(|| with(session, |session| session.save(version)))
+}
+
+/// Waits until a version is durable: on the directory `layer`, 1 being the first, on all ranks; or OUTCROP_ALL, or OUTCROP_HOST. An
+/// error if it never will be.
+#[unsafe(no_mangle)]
+pub extern "C" fn outcrop_session_wait(session: *mut outcrop_session, version: u64, layer: c_int) -> outcrop_status {
+    call(|| {
+        let reached = match (layer, usize::try_from(layer)) {
+            (OUTCROP_ALL, _) => Reached::All,
+            (OUTCROP_HOST, _) => Reached::Host,
+            (_, Ok(layer)) => Reached::Layer(layer),
+            _ => {
+                let problem = "directories are layers 1, 2, ...; or use OUTCROP_ALL or OUTCROP_HOST";
+                return Err(Failure::usage(format!("there is no layer {layer}; {problem}")));
+            }
+        };
+        with(session, |session| Ok(session.session.wait(version, reached)?))
+    })
+}
+
+/// Restores a version into all protected regions. If one of them has another size or type in that version, nothing is changed.
+#[unsafe(no_mangle)]
+pub extern "C" fn outcrop_session_restore(session: *mut outcrop_session, version: u64) -> outcrop_status {
+    call(|| with(session, |session| session.restore(|session, parts| session.restore(version, parts)).map(drop)))
+}
+
+/// Restores the newest version that is undamaged on all ranks. `found` is 0 if there is no version at all, which is no error; else it
+/// is 1, and `version` says which one it was. With several ranks, all of them call it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcrop_session_restore_latest(
+    session: *mut outcrop_session,
+    version: *mut u64,
+    found: *mut c_int,
+) -> outcrop_status {
+    // SAFETY: the program keeps to the header.
+    call(|| unsafe {
+        tell(version, found, || {
+            let restored = with(session, |session| session.restore(Session::restore_latest))?;
+            Ok(restored.map(|restored| restored.version))
+        })
+    })
+}
+
+/// The newest version that all ranks have. `found` is 0 if there is none. With several ranks, all of them call it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcrop_session_latest(
+    session: *mut outcrop_session,
+    version: *mut u64,
+    found: *mut c_int,
+) -> outcrop_status {
+    // SAFETY: the program keeps to the header.
+    call(|| unsafe { tell(version, found, || with(session, |session| Ok(session.session.latest()?))) })
+}
+
+/// Tells the program a version, if there is one.
+///
+/// # Safety
+/// As for [`answer`].
+unsafe fn tell(version: *mut u64, found: *mut c_int, find: impl FnOnce() -> Outcome<Option<u64>>) -> Outcome<()> {
+    // SAFETY: the caller vouches for it.
+    let (version, found) = unsafe { (answer(version, "version")?, answer(found, "answer")?) };
+    let (version, found) = (version.write(0), found.write(0));
+    if let Some(newest) = find()? {
+        (*version, *found) = (newest, 1);
+    }
+    Ok(())
+}
+
+/// How many bytes a region has in a version, so that room can be made for it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcrop_session_region_size(
+    session: *mut outcrop_session,
+    version: u64,
+    name: *const c_char,
+    bytes: *mut usize,
+) -> outcrop_status {
+    call(|| {
+        // SAFETY: the program keeps to the header.
+        let (name, bytes) = unsafe { (text(name, "name of the region")?, answer(bytes, "length")?) };
+        with(session, |session| {
+            let regions = session.session.regions(version)?;
+            let Some(region) = regions.iter().find(|region| region.name == name) else {
+                let names: Vec<_> = regions.iter().map(|region| region.name.as_str()).collect();
+                return Err(Failure::missing(format!(
+                    "version {version} has no region {name}, only {}",
+                    names.join(", ")
+                )));
+            };
+            bytes.write(usize::try_from(region.bytes).unwrap_or(usize::MAX));
+            Ok(())
+        })
+    })
+}
+
+/// Says that bytes of a protected region have changed although this program has not written them: a device or a network card did.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcrop_session_mark_dirty(
+    session: *mut outcrop_session,
+    name: *const c_char,
+    offset: usize,
+    bytes: usize,
+) -> outcrop_status {
+    call(|| {
+        // SAFETY: the program keeps to the header.
+        let name = unsafe { text(name, "name of the region") }?;
+        with(session, |session| {
+            let length = session.regions[session.position(name)?].bytes;
+            match offset.checked_add(bytes).filter(|end| *end <= length) {
+                Some(end) => session.session.mark_dirty(name, offset..end),
+                None => {
+                    let problem = format!("region {name} has {length} bytes, not {bytes} more after {offset}");
+                    return Err(Failure::usage(problem));
+                }
+            }
+            Ok(())
+        })
+    })
+}
+
+/// Forgets all versions above this one, for good, so that the series can go on from there in another way. With several ranks, all of
+/// them call it.
+#[unsafe(no_mangle)]
+pub extern "C" fn outcrop_session_rewind(session: *mut outcrop_session, version: u64) -> outcrop_status {
+    call(|| with(session, |session| Ok(session.session.rewind(Some(version))?)))
+}
+
+/// Forgets all versions, for good. With several ranks, all of them call it.
+#[unsafe(no_mangle)]
+pub extern "C" fn outcrop_session_rewind_all(session: *mut outcrop_session) -> outcrop_status {
+    call(|| with(session, |session| Ok(session.session.rewind(None)?)))
+}
+
+/// Waits until everything under way has come to its end. An error if some version has not become durable on some directory.
+#[unsafe(no_mangle)]
+pub extern "C" fn outcrop_session_flush(session: *mut outcrop_session) -> outcrop_status {
+    call(|| with(session, |session| Ok(session.session.flush()?)))
+}
+
+/// As outcrop_session_flush, and ends the session, whatever the status is.
+#[unsafe(no_mangle)]
+pub extern "C" fn outcrop_session_close(session: *mut outcrop_session) -> outcrop_status {
+    call(|| Ok(close(session)?.session.finish()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_have_the_places_that_the_header_says() {
+        use outcrop_element::{OUTCROP_BOOL, OUTCROP_C64, OUTCROP_F64, OUTCROP_I32, OUTCROP_U8, OUTCROP_U64};
+        let known = [
+            (OUTCROP_U8, "u8"),
+            (OUTCROP_I32, "i32"),
+            (OUTCROP_U64, "u64"),
+            (OUTCROP_F64, "f64"),
+            (OUTCROP_C64, "c64"),
+            (OUTCROP_BOOL, "bool"),
+        ];
+        for (element, name) in known {
+            assert_eq!(Element::ALL[element as usize].name(), name);
+        }
+        assert_eq!(OUTCROP_BOOL as usize + 1, Element::ALL.len());
+    }
+}

@@ -1,0 +1,128 @@
+// Every call of the C++ header, and what is thrown when something is wrong.
+//
+//   calls DIRECTORY
+
+#include "check.h"
+
+#include <array>
+#include <complex>
+#include <outcrop.hpp>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace {
+
+// The status of what a call throws; OUTCROP_OK if it throws nothing.
+template <typename Call>
+outcrop_status thrown(Call call) {
+  try {
+    call();
+  } catch (const outcrop::Error &error) {
+    DEMAND(std::string(error.what()).size() > 10);
+    return error.status();
+  }
+  return OUTCROP_OK;
+}
+
+struct Point {
+  float x, y;
+  int mark;
+};
+
+void tapes(const std::string &config) {
+  DEMAND(thrown([] { outcrop::Tape tape("hots = 3"); }) == OUTCROP_USAGE);
+  outcrop::Tape tape(config);
+  const std::vector<double> state = {1, 2, 3};
+  tape.save(1, state);
+  DEMAND(thrown([&] { tape.save(1, state); }) == OUTCROP_EXISTS);
+  DEMAND(thrown([&] { tape.take<double>(7); }) == OUTCROP_MISSING);
+
+  outcrop::Lent<Point> lent = tape.lend<Point>(2, 10);
+  for (Point &point : lent) point = {1, 2, 3};
+  outcrop::Past<Point> kept = lent.seal_and_keep();
+  DEMAND(kept.size() == 10 && kept[9].mark == 3);
+  DEMAND(thrown([&] { lent.seal(); }) == OUTCROP_USAGE);
+  { outcrop::Lent<float> abandoned = tape.lend<float>(3, 10); }
+  tape.lend<float>(3, 10).seal();
+  tape.discard(3);
+
+  DEMAND(thrown([&] { tape.get<std::array<char, 5>>(1); }) == OUTCROP_USAGE);
+  outcrop::Tape other = tape.clone();
+  outcrop::Tape moved = std::move(tape);
+  DEMAND(thrown([&] { tape.save(9, state); }) == OUTCROP_USAGE);
+  std::thread thread([&other] {
+    std::vector<double> copy(3);
+    other.take_into(1, copy);
+    DEMAND(copy[2] == 3);
+  });
+  thread.join();
+  outcrop::Past<Point> past = moved.take<Point>(2);
+  DEMAND(past.end() - past.begin() == 10 && past.data()[1].y == 2);
+  kept = std::move(past);
+  kept.release();
+  DEMAND(moved.stats().saves == 3);
+  moved.close();
+  DEMAND(thrown([&] { moved.close(); }) == OUTCROP_USAGE);
+}
+
+void stores(const std::string &config) {
+  std::vector<std::complex<double>> waves(100, {1, 2});
+  std::uint64_t step = 7;
+  Point point = {1, 2, 3};
+  bool flags[2] = {true, false};
+  {
+    outcrop::Store store(config);
+    outcrop::Session session = store.session("run");
+    DEMAND(thrown([&] { store.session("run"); }) == OUTCROP_BUSY);
+    DEMAND(!store.due());
+    session.protect("waves", waves);
+    session.protect("step", step);
+    session.protect("point", point);
+    session.protect("flags", flags);
+    DEMAND(!session.restore_latest() && !session.latest());
+    session.save(7);
+    session.wait(7);
+    session.wait(7, OUTCROP_HOST);
+    session.mark_dirty("waves", 0, 16);
+    session.save(8);
+    session.flush();
+    session.rewind(7);
+    DEMAND(session.region_size(7, "waves") == 1600);
+    DEMAND(thrown([&] { session.unprotect("nothing"); }) == OUTCROP_USAGE);
+  }
+  waves.assign(100, 0);
+  step = 0;
+  point = {};
+  flags[0] = false;
+  outcrop::Store store(config);
+  outcrop::Session session = store.session("run");
+  session.protect("waves", waves);
+  session.protect("step", step);
+  session.protect("point", point);
+  session.protect("flags", flags, 2);
+  DEMAND(session.restore_latest() == 7u);
+  DEMAND(waves[99] == std::complex<double>(1, 2) && step == 7 && point.mark == 3 && flags[0]);
+  float wrong[2];
+  session.protect("step", wrong, 2);
+  DEMAND(thrown([&] { session.restore(7); }) == OUTCROP_USAGE);
+  session.unprotect("step");
+  session.restore(7);
+  session.rewind_all();
+  DEMAND(!session.latest());
+  session.close();
+  store.close();
+}
+
+}  // namespace
+
+int main(int count, char **words) {
+  DEMAND(count == 2);
+  const std::string directory = words[1];
+  DEMAND(outcrop::version() == std::to_string(OUTCROP_VERSION_MAJOR) + '.' + std::to_string(OUTCROP_VERSION_MINOR) + '.' +
+                                   std::to_string(OUTCROP_VERSION_PATCH));
+  tapes("host = '1 MiB'\npin = false\ndir = [{path='" + directory + "/tape', limit='16 MiB'}]");
+  stores("host = '1 MiB'\npin = false\ndir = '" + directory + "/store'");
+  std::puts("every call did what it should");
+}

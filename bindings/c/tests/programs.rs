@@ -1,0 +1,322 @@
+//! Programs in C, C++ and Fortran against the library as it is installed: the examples, what bad input gives, many threads; all of them
+//! also under valgrind, and built in each of the ways that users build.
+
+// The very code that `cargo xtask install` runs; these tests need a part of it.
+#[allow(dead_code)]
+#[path = "../../../xtask/src/install.rs"]
+mod install;
+
+use std::{
+    fs,
+    os::unix::process::ExitStatusExt,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    sync::OnceLock,
+};
+
+use tempfile::TempDir;
+
+/// What is found with every compiler's help.
+const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-O2"];
+
+/// The directory of the project.
+fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+/// Where the library is installed for these tests.
+fn prefix() -> &'static Path {
+    static PREFIX: OnceLock<PathBuf> = OnceLock::new();
+    PREFIX.get_or_init(|| {
+        // Tests end without dropping what is static: it lies where the next run overwrites it.
+        let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("prefix");
+        let built = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+        install::put_library(root(), &built, &prefix).unwrap();
+        prefix
+    })
+}
+
+/// Whether a tool is there. If not, the test is skipped; a failure where all of them must be carried out.
+fn has(tool: &str) -> bool {
+    let is_there = Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success());
+    if !is_there {
+        assert!(std::env::var_os("OUTCROP_TEST_ALL").is_none(), "this test must run, but there is no {tool}");
+        println!("SKIPPED: there is no {tool}");
+    }
+    is_there
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// What a command says. It must succeed.
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(output.status.success(), "{command:?} ended with {}:\n{}", output.status, text(&output));
+    text(&output)
+}
+
+/// A program that has been compiled, in a directory of its own.
+struct Program {
+    path: PathBuf,
+    directory: TempDir,
+}
+
+impl Program {
+    /// Compiles sources, with the language's own compiler; nothing if there is none.
+    fn compile(sources: &[&str]) -> Option<Self> {
+        let last = *sources.last().unwrap();
+        let (compiler, standard) = match Path::new(last).extension().and_then(|extension| extension.to_str()) {
+            Some("c") => ("gcc", "-std=c11"),
+            Some("cpp") => ("g++", "-std=c++17"),
+            _ => ("gfortran", "-std=f2018"),
+        };
+        if !has(compiler) {
+            return None;
+        }
+        let directory = TempDir::new().unwrap();
+        let path = directory.path().join("program");
+        let lib = prefix().join("lib");
+        let mut command = Command::new(compiler);
+        command.current_dir(directory.path()).arg(standard).args(WARNINGS);
+        if compiler == "gfortran" {
+            // That numbers come back to the last bit is what is tested.
+            command.arg("-Wno-compare-reals");
+        }
+        command.args(sources.iter().map(|source| root().join("bindings").join(source)));
+        command.arg("-o").arg(&path).arg("-I").arg(prefix().join("include")).arg("-L").arg(&lib);
+        command.args(["-pthread", "-loutcrop", "-lm"]).arg(format!("-Wl,-rpath,{}", lib.display()));
+        run(&mut command);
+        Some(Self { path, directory })
+    }
+
+    /// A directory for it to work in.
+    fn place(&self, name: &str) -> PathBuf {
+        let place = self.directory.path().join(name);
+        fs::create_dir_all(&place).unwrap();
+        place
+    }
+
+    fn command(&self) -> Command {
+        quiet(Command::new(&self.path))
+    }
+
+    /// The program under valgrind, which must find neither an error nor a leak.
+    fn checked(&self) -> Command {
+        self.checked_for("--leak-check=full")
+    }
+
+    fn checked_for(&self, leaks: &str) -> Command {
+        let mut command = quiet(Command::new("valgrind"));
+        let suppressions = root().join("bindings/c/tests/valgrind.supp");
+        command.args(["--quiet", "--error-exitcode=99", leaks]);
+        command.arg(format!("--suppressions={}", suppressions.display())).arg(&self.path);
+        command
+    }
+}
+
+/// What is set for the tests themselves is not for the programs.
+fn quiet(mut command: Command) -> Command {
+    command.env_remove("OUTCROP_LOG").env_remove("RUST_BACKTRACE");
+    command
+}
+
+/// A heat equation is killed and goes on, to the same end, as one that was never interrupted.
+fn goes_on(sources: &[&str]) {
+    let Some(program) = Program::compile(sources) else { return };
+    let whole = run(program.command().arg(program.place("whole")).arg("300"));
+    let end = whole.lines().last().unwrap();
+    assert!(end.starts_with("the state after 300 steps is "), "{whole}");
+    let broken = program.place("broken");
+    for step in ["90", "200"] {
+        let killed = program.command().arg(&broken).args(["300", step]).output().unwrap();
+        assert_eq!(killed.status.signal(), Some(9), "{}", text(&killed));
+    }
+    let resumed = run(program.command().arg(&broken).arg("300"));
+    assert!(resumed.starts_with("goes on after step "), "{resumed}");
+    assert_eq!(resumed.lines().last().unwrap(), end);
+    if has("valgrind") {
+        run(program.checked().arg(program.place("checked")).arg("60"));
+        run(program.checked().arg(program.place("checked")).arg("80"));
+    }
+}
+
+/// A program that tests something by itself, by itself and under valgrind.
+fn tests_itself(sources: &[&str], words: &str) {
+    let Some(program) = Program::compile(sources) else { return };
+    let said = run(program.command().arg(program.place("plain")));
+    assert!(said.contains(words), "{said}");
+    let left: Vec<_> = fs::read_dir(program.place("plain")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(left.iter().all(|name| name == "store"), "a tape has left something behind: {left:?}");
+    if has("valgrind") {
+        run(program.checked().arg(program.place("checked")));
+    }
+}
+
+#[test]
+fn heat_in_c_goes_on() {
+    goes_on(&["c/examples/heat.c"]);
+}
+
+#[test]
+fn heat_in_cpp_goes_on() {
+    goes_on(&["c/examples/heat.cpp"]);
+}
+
+#[test]
+fn heat_in_fortran_goes_on() {
+    goes_on(&["fortran/outcrop.f90", "fortran/examples/heat.f90"]);
+}
+
+#[test]
+fn an_adjoint_in_c_passes_the_dot_product_test() {
+    let Some(program) = Program::compile(&["c/examples/adjoint.c"]) else { return };
+    let said = run(program.command().arg(program.place("plain")).arg("400"));
+    assert!(said.contains("400 states saved, 400 read") && said.contains("relative difference"), "{said}");
+    if has("valgrind") {
+        run(program.checked().arg(program.place("checked")).arg("80"));
+    }
+}
+
+#[test]
+fn bad_input_is_refused() {
+    tests_itself(&["c/tests/bad_input.c"], "all was refused as it should be");
+}
+
+#[test]
+fn a_forked_child_is_refused() {
+    let Some(program) = Program::compile(&["c/tests/forked.c"]) else { return };
+    let said = run(program.command().arg(program.place("plain")));
+    assert!(said.contains("no child has used what is not its own"), "{said}");
+    if has("valgrind") {
+        // What its parent has open is lost to a child, and must be.
+        run(program.checked_for("--leak-check=no").arg(program.place("checked")));
+    }
+}
+
+#[test]
+fn ranks_save_together() {
+    tests_itself(&["c/tests/ranks.c"], "the ranks came back together");
+}
+
+#[test]
+fn many_threads_work_at_once() {
+    tests_itself(&["c/tests/threads.c"], "all threads had their own");
+}
+
+#[test]
+fn every_call_works_from_cpp() {
+    tests_itself(&["c/tests/calls.cpp"], "every call did what it should");
+}
+
+#[test]
+fn every_call_works_from_fortran() {
+    tests_itself(&["fortran/outcrop.f90", "fortran/tests/calls.f90"], "every call did what it should");
+}
+
+#[test]
+fn a_failure_without_status_ends_a_fortran_program_with_the_message() {
+    let Some(program) = Program::compile(&["fortran/outcrop.f90", "fortran/examples/heat.f90"]) else { return };
+    let output = program.command().arg("/dev/null/x").output().unwrap();
+    assert!(!output.status.success() && text(&output).contains("outcrop: cannot make a store"), "{}", text(&output));
+}
+
+#[test]
+fn the_log_is_silent_unless_it_is_asked_for() {
+    let Some(program) = Program::compile(&["c/examples/adjoint.c"]) else { return };
+    let said = |log: Option<&str>| {
+        let mut command = program.command();
+        // A helper that is to run on a core which does not exist is a warning.
+        command.arg(program.place("log")).arg("10").env("OUTCROP_HELPER_CORES", "[100000]");
+        command.envs(log.map(|level| ("OUTCROP_LOG", level)));
+        text(&command.output().unwrap())
+    };
+    assert!(!said(None).contains("WARN") && said(Some("warn")).contains("WARN"), "{}", said(Some("warn")));
+}
+
+/// A command that finds the library by pkg-config.
+fn flags(arguments: &[&str]) -> Vec<String> {
+    let mut command = Command::new("pkg-config");
+    command.args(arguments).arg("outcrop").env("PKG_CONFIG_PATH", prefix().join("lib/pkgconfig"));
+    run(&mut command).split_whitespace().map(str::to_owned).collect()
+}
+
+#[test]
+fn pkg_config_finds_both_libraries() {
+    if !has("pkg-config") || !has("gcc") {
+        return;
+    }
+    assert_eq!(flags(&["--modversion"]), [env!("CARGO_PKG_VERSION")]);
+    let directory = TempDir::new().unwrap();
+    let source = root().join("bindings/c/examples/heat.c");
+    let program = directory.path().join("shared");
+    run(Command::new("gcc").arg(&source).arg("-o").arg(&program).args(flags(&["--cflags", "--libs"])));
+    let said =
+        run(quiet(Command::new(&program)).env("LD_LIBRARY_PATH", prefix().join("lib")).arg(directory.path()).arg("20"));
+    assert!(said.contains("the state after 20 steps"), "{said}");
+
+    let program = directory.path().join("static");
+    let private = flags(&["--static", "--cflags", "--libs"]);
+    let private = private.iter().map(|flag| if flag == "-loutcrop" { "-l:liboutcrop.a" } else { flag });
+    run(Command::new("gcc").arg(&source).arg("-o").arg(&program).args(private));
+    let said = run(quiet(Command::new(&program)).arg(directory.path()).arg("40"));
+    assert!(said.starts_with("goes on after step 20"), "{said}");
+}
+
+#[test]
+fn cmake_finds_the_package() {
+    if !has("cmake") || !has("gfortran") || !has("g++") {
+        return;
+    }
+    let directory = TempDir::new().unwrap();
+    let examples = root().join("bindings/c/examples");
+    let fortran = root().join("bindings/fortran/examples/heat.f90");
+    let project = format!(
+        "cmake_minimum_required(VERSION 3.16)
+project(Heat C CXX Fortran)
+find_package(Outcrop {major}.{minor} CONFIG REQUIRED)
+find_package(Outcrop {major}.{next} CONFIG QUIET)
+if(Outcrop_FOUND)
+  message(FATAL_ERROR \"another interface was accepted\")
+endif()
+find_package(Outcrop CONFIG REQUIRED)
+add_executable(heat_c {examples}/heat.c)
+target_link_libraries(heat_c Outcrop::outcrop)
+add_executable(heat_static {examples}/heat.c)
+target_link_libraries(heat_static Outcrop::outcrop_static)
+add_executable(heat_cpp {examples}/heat.cpp)
+target_link_libraries(heat_cpp Outcrop::outcrop)
+target_compile_features(heat_cpp PRIVATE cxx_std_17)
+add_executable(heat_fortran {fortran} ${{Outcrop_FORTRAN_SOURCE}})
+target_link_libraries(heat_fortran Outcrop::outcrop)
+",
+        examples = examples.display(),
+        fortran = fortran.display(),
+        major = env!("CARGO_PKG_VERSION_MAJOR"),
+        minor = env!("CARGO_PKG_VERSION_MINOR"),
+        next = env!("CARGO_PKG_VERSION_MINOR").parse::<u32>().unwrap() + 1,
+    );
+    fs::write(directory.path().join("CMakeLists.txt"), project).unwrap();
+    let build = directory.path().join("build");
+    let found = format!("-DCMAKE_PREFIX_PATH={}", prefix().display());
+    run(Command::new("cmake").arg("-S").arg(directory.path()).arg("-B").arg(&build).arg(found));
+    run(Command::new("cmake").arg("--build").arg(&build));
+    for program in ["heat_c", "heat_static", "heat_cpp", "heat_fortran"] {
+        let said = run(quiet(Command::new(build.join(program))).arg(directory.path().join(program)).arg("20"));
+        assert!(said.contains("the state after 20 steps"), "{program}: {said}");
+    }
+}
+
+#[test]
+fn the_guide_shows_what_is_compiled() {
+    let guide = fs::read_to_string(root().join("docs/c.md")).unwrap();
+    let sources = ["c/examples/heat.c", "c/examples/adjoint.c", "c/examples/heat.cpp", "fortran/examples/heat.f90"];
+    for source in sources {
+        let text = fs::read_to_string(root().join("bindings").join(source)).unwrap();
+        let shown = text.split_once("[begin]\n").and_then(|(_, rest)| rest.split_once("[end]")).unwrap().0;
+        let lines: Vec<_> = shown.trim_end_matches(['/', '!', ' ']).lines().collect();
+        let shown: String = lines.iter().map(|line| format!("{}\n", line.strip_prefix("  ").unwrap_or(line))).collect();
+        assert!(guide.contains(&shown), "docs/c.md does not have this part of {source}:\n{shown}");
+    }
+}

@@ -1,0 +1,762 @@
+! Outcrop for Fortran 2018: tapes of snapshots, and checkpoints that survive.
+!
+! Compile this file together with the program, by the same compiler, and link with -loutcrop. What each call does is said in outcrop.h.
+!
+! Arrays are passed as they are, of any type and rank; they must be contiguous. Every call has two optional arguments at its end: status,
+! which is 0 or one of the numbers below, and message, which is set if something went wrong, as far as it is long enough. Without
+! status, a failure ends the program with the message.
+module outcrop
+  use, intrinsic :: iso_c_binding, only: c_char, c_double, c_f_pointer, c_int, c_int32_t, c_int64_t, c_loc, &
+    c_null_char, c_null_ptr, c_ptr, c_size_t
+  use, intrinsic :: iso_fortran_env, only: error_unit, int16, int32, int64, int8, real32, real64
+  implicit none
+  private
+
+  integer(c_int), parameter, public :: outcrop_ok = 0, outcrop_usage = 10, outcrop_exists = 11, outcrop_missing = 12, &
+    outcrop_too_large = 13, outcrop_full = 14, outcrop_held = 15, outcrop_damaged = 16, outcrop_storage = 17, &
+    outcrop_busy = 18, outcrop_panic = 20, outcrop_version = 21
+
+  ! Where a version may have come to: all directories, or host memory. Directories are 1, 2, ...
+  integer(c_int), parameter, public :: outcrop_all = 0, outcrop_host = -1
+
+  ! The version that this module was written for: 0.1.0.
+  integer(c_int32_t), parameter :: module_version = 0 * 65536 + 1 * 256 + 0
+
+  ! What regions are made of, by the numbers of outcrop_element.
+  integer(c_int), parameter :: of_bytes = 0, of_int8 = 1, of_int16 = 3, of_int32 = 5, of_int64 = 7, of_real32 = 9, &
+    of_real64 = 10, of_complex32 = 11, of_complex64 = 12
+
+  ! A slot in the program's hands, to compute into: c_f_pointer(lent%data, array, shape).
+  type, public :: outcrop_lent
+    type(c_ptr), private :: handle = c_null_ptr
+    type(c_ptr) :: data = c_null_ptr
+    integer(c_size_t) :: bytes = 0
+  contains
+    procedure :: seal => lent_seal
+    procedure :: seal_and_keep => lent_seal_and_keep
+    procedure :: abandon => lent_abandon
+  end type
+
+  ! A snapshot in the program's hands, to be read in place: c_f_pointer(past%data, array, shape).
+  type, public :: outcrop_past
+    type(c_ptr), private :: handle = c_null_ptr
+    type(c_ptr) :: data = c_null_ptr
+    integer(c_size_t) :: bytes = 0
+  contains
+    procedure :: release => past_release
+  end type
+
+  ! What a tape has done until now.
+  type, bind(c), public :: outcrop_tape_stats
+    integer(c_int64_t) :: saves, saved_bytes, reads, hits, late, misses
+    real(c_double) :: save_seconds, wait_seconds, read_seconds, move_seconds
+  end type
+
+  ! Snapshots that sink and come back up.
+  type, public :: outcrop_tape
+    type(c_ptr), private :: handle = c_null_ptr
+  contains
+    procedure :: open => tape_open
+    procedure :: clone => tape_clone
+    procedure :: save => tape_save
+    procedure :: lend => tape_lend
+    procedure :: take => tape_take
+    procedure :: get => tape_get
+    procedure :: take_into => tape_take_into
+    procedure :: discard => tape_discard
+    procedure :: stats => tape_stats
+    procedure :: close => tape_close
+  end type
+
+  ! One series of versions.
+  type, public :: outcrop_session
+    type(c_ptr), private :: handle = c_null_ptr
+  contains
+    procedure :: protect => session_protect
+    procedure :: unprotect => session_unprotect
+    procedure :: save => session_save
+    procedure :: wait => session_wait
+    procedure :: restore => session_restore
+    procedure :: restore_latest => session_restore_latest
+    procedure :: latest => session_latest
+    procedure :: region_size => session_region_size
+    procedure :: mark_dirty => session_mark_dirty
+    procedure :: rewind => session_rewind
+    procedure :: rewind_all => session_rewind_all
+    procedure :: flush => session_flush
+    procedure :: close => session_close
+  end type
+
+  ! A place for checkpoints.
+  type, public :: outcrop_store
+    type(c_ptr), private :: handle = c_null_ptr
+  contains
+    procedure :: open => store_open
+    procedure :: session => store_session
+    procedure :: due => store_due
+    procedure :: close => store_close
+  end type
+
+  interface
+    function c_error() bind(c, name='outcrop_error') result(text)
+      import :: c_ptr
+      type(c_ptr) :: text
+    end function
+    function c_length(text) bind(c, name='strlen') result(length)
+      import :: c_ptr, c_size_t
+      type(c_ptr), value :: text
+      integer(c_size_t) :: length
+    end function
+
+    function c_tape_open(version, config, tape) bind(c, name='outcrop_tape_open_as') result(status)
+      import :: c_char, c_int, c_int32_t, c_ptr
+      integer(c_int32_t), value :: version
+      character(kind=c_char), intent(in) :: config(*)
+      type(c_ptr), intent(out) :: tape
+      integer(c_int) :: status
+    end function
+    function c_tape_clone(tape, clone) bind(c, name='outcrop_tape_clone') result(status)
+      import :: c_int, c_ptr
+      type(c_ptr), value :: tape
+      type(c_ptr), intent(out) :: clone
+      integer(c_int) :: status
+    end function
+    function c_tape_close(tape) bind(c, name='outcrop_tape_close') result(status)
+      import :: c_int, c_ptr
+      type(c_ptr), value :: tape
+      integer(c_int) :: status
+    end function
+    function c_tape_save(tape, key, data, bytes) bind(c, name='outcrop_tape_save') result(status)
+      import :: c_int, c_int64_t, c_ptr, c_size_t
+      type(c_ptr), value :: tape, data
+      integer(c_int64_t), value :: key
+      integer(c_size_t), value :: bytes
+      integer(c_int) :: status
+    end function
+    function c_tape_lend(tape, key, bytes, data, lent) bind(c, name='outcrop_tape_lend') result(status)
+      import :: c_int, c_int64_t, c_ptr, c_size_t
+      type(c_ptr), value :: tape
+      integer(c_int64_t), value :: key
+      integer(c_size_t), value :: bytes
+      type(c_ptr), intent(out) :: data, lent
+      integer(c_int) :: status
+    end function
+    function c_tape_take(tape, key, data, bytes, past) bind(c, name='outcrop_tape_take') result(status)
+      import :: c_int, c_int64_t, c_ptr, c_size_t
+      type(c_ptr), value :: tape
+      integer(c_int64_t), value :: key
+      type(c_ptr), intent(out) :: data, past
+      integer(c_size_t), intent(out) :: bytes
+      integer(c_int) :: status
+    end function
+    function c_tape_get(tape, key, data, bytes, past) bind(c, name='outcrop_tape_get') result(status)
+      import :: c_int, c_int64_t, c_ptr, c_size_t
+      type(c_ptr), value :: tape
+      integer(c_int64_t), value :: key
+      type(c_ptr), intent(out) :: data, past
+      integer(c_size_t), intent(out) :: bytes
+      integer(c_int) :: status
+    end function
+    function c_tape_take_into(tape, key, data, bytes) bind(c, name='outcrop_tape_take_into') result(status)
+      import :: c_int, c_int64_t, c_ptr, c_size_t
+      type(c_ptr), value :: tape, data
+      integer(c_int64_t), value :: key
+      integer(c_size_t), value :: bytes
+      integer(c_int) :: status
+    end function
+    function c_tape_discard(tape, key) bind(c, name='outcrop_tape_discard') result(status)
+      import :: c_int, c_int64_t, c_ptr
+      type(c_ptr), value :: tape
+      integer(c_int64_t), value :: key
+      integer(c_int) :: status
+    end function
+    function c_tape_stats(tape, stats, bytes) bind(c, name='outcrop_tape_stats') result(status)
+      import :: c_int, c_ptr, c_size_t, outcrop_tape_stats
+      type(c_ptr), value :: tape
+      type(outcrop_tape_stats), intent(out) :: stats
+      integer(c_size_t), value :: bytes
+      integer(c_int) :: status
+    end function
+
+    function c_lent_seal(lent) bind(c, name='outcrop_lent_seal') result(status)
+      import :: c_int, c_ptr
+      type(c_ptr), value :: lent
+      integer(c_int) :: status
+    end function
+    function c_lent_seal_and_keep(lent, past) bind(c, name='outcrop_lent_seal_and_keep') result(status)
+      import :: c_int, c_ptr
+      type(c_ptr), value :: lent
+      type(c_ptr), intent(out) :: past
+      integer(c_int) :: status
+    end function
+    function c_lent_abandon(lent) bind(c, name='outcrop_lent_abandon') result(status)
+      import :: c_int, c_ptr
+      type(c_ptr), value :: lent
+      integer(c_int) :: status
+    end function
+    function c_past_release(past) bind(c, name='outcrop_past_release') result(status)
+      import :: c_int, c_ptr
+      type(c_ptr), value :: past
+      integer(c_int) :: status
+    end function
+
+    function c_store_open(version, config, store) bind(c, name='outcrop_store_open_as') result(status)
+      import :: c_char, c_int, c_int32_t, c_ptr
+      integer(c_int32_t), value :: version
+      character(kind=c_char), intent(in) :: config(*)
+      type(c_ptr), intent(out) :: store
+      integer(c_int) :: status
+    end function
+    function c_store_session(store, name, session) bind(c, name='outcrop_store_session') result(status)
+      import :: c_char, c_int, c_ptr
+      type(c_ptr), value :: store
+      character(kind=c_char), intent(in) :: name(*)
+      type(c_ptr), intent(out) :: session
+      integer(c_int) :: status
+    end function
+    function c_store_due(store, due) bind(c, name='outcrop_store_due') result(status)
+      import :: c_int, c_ptr
+      type(c_ptr), value :: store
+      integer(c_int), intent(out) :: due
+      integer(c_int) :: status
+    end function
+    function c_store_close(store) bind(c, name='outcrop_store_close') result(status)
+      import :: c_int, c_ptr
+      type(c_ptr), value :: store
+      integer(c_int) :: status
+    end function
+
+    function c_session_protect(session, name, data, count, element) bind(c, name='outcrop_session_protect') result(status)
+      import :: c_char, c_int, c_ptr, c_size_t
+      type(c_ptr), value :: session, data
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_size_t), value :: count
+      integer(c_int), value :: element
+      integer(c_int) :: status
+    end function
+    function c_session_unprotect(session, name) bind(c, name='outcrop_session_unprotect') result(status)
+      import :: c_char, c_int, c_ptr
+      type(c_ptr), value :: session
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int) :: status
+    end function
+    function c_session_save(session, version) bind(c, name='outcrop_session_save') result(status)
+      import :: c_int, c_int64_t, c_ptr
+      type(c_ptr), value :: session
+      integer(c_int64_t), value :: version
+      integer(c_int) :: status
+    end function
+    function c_session_wait(session, version, layer) bind(c, name='outcrop_session_wait') result(status)
+      import :: c_int, c_int64_t, c_ptr
+      type(c_ptr), value :: session
+      integer(c_int64_t), value :: version
+      integer(c_int), value :: layer
+      integer(c_int) :: status
+    end function
+    function c_session_restore(session, version) bind(c, name='outcrop_session_restore') result(status)
+      import :: c_int, c_int64_t, c_ptr
+      type(c_ptr), value :: session
+      integer(c_int64_t), value :: version
+      integer(c_int) :: status
+    end function
+    function c_session_restore_latest(session, version, found) bind(c, name='outcrop_session_restore_latest') &
+      result(status)
+      import :: c_int, c_int64_t, c_ptr
+      type(c_ptr), value :: session
+      integer(c_int64_t), intent(out) :: version
+      integer(c_int), intent(out) :: found
+      integer(c_int) :: status
+    end function
+    function c_session_latest(session, version, found) bind(c, name='outcrop_session_latest') result(status)
+      import :: c_int, c_int64_t, c_ptr
+      type(c_ptr), value :: session
+      integer(c_int64_t), intent(out) :: version
+      integer(c_int), intent(out) :: found
+      integer(c_int) :: status
+    end function
+    function c_session_region_size(session, version, name, bytes) bind(c, name='outcrop_session_region_size') &
+      result(status)
+      import :: c_char, c_int, c_int64_t, c_ptr, c_size_t
+      type(c_ptr), value :: session
+      integer(c_int64_t), value :: version
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_size_t), intent(out) :: bytes
+      integer(c_int) :: status
+    end function
+    function c_session_mark_dirty(session, name, offset, bytes) bind(c, name='outcrop_session_mark_dirty') &
+      result(status)
+      import :: c_char, c_int, c_ptr, c_size_t
+      type(c_ptr), value :: session
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_size_t), value :: offset, bytes
+      integer(c_int) :: status
+    end function
+    function c_session_rewind(session, version) bind(c, name='outcrop_session_rewind') result(status)
+      import :: c_int, c_int64_t, c_ptr
+      type(c_ptr), value :: session
+      integer(c_int64_t), value :: version
+      integer(c_int) :: status
+    end function
+    function c_session_rewind_all(session) bind(c, name='outcrop_session_rewind_all') result(status)
+      import :: c_int, c_ptr
+      type(c_ptr), value :: session
+      integer(c_int) :: status
+    end function
+    function c_session_flush(session) bind(c, name='outcrop_session_flush') result(status)
+      import :: c_int, c_ptr
+      type(c_ptr), value :: session
+      integer(c_int) :: status
+    end function
+    function c_session_close(session) bind(c, name='outcrop_session_close') result(status)
+      import :: c_int, c_ptr
+      type(c_ptr), value :: session
+      integer(c_int) :: status
+    end function
+  end interface
+
+contains
+
+  ! Opens a tape as a TOML text describes it.
+  subroutine tape_open(self, config, status, message)
+    class(outcrop_tape), intent(inout) :: self
+    character(*), intent(in) :: config
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    call ends(c_tape_open(module_version, config // c_null_char, self%handle), status, message)
+  end subroutine
+
+  ! Another handle to the same tape, for another thread.
+  subroutine tape_clone(self, clone, status, message)
+    class(outcrop_tape), intent(in) :: self
+    type(outcrop_tape), intent(inout) :: clone
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    call ends(c_tape_clone(self%handle, clone%handle), status, message)
+  end subroutine
+
+  ! Saves values by copying them. Returns when the program may change them again.
+  subroutine tape_save(self, key, values, status, message)
+    class(outcrop_tape), intent(in) :: self
+    integer(int64), intent(in) :: key
+    class(*), intent(in), target :: values(..)
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    if (is_refused(key, values, status, message)) return
+    call ends(c_tape_save(self%handle, key, place_of(values), bytes_of(values)), status, message)
+  end subroutine
+
+  ! Lends the slot of a new snapshot of so many bytes.
+  subroutine tape_lend(self, key, bytes, lent, status, message)
+    class(outcrop_tape), intent(in) :: self
+    integer(int64), intent(in) :: key
+    integer(c_size_t), intent(in) :: bytes
+    type(outcrop_lent), intent(inout) :: lent
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    if (is_negative(key, status, message)) return
+    lent%bytes = bytes
+    call ends(c_tape_lend(self%handle, key, bytes, lent%data, lent%handle), status, message)
+  end subroutine
+
+  ! Makes a lent slot a snapshot.
+  subroutine lent_seal(self, status, message)
+    class(outcrop_lent), intent(inout) :: self
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    self%data = c_null_ptr
+    call ends(c_lent_seal(self%handle), status, message)
+  end subroutine
+
+  ! Makes a lent slot a snapshot and goes on reading it.
+  subroutine lent_seal_and_keep(self, past, status, message)
+    class(outcrop_lent), intent(inout) :: self
+    type(outcrop_past), intent(inout) :: past
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    past%data = self%data
+    past%bytes = self%bytes
+    self%data = c_null_ptr
+    call ends(c_lent_seal_and_keep(self%handle, past%handle), status, message)
+  end subroutine
+
+  ! Gives a lent slot back; it becomes no snapshot.
+  subroutine lent_abandon(self, status, message)
+    class(outcrop_lent), intent(inout) :: self
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    self%data = c_null_ptr
+    call ends(c_lent_abandon(self%handle), status, message)
+  end subroutine
+
+  ! Hands over a snapshot for the last time.
+  subroutine tape_take(self, key, past, status, message)
+    class(outcrop_tape), intent(in) :: self
+    integer(int64), intent(in) :: key
+    type(outcrop_past), intent(inout) :: past
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    if (is_negative(key, status, message)) return
+    call ends(c_tape_take(self%handle, key, past%data, past%bytes, past%handle), status, message)
+  end subroutine
+
+  ! Hands over a snapshot and keeps it.
+  subroutine tape_get(self, key, past, status, message)
+    class(outcrop_tape), intent(in) :: self
+    integer(int64), intent(in) :: key
+    type(outcrop_past), intent(inout) :: past
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    if (is_negative(key, status, message)) return
+    call ends(c_tape_get(self%handle, key, past%data, past%bytes, past%handle), status, message)
+  end subroutine
+
+  ! Ends the reading of a snapshot.
+  subroutine past_release(self, status, message)
+    class(outcrop_past), intent(inout) :: self
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    self%data = c_null_ptr
+    call ends(c_past_release(self%handle), status, message)
+  end subroutine
+
+  ! Copies a snapshot out and drops it.
+  subroutine tape_take_into(self, key, values, status, message)
+    class(outcrop_tape), intent(in) :: self
+    integer(int64), intent(in) :: key
+    class(*), intent(inout), target :: values(..)
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    if (is_refused(key, values, status, message)) return
+    call ends(c_tape_take_into(self%handle, key, place_of(values), bytes_of(values)), status, message)
+  end subroutine
+
+  ! Forgets a snapshot without reading it.
+  subroutine tape_discard(self, key, status, message)
+    class(outcrop_tape), intent(in) :: self
+    integer(int64), intent(in) :: key
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    if (is_negative(key, status, message)) return
+    call ends(c_tape_discard(self%handle, key), status, message)
+  end subroutine
+
+  ! What the tape has done until now.
+  subroutine tape_stats(self, stats, status, message)
+    class(outcrop_tape), intent(in) :: self
+    type(outcrop_tape_stats), intent(out) :: stats
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    call ends(c_tape_stats(self%handle, stats, storage_size(stats, c_size_t) / 8), status, message)
+  end subroutine
+
+  ! Ends a handle; with the last one, the tape.
+  subroutine tape_close(self, status, message)
+    class(outcrop_tape), intent(in) :: self
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    call ends(c_tape_close(self%handle), status, message)
+  end subroutine
+
+  ! Opens a store as a TOML text describes it.
+  subroutine store_open(self, config, status, message)
+    class(outcrop_store), intent(inout) :: self
+    character(*), intent(in) :: config
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    call ends(c_store_open(module_version, config // c_null_char, self%handle), status, message)
+  end subroutine
+
+  ! Opens a series of versions.
+  subroutine store_session(self, name, session, status, message)
+    class(outcrop_store), intent(in) :: self
+    character(*), intent(in) :: name
+    type(outcrop_session), intent(inout) :: session
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    call ends(c_store_session(self%handle, trim(name) // c_null_char, session%handle), status, message)
+  end subroutine
+
+  ! Whether it is time to save.
+  subroutine store_due(self, is_due, status, message)
+    class(outcrop_store), intent(in) :: self
+    logical, intent(out) :: is_due
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    integer(c_int) :: due
+    due = 0
+    call ends(c_store_due(self%handle, due), status, message)
+    is_due = due /= 0
+  end subroutine
+
+  ! Ends a handle. Its sessions go on.
+  subroutine store_close(self, status, message)
+    class(outcrop_store), intent(in) :: self
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    call ends(c_store_close(self%handle), status, message)
+  end subroutine
+
+  ! Protects a variable or array, which must be a target: every save has it, and every restore writes to it. It must stay where it is
+  ! until the session is closed, or the name is protected anew or unprotected.
+  subroutine session_protect(self, name, values, status, message)
+    class(outcrop_session), intent(in) :: self
+    character(*), intent(in) :: name
+    class(*), intent(inout), target :: values(..)
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    integer(c_int) :: element
+    integer(c_size_t) :: count
+    if (is_refused(0_int64, values, status, message)) return
+    element = element_of(values)
+    count = size(values, kind=c_size_t)
+    if (element == of_bytes) count = bytes_of(values)
+    call ends(c_session_protect(self%handle, trim(name) // c_null_char, place_of(values), count, element), status, message)
+  end subroutine
+
+  ! Leaves a region out from here on.
+  subroutine session_unprotect(self, name, status, message)
+    class(outcrop_session), intent(in) :: self
+    character(*), intent(in) :: name
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    call ends(c_session_unprotect(self%handle, trim(name) // c_null_char), status, message)
+  end subroutine
+
+  ! Saves all protected regions. Returns when the program may change them again.
+  subroutine session_save(self, version, status, message)
+    class(outcrop_session), intent(in) :: self
+    integer(int64), intent(in) :: version
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    if (is_negative(version, status, message)) return
+    call ends(c_session_save(self%handle, version), status, message)
+  end subroutine
+
+  ! Waits until a version is durable: on all directories, or on one of them, or in host memory.
+  subroutine session_wait(self, version, layer, status, message)
+    class(outcrop_session), intent(in) :: self
+    integer(int64), intent(in) :: version
+    integer(c_int), intent(in), optional :: layer
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    integer(c_int) :: wanted
+    wanted = outcrop_all
+    if (present(layer)) wanted = layer
+    if (is_negative(version, status, message)) return
+    call ends(c_session_wait(self%handle, version, wanted), status, message)
+  end subroutine
+
+  ! Restores a version into all protected regions.
+  subroutine session_restore(self, version, status, message)
+    class(outcrop_session), intent(in) :: self
+    integer(int64), intent(in) :: version
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    if (is_negative(version, status, message)) return
+    call ends(c_session_restore(self%handle, version), status, message)
+  end subroutine
+
+  ! Restores the newest version that is undamaged, if there is one at all.
+  subroutine session_restore_latest(self, version, is_found, status, message)
+    class(outcrop_session), intent(in) :: self
+    integer(int64), intent(out) :: version
+    logical, intent(out) :: is_found
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    integer(c_int) :: found
+    found = 0
+    call ends(c_session_restore_latest(self%handle, version, found), status, message)
+    is_found = found /= 0
+  end subroutine
+
+  ! The newest version, if there is one at all.
+  subroutine session_latest(self, version, is_found, status, message)
+    class(outcrop_session), intent(in) :: self
+    integer(int64), intent(out) :: version
+    logical, intent(out) :: is_found
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    integer(c_int) :: found
+    found = 0
+    call ends(c_session_latest(self%handle, version, found), status, message)
+    is_found = found /= 0
+  end subroutine
+
+  ! How many bytes a region has in a version.
+  subroutine session_region_size(self, version, name, bytes, status, message)
+    class(outcrop_session), intent(in) :: self
+    integer(int64), intent(in) :: version
+    character(*), intent(in) :: name
+    integer(c_size_t), intent(out) :: bytes
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    bytes = 0
+    if (is_negative(version, status, message)) return
+    call ends(c_session_region_size(self%handle, version, trim(name) // c_null_char, bytes), status, message)
+  end subroutine
+
+  ! Says that bytes of a region have changed although this program has not written them. The first byte has offset 0.
+  subroutine session_mark_dirty(self, name, offset, bytes, status, message)
+    class(outcrop_session), intent(in) :: self
+    character(*), intent(in) :: name
+    integer(c_size_t), intent(in) :: offset, bytes
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    call ends(c_session_mark_dirty(self%handle, trim(name) // c_null_char, offset, bytes), status, message)
+  end subroutine
+
+  ! Forgets all versions above this one, for good.
+  subroutine session_rewind(self, version, status, message)
+    class(outcrop_session), intent(in) :: self
+    integer(int64), intent(in) :: version
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    if (is_negative(version, status, message)) return
+    call ends(c_session_rewind(self%handle, version), status, message)
+  end subroutine
+
+  ! Forgets all versions, for good.
+  subroutine session_rewind_all(self, status, message)
+    class(outcrop_session), intent(in) :: self
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    call ends(c_session_rewind_all(self%handle), status, message)
+  end subroutine
+
+  ! Waits until everything under way has come to its end.
+  subroutine session_flush(self, status, message)
+    class(outcrop_session), intent(in) :: self
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    call ends(c_session_flush(self%handle), status, message)
+  end subroutine
+
+  ! As flush, and ends the session.
+  subroutine session_close(self, status, message)
+    class(outcrop_session), intent(in) :: self
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    call ends(c_session_close(self%handle), status, message)
+  end subroutine
+
+  ! Ends a call: tells the program how it went, or ends the program if it does not want to know.
+  subroutine ends(outcome, status, message)
+    integer(c_int), intent(in) :: outcome
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    if (outcome == outcrop_ok) then
+      if (present(status)) status = outcrop_ok
+    else
+      call fails(outcome, text_of(c_error()), status, message)
+    end if
+  end subroutine
+
+  subroutine fails(outcome, text, status, message)
+    integer(c_int), intent(in) :: outcome
+    character(*), intent(in) :: text
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    if (present(message)) message = text
+    if (present(status)) then
+      status = outcome
+    else
+      write (error_unit, '(2a)') 'outcrop: ', text
+      error stop 1
+    end if
+  end subroutine
+
+  ! Whether a key or version cannot be one.
+  function is_negative(number, status, message) result(is_so)
+    integer(int64), intent(in) :: number
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    logical :: is_so
+    is_so = number < 0
+    if (is_so) call fails(outcrop_usage, 'keys and versions are whole numbers from 0 upwards', status, message)
+  end function
+
+  ! Whether a key or an array cannot be used.
+  function is_refused(key, values, status, message) result(is_so)
+    integer(int64), intent(in) :: key
+    type(*), intent(in), target :: values(..)
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    logical :: is_so
+    is_so = is_negative(key, status, message)
+    if (is_so) return
+    is_so = .not. is_contiguous(values)
+    if (is_so) call fails(outcrop_usage, 'the array is not contiguous; give all of it, or a copy', status, message)
+  end function
+
+  function place_of(values) result(place)
+    type(*), intent(in), target :: values(..)
+    type(c_ptr) :: place
+    place = c_loc(values)
+  end function
+
+  function bytes_of(values) result(bytes)
+    class(*), intent(in) :: values(..)
+    integer(c_size_t) :: bytes
+    bytes = size(values, kind=c_size_t) * storage_size(values, c_size_t) / 8
+  end function
+
+  ! What an array is made of; bytes if that has no name.
+  function element_of(values) result(element)
+    class(*), intent(in) :: values(..)
+    integer(c_int) :: element
+    element = of_bytes
+    if (size(values) == 0) return
+    select rank (values)
+    rank (0)
+      element = element_of_one(values)
+    rank (1)
+      element = element_of_one(values(1))
+    rank (2)
+      element = element_of_one(values(1, 1))
+    rank (3)
+      element = element_of_one(values(1, 1, 1))
+    rank (4)
+      element = element_of_one(values(1, 1, 1, 1))
+    rank (5)
+      element = element_of_one(values(1, 1, 1, 1, 1))
+    end select
+  end function
+
+  function element_of_one(value) result(element)
+    class(*), intent(in) :: value
+    integer(c_int) :: element
+    select type (value)
+    type is (integer(int8))
+      element = of_int8
+    type is (integer(int16))
+      element = of_int16
+    type is (integer(int32))
+      element = of_int32
+    type is (integer(int64))
+      element = of_int64
+    type is (real(real32))
+      element = of_real32
+    type is (real(real64))
+      element = of_real64
+    type is (complex(real32))
+      element = of_complex32
+    type is (complex(real64))
+      element = of_complex64
+    class default
+      element = of_bytes
+    end select
+  end function
+
+  ! A text of C.
+  function text_of(place) result(text)
+    type(c_ptr), intent(in) :: place
+    character(:), allocatable :: text
+    character(kind=c_char), pointer :: letters(:)
+    integer :: at
+    call c_f_pointer(place, letters, [c_length(place)])
+    allocate (character(size(letters)) :: text)
+    do at = 1, size(letters)
+      text(at:at) = letters(at)
+    end do
+  end function
+end module

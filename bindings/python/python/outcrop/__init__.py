@@ -1,0 +1,40 @@
+"""Keeps the states that a simulation passes through.
+
+    with outcrop.Tape(host="2 GiB", dir="scratch", order="reverse") as tape:
+        for step in range(n):
+            forward(u)
+            tape.save(step, u)
+        for step in reversed(range(n)):
+            correlate(tape.take(step))      # an array over the slot, read-only, no copy
+
+    with outcrop.Store("run", dir="checkpoints") as store:
+        store.save(step, field=field, rng=rng.bit_generator.state)
+        store.latest().into(field=field)
+"""
+
+from .errors import Busy, Damaged, Exists, Full, Held, Missing, OutcropError, Storage, TooLarge, Usage, Viewed
+from .store import Store, Version, read, versions
+from .tape import Tape
+
+__all__ = [
+    "Tape",
+    "Store",
+    "Version",
+    "read",
+    "versions",
+    "OutcropError",
+    "Busy",
+    "Damaged",
+    "Exists",
+    "Full",
+    "Held",
+    "Missing",
+    "Storage",
+    "TooLarge",
+    "Usage",
+    "Viewed",
+]
+
+# What users see of a class is where they have it from.
+for _name in __all__:
+    globals()[_name].__module__ = __name__

@@ -1,0 +1,53 @@
+"""What can be saved as an array, and in which form."""
+
+from __future__ import annotations
+
+import array
+from typing import Any
+
+import numpy as np
+
+from .errors import Usage
+
+Array = np.ndarray[Any, Any]
+
+
+def is_array(value: object) -> bool:
+    """Whether it is an array, or a tensor of another library: no number, text, list or bytes."""
+    if isinstance(value, np.ndarray):
+        return not value.dtype.hasobject and not isinstance(value, np.ma.MaskedArray)
+    return hasattr(value, "__dlpack__") or isinstance(value, (memoryview, array.array))
+
+
+def as_array(value: Any) -> Array:
+    """A value as an array that shares its memory, if it can; else a copy."""
+    if isinstance(value, np.ndarray):
+        return value
+    try:
+        if hasattr(value, "detach") and hasattr(value, "numpy"):
+            # A tensor of PyTorch; one that a gradient is computed for shares its memory only when it is detached.
+            return value.detach().numpy()
+        if hasattr(value, "__dlpack__"):
+            return np.from_dlpack(value)
+    except (TypeError, RuntimeError, BufferError) as error:
+        kind = type(value).__name__
+        raise Usage(
+            f"this {kind} cannot be seen as a NumPy array ({error}); "
+            "move it to host memory, and view it as a dtype that NumPy knows"
+        ) from error
+    try:
+        return np.asarray(memoryview(value))
+    except TypeError:
+        return np.asarray(value)
+
+
+def flat(value: Any) -> Array:
+    """A value as an array whose bytes lie in one piece; a copy if they do not."""
+    array = as_array(value)
+    if isinstance(array, np.ma.MaskedArray):
+        raise Usage("a masked array is two arrays: save its data and its mask, by name")
+    if array.dtype.hasobject:
+        raise Usage(f"this {type(value).__name__} holds Python objects; what is saved as an array must hold numbers")
+    if array.flags.c_contiguous or array.flags.f_contiguous:
+        return array
+    return np.ascontiguousarray(array)

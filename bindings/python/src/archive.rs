@@ -1,0 +1,83 @@
+//! Versions in a directory, read without opening the store, so that its program may go on with it.
+
+use std::path::PathBuf;
+
+use numpy::PyUntypedArrayMethods;
+use outcrop::{
+    ErrorKind,
+    catalog::{Catalog, Error, Reader},
+};
+use pyo3::prelude::*;
+
+use crate::{
+    arrays::{Flat, element},
+    errors::{raise, usage},
+};
+
+/// A version that one rank has saved in a directory.
+#[pyclass(frozen, module = "outcrop")]
+pub(crate) struct Archive {
+    #[pyo3(get)]
+    name: String,
+    #[pyo3(get)]
+    number: u64,
+    reader: Reader,
+}
+
+/// The numbers of the complete versions of a session in a directory, ascending; none if there is no such session.
+#[pyfunction]
+pub(crate) fn _versions(py: Python<'_>, dir: PathBuf, name: &str) -> PyResult<Vec<u64>> {
+    let versions = py.detach(|| Catalog::open(&dir)?.versions(name));
+    match versions {
+        Ok(versions) => {
+            Ok(versions.iter().filter(|version| version.is_complete()).map(|version| version.version).collect())
+        }
+        Err(error) => {
+            let error = outcrop::Error::from(error);
+            if error.kind() == ErrorKind::Missing { Ok(Vec::new()) } else { Err(raise(py, &error)) }
+        }
+    }
+}
+
+#[pymethods]
+impl Archive {
+    #[new]
+    fn new(py: Python<'_>, dir: PathBuf, name: String, version: Option<u64>, rank: u32) -> PyResult<Self> {
+        let open = || {
+            let catalog = Catalog::open(&dir)?;
+            let version = catalog.version(&name, version)?;
+            let manifest = version.manifests.get(&rank);
+            let reader = manifest.map(|manifest| catalog.reader(manifest)).transpose()?;
+            Ok((version.version, version.ranks, reader))
+        };
+        let (number, ranks, reader) = py.detach(open).map_err(|error: Error| raise(py, &error.into()))?;
+        let reader = reader.ok_or_else(|| {
+            usage(
+                py,
+                format!("version {number} of {name} was saved by {ranks} ranks, from 0 on; there is no rank {rank}"),
+            )
+        })?;
+        Ok(Self { name, number, reader })
+    }
+
+    /// Name, element and bytes of each region.
+    fn _regions(&self, _version: u64) -> Vec<(String, String, u64)> {
+        let regions = self.reader.manifest().regions.iter();
+        regions.map(|region| (region.name.clone(), region.element.clone(), region.blocks.bytes())).collect()
+    }
+
+    /// Copies values into these arrays, given as pairs of name and array.
+    fn _read(&self, py: Python<'_>, _version: u64, targets: Vec<(String, Bound<'_, PyAny>)>) -> PyResult<()> {
+        for (name, target) in &targets {
+            let mut flat = Flat::of_mut(target)?;
+            let saved = self.reader.manifest().region(name).map(|region| region.element.as_str());
+            let asked = element(&flat.array().dtype()).name();
+            if saved.is_some_and(|saved| saved != asked) {
+                return Err(usage(py, format!("{name} holds {} and not {asked}", saved.unwrap_or_default())));
+            }
+            let bytes = flat.bytes_mut();
+            py.detach(|| self.reader.read(name, 0, bytes, &|_| {})).map_err(|error| raise(py, &error.into()))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,23 @@
+//! The native half of the Python package `outcrop`: tapes and stores over NumPy arrays. The other half is in `python/outcrop`.
+
+mod archive;
+mod arrays;
+mod errors;
+mod slot;
+mod store;
+mod tape;
+mod threads;
+
+use pyo3::prelude::*;
+
+/// Tapes and stores for NumPy arrays; use the package `outcrop`.
+#[pymodule]
+mod _outcrop {
+    #[pymodule_export]
+    use crate::{
+        archive::{_versions, Archive},
+        slot::{Lent, Slot},
+        store::Session,
+        tape::Tape,
+    };
+}

@@ -1,0 +1,189 @@
+//! Slots of a tape in the hands of a Python program: arrays over them, and slots that are being filled.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use numpy::PyUntypedArray;
+use outcrop::{LentRegions, OfProcess, PastRegions};
+use pyo3::{ffi, prelude::*, types::PyDict};
+
+use crate::{
+    arrays::{Dtypes, Label, make_read_only, view},
+    errors::{raise, usage},
+    threads::Shared,
+};
+
+/// The memory of one snapshot. Arrays over it have it as their base, so that it is given back when the last of them is gone.
+#[pyclass(frozen, module = "outcrop")]
+pub(crate) struct Slot {
+    content: OfProcess<Mutex<Content>>,
+}
+
+enum Content {
+    Lent(LentRegions),
+    Past { _regions: PastRegions },
+    GivenBack,
+}
+
+impl Slot {
+    fn new(py: Python<'_>, content: Content) -> PyResult<Bound<'_, Self>> {
+        Bound::new(py, Self { content: OfProcess::new(Mutex::new(content)) })
+    }
+}
+
+/// A snapshot that was handed over, as an array if it was saved as one, else as a dictionary of arrays.
+pub(crate) fn past<'py>(py: Python<'py>, dtypes: &Dtypes, regions: PastRegions) -> PyResult<Bound<'py, PyAny>> {
+    let mut places = Vec::new();
+    for name in regions.names() {
+        let (bytes, _) = regions.bytes(name).map_err(|error| raise(py, &error))?;
+        let label = Label::decode(name).ok_or_else(|| usage(py, format!("{name} was not saved by Python")))?;
+        places.push((label, bytes.as_ptr().cast_mut()));
+    }
+    let slot = Slot::new(py, Content::Past { _regions: regions })?;
+    let array = |label: &Label, start| {
+        // SAFETY: the slot holds the snapshot, which nobody changes, and is the array's base. It was saved from such an array.
+        unsafe { view(label, dtypes.dtype(py, label.dtype)?, start, slot.clone().into_any(), false) }
+    };
+    match &places[..] {
+        [(label, start)] if label.name.is_empty() => Ok(array(label, *start)?.into_any()),
+        places => {
+            let arrays = PyDict::new(py);
+            for (label, start) in places {
+                arrays.set_item(&label.name, array(label, *start)?)?;
+            }
+            Ok(arrays.into_any())
+        }
+    }
+}
+
+/// A slot to compute into. In a `with` block it is the array, or a dictionary of them; the end of the block makes it a snapshot, an
+/// exception leaves none.
+#[pyclass(frozen, module = "outcrop")]
+pub(crate) struct Lent {
+    tape: Arc<Shared>,
+    key: u64,
+    slot: Py<Slot>,
+    /// What the program was given, by name.
+    given: Vec<(String, Given)>,
+}
+
+/// An array in the hands of the program. All of its views have the root as their base, so that one can tell whether there are any.
+struct Given {
+    root: Py<PyUntypedArray>,
+    array: Py<PyUntypedArray>,
+}
+
+impl Lent {
+    pub(crate) fn new(
+        py: Python<'_>,
+        tape: Arc<Shared>,
+        dtypes: &Dtypes,
+        key: u64,
+        labels: &[Label],
+        mut regions: LentRegions,
+    ) -> PyResult<Self> {
+        let mut starts = Vec::new();
+        for label in labels {
+            starts.push(regions.bytes_mut(&label.encode()).map_err(|error| raise(py, &error))?.as_mut_ptr());
+        }
+        let slot = Slot::new(py, Content::Lent(regions))?;
+        let mut given = Vec::new();
+        for (label, start) in labels.iter().zip(starts) {
+            let array = |base: Bound<'_, PyAny>| {
+                // SAFETY: the slot owns the memory and outlives the array. Regions do not overlap, and Rust does not touch
+                // them until `make_read_only` was called.
+                unsafe { view(label, dtypes.dtype(py, label.dtype)?, start, base, true) }.map(Bound::unbind)
+            };
+            let root = array(slot.clone().into_any())?;
+            let array = array(root.bind(py).clone().into_any())?;
+            given.push((label.name.clone(), Given { root, array }));
+        }
+        Ok(Self { tape, key, slot: slot.unbind(), given })
+    }
+
+    /// Ends filling: the slot becomes a snapshot, which the arrays still show, or is forgotten once they are gone.
+    fn end(&self, py: Python<'_>, is_kept: bool) -> PyResult<()> {
+        let content = self.slot.get().content.get().map_err(|error| raise(py, &error))?;
+        let mut content = lock(content);
+        let Content::Lent(_) = &*content else {
+            return Err(usage(py, format!("the slot of snapshot {} was sealed or abandoned before", self.key)));
+        };
+        for (_, given) in &self.given {
+            make_read_only(given.array.bind(py));
+            make_read_only(given.root.bind(py));
+        }
+        let Content::Lent(regions) = std::mem::replace(&mut *content, Content::GivenBack) else { return Ok(()) };
+        *content = Content::Past { _regions: regions.seal_and_keep() };
+        if is_kept {
+            // A tape that was closed meanwhile has lost it.
+            return self.tape.check().map_err(|error| raise(py, &error));
+        }
+        self.tape.call(py, |tape| tape.discard(self.key))
+    }
+
+    /// How many arrays besides those that were given show the slot.
+    fn views(&self, py: Python<'_>) -> isize {
+        let views = |(_, given): &(String, Given)| {
+            // SAFETY: it is a living object, and this thread is attached to the interpreter.
+            let references = unsafe { ffi::Py_REFCNT(given.root.bind(py).as_ptr()) };
+            // One is ours, and one that of the array that was given.
+            references - 2
+        };
+        self.given.iter().map(views).sum()
+    }
+}
+
+#[pymethods]
+impl Lent {
+    fn __enter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        match &self.given[..] {
+            [(name, given)] if name.is_empty() => Ok(given.array.bind(py).clone().into_any()),
+            given => {
+                let arrays = PyDict::new(py);
+                for (name, given) in given {
+                    arrays.set_item(name, &given.array)?;
+                }
+                Ok(arrays.into_any())
+            }
+        }
+    }
+
+    #[pyo3(signature = (kind, _value, _traceback, /))]
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        kind: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        if kind.is_none() { self.seal(py) } else { self.abandon(py) }
+    }
+
+    /// Makes it a snapshot. The arrays can be read on, but not written to any more.
+    fn seal(&self, py: Python<'_>) -> PyResult<()> {
+        let views = self.views(py);
+        if views == 0 {
+            return self.end(py, true);
+        }
+        self.end(py, false)?;
+        let key = self.key;
+        let message = format!(
+            "snapshot {key} was not made: {views} views of the lent array are still alive and could be written to; \
+             delete them before the end of the with block, or save a copy"
+        );
+        let class = py.import("outcrop.errors")?.getattr("Viewed")?;
+        Err(PyErr::from_value(class.call1((message,))?))
+    }
+
+    /// Makes no snapshot; the key is free again.
+    fn abandon(&self, py: Python<'_>) -> PyResult<()> {
+        self.end(py, false)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<outcrop.Lent of snapshot {}>", self.key)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,198 @@
+//! A tape, as Python sees it.
+
+use std::{path::PathBuf, sync::Arc};
+
+use numpy::{PyArrayDescr, PyArrayDescrMethods};
+use outcrop::{Element, Error, Part, Shape, TapeBuilder};
+use pyo3::{prelude::*, types::PyDict};
+
+use crate::{
+    arrays::{Dtypes, Flat, Label},
+    errors::{number, raise, usage},
+    slot::{self, Lent},
+    threads::Shared,
+};
+
+/// How `lend` is called.
+const LEND: &str =
+    "call it as lend(step, shape, dtype), or for several arrays as lend(step, u=(shape, dtype), v=(shape, dtype))";
+
+/// Snapshots that sink and come back up. Described by a JSON text; `outcrop.Tape` makes it from keyword arguments.
+#[pyclass(frozen, subclass, weakref, module = "outcrop")]
+pub(crate) struct Tape {
+    shared: Arc<Shared>,
+    dtypes: Dtypes,
+}
+
+impl Tape {
+    fn call<T: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnMut(&mut outcrop::Tape) -> outcrop::Result<T> + Send,
+    ) -> PyResult<T> {
+        self.shared.call(py, call)
+    }
+
+    /// What is to be saved: one array without a name, or several with one.
+    fn flats<'py>(
+        py: Python<'py>,
+        array: Option<&Bound<'py, PyAny>>,
+        regions: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Vec<(String, Flat<'py>)>> {
+        match (array, regions) {
+            (Some(array), None) => Ok(vec![(String::new(), Flat::of(array)?)]),
+            (None, Some(regions)) => {
+                let flat = |(name, array): (Bound<'py, PyAny>, Bound<'py, PyAny>)| {
+                    Ok((name.extract::<String>()?, Flat::of(&array)?))
+                };
+                regions.iter().map(flat).collect()
+            }
+            _ => Err(usage(py, "give one array, or several by name: save(step, u) or save(step, u=u, v=v)")),
+        }
+    }
+}
+
+#[pymethods]
+impl Tape {
+    #[new]
+    #[pyo3(signature = (settings, /))]
+    fn new(py: Python<'_>, settings: &str) -> PyResult<Self> {
+        let open = || Ok(Shared::new(&TapeBuilder::from_json(settings)?.open()?));
+        let shared = py.detach(open).map_err(|error| raise(py, &error))?;
+        Ok(Self { shared, dtypes: Dtypes::new(py) })
+    }
+
+    /// Saves an array under a key, or several by name, by copying them. Returns when they may be changed again.
+    #[pyo3(signature = (key, array=None, /, **regions))]
+    fn save<'py>(
+        &self,
+        py: Python<'py>,
+        key: &Bound<'py, PyAny>,
+        array: Option<&Bound<'py, PyAny>>,
+        regions: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<()> {
+        let key = number(key)?;
+        let flats = Self::flats(py, array, regions)?;
+        let labels = flats.iter().map(|(name, flat)| Ok(flat.label(&self.dtypes, name)?.encode()));
+        let labels = labels.collect::<PyResult<Vec<String>>>()?;
+        let parts = labels.iter().zip(&flats).map(|(label, (_, flat))| Part::of(label, Element::BYTE, flat.bytes()));
+        let parts: Vec<Part<'_>> = parts.collect();
+        self.call(py, |tape| tape.save_regions(key, &parts))
+    }
+
+    /// Lends the slot of a new snapshot, to compute into: `with tape.lend(step, shape, dtype) as u`. What it holds at first is
+    /// whatever was there before. The end of the block makes it a snapshot, an exception leaves none. Several arrays:
+    /// `with tape.lend(step, u=(shape, dtype), v=(shape, dtype)) as arrays`.
+    #[pyo3(signature = (key, shape=None, dtype=None, *, order="C", **regions))]
+    fn lend<'py>(
+        &self,
+        py: Python<'py>,
+        key: &Bound<'py, PyAny>,
+        shape: Option<&Bound<'py, PyAny>>,
+        dtype: Option<&Bound<'py, PyAny>>,
+        order: &str,
+        regions: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Lent> {
+        let key = number(key)?;
+        if !matches!(order, "C" | "F") {
+            return Err(usage(py, format!("order can be \"C\" or \"F\", and not {order:?}")));
+        }
+        let mut wishes = Vec::new();
+        match (shape, regions) {
+            (Some(shape), None) => wishes.push((String::new(), shape.clone(), dtype.cloned())),
+            (None, Some(regions)) if dtype.is_none() => {
+                for (name, wish) in regions {
+                    let (shape, dtype) = wish.extract().map_err(|_: PyErr| usage(py, LEND))?;
+                    wishes.push((name.extract()?, shape, Some(dtype)));
+                }
+            }
+            _ => return Err(usage(py, LEND)),
+        }
+        let mut labels = Vec::new();
+        let mut lengths = Vec::new();
+        for (name, shape, dtype) in wishes {
+            let shape = extents(&shape)?;
+            let dtype = match dtype {
+                Some(dtype) => PyArrayDescr::new(py, dtype)?,
+                None => numpy::dtype::<f64>(py),
+            };
+            if dtype.has_object() {
+                return Err(usage(py, "arrays of Python objects cannot be lent; choose a dtype of numbers"));
+            }
+            let bytes = shape.iter().try_fold(dtype.itemsize(), |bytes, extent| bytes.checked_mul(*extent));
+            lengths.push(bytes.ok_or_else(|| raise(py, &Error::Huge { key }))?);
+            labels.push(Label { dtype: self.dtypes.number(&dtype)?, is_fortran: order == "F", shape, name });
+        }
+        let names: Vec<String> = labels.iter().map(Label::encode).collect();
+        let shapes: Vec<Shape<'_>> =
+            names.iter().zip(lengths).map(|(name, bytes)| Shape::of(name, Element::BYTE, bytes)).collect();
+        let lent = self.call(py, |tape| tape.lend_regions(key, &shapes))?;
+        Lent::new(py, Arc::clone(&self.shared), &self.dtypes, key, &labels, lent)
+    }
+
+    /// Hands over a snapshot for the last time: a read-only array over the slot, or a dictionary of them, without a copy. The key is
+    /// free again, and the slot when the last array over it is gone.
+    #[pyo3(signature = (key, /))]
+    fn take<'py>(&self, py: Python<'py>, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let key = number(key)?;
+        slot::past(py, &self.dtypes, self.call(py, |tape| tape.take_regions(key))?)
+    }
+
+    /// Hands over a snapshot as `take` does, and keeps it.
+    #[pyo3(signature = (key, /))]
+    fn get<'py>(&self, py: Python<'py>, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let key = number(key)?;
+        slot::past(py, &self.dtypes, self.call(py, |tape| tape.get_regions(key))?)
+    }
+
+    /// Forgets a snapshot without reading it.
+    #[pyo3(signature = (key, /))]
+    fn discard(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<()> {
+        let key = number(key)?;
+        self.call(py, |tape| tape.discard(key))
+    }
+
+    /// The keys of all snapshots that can be read, in ascending order.
+    fn keys(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
+        self.call(py, |tape| Ok(tape.keys()))
+    }
+
+    /// What the tape has done until now and what it has cost, as a dictionary.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let stats = self.call(py, |tape| Ok(tape.stats()))?;
+        let text = serde_json::to_string(&stats).map_err(|error| usage(py, error.to_string()))?;
+        py.import("json")?.call_method1("loads", (text,))
+    }
+
+    /// Writes the timeline to a file that Perfetto and chrome://tracing open. The tape needs `trace=True`.
+    fn write_trace(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        self.call(py, |tape| tape.write_trace(&path))
+    }
+
+    /// Ends the tape; nothing is left of it but arrays that are still in use.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.shared.close()).map_err(|error| raise(py, &error))
+    }
+
+    /// Whether it was closed.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.shared.is_closed()
+    }
+
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.keys(py)?.len())
+    }
+
+    fn __contains__(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
+        Ok(self.keys(py)?.binary_search(&number(key)?).is_ok())
+    }
+}
+
+/// A shape: some whole numbers, or one.
+fn extents(shape: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
+    let several = shape.extract::<Vec<usize>>();
+    several.or_else(|_| shape.extract::<usize>().map(|extent| vec![extent])).map_err(|_: PyErr| {
+        usage(shape.py(), format!("{shape} is no shape: it must be a whole number from 0 upwards, or several"))
+    })
+}

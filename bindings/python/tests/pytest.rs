@@ -1,0 +1,120 @@
+//! The tests of the Python package, run on the package as it is built for users. What they need is kept in `target/python-venv`.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// PyTorch, without what it depends on.
+const TORCH: &str = "torch==2.15.0";
+
+/// Where the package is.
+const PACKAGE: &str = env!("CARGO_MANIFEST_DIR");
+
+/// An environment of Python's with the package in it.
+struct Environment {
+    path: PathBuf,
+}
+
+impl Environment {
+    /// Makes it, unless it is there. An error if there is no Python, or none that can make environments.
+    fn open(path: PathBuf) -> Result<Self, String> {
+        let environment = Self { path };
+        if environment.python().args(["-m", "pip", "--version"]).output().is_ok_and(|output| output.status.success()) {
+            return Ok(environment);
+        }
+        let python = env::var("OUTCROP_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+        run(Command::new(python).args(["-m", "venv", "--clear"]).arg(&environment.path))?;
+        Ok(environment)
+    }
+
+    fn program(&self, name: &str) -> Command {
+        let mut command = Command::new(self.path.join("bin").join(name));
+        command.current_dir(PACKAGE).env("PYTHONDONTWRITEBYTECODE", "1").env("PIP_DISABLE_PIP_VERSION_CHECK", "1");
+        command
+    }
+
+    fn python(&self) -> Command {
+        self.program("python")
+    }
+
+    fn pip(&self, arguments: &[&str]) -> Result<(), String> {
+        run(self.python().args(["-m", "pip", "install", "--quiet"]).args(arguments))
+    }
+
+    /// Does what `name` says once for each text that describes it.
+    fn once(&self, name: &str, text: &str, work: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+        let stamp = self.path.join(format!("{name}.done"));
+        if fs::read_to_string(&stamp).is_ok_and(|done| done == text) {
+            return Ok(());
+        }
+        work()?;
+        fs::write(&stamp, text).map_err(|error| format!("cannot write {}: {error}", stamp.display()))
+    }
+
+    /// Installs what a file lists.
+    fn install(&self, requirements: &str) -> Result<(), String> {
+        let path = Path::new(PACKAGE).join(requirements);
+        let listed = fs::read_to_string(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        self.once(requirements, &listed, || self.pip(&["-r", requirements]))
+    }
+
+    fn install_torch(&self) -> Result<(), String> {
+        self.once("torch", TORCH, || {
+            self.pip(&["--no-deps", TORCH])?;
+            run(self.python().arg("tests/torch_without_cuda.py"))
+        })
+    }
+
+    /// Builds the package's wheel and installs it.
+    fn install_package(&self, target: &Path) {
+        let wheels = self.path.join("wheels");
+        let _ = fs::remove_dir_all(&wheels);
+        // With a directory of its own: the tool's settings differ, and would have everything compiled again and again.
+        let mut maturin = self.program("maturin");
+        maturin.args(["build", "--quiet", "--profile", "dev", "--out"]).arg(&wheels);
+        run(maturin.env("CARGO_TARGET_DIR", target.join("python-build"))).unwrap();
+        let wheel = fs::read_dir(&wheels).unwrap().next().unwrap().unwrap().path();
+        self.pip(&["--no-deps", "--force-reinstall", wheel.to_str().unwrap()]).unwrap();
+    }
+}
+
+/// Runs a command to its end; an error if that is not a good one.
+fn run(command: &mut Command) -> Result<(), String> {
+    let output = command.output().map_err(|error| format!("cannot run {command:?}: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    Err(format!("{command:?} ended with {}: {said}", output.status))
+}
+
+#[test]
+fn the_package_passes_its_tests() {
+    let must_run = env::var_os("OUTCROP_TEST_ALL").is_some();
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let prepare = || {
+        let environment = Environment::open(target.join("python-venv"))?;
+        environment.install("requirements-test.txt")?;
+        if must_run {
+            // More than half a gigabyte to download: not for everybody who runs the tests.
+            environment.install("requirements-all.txt")?;
+            environment.install_torch()?;
+        }
+        Ok(environment)
+    };
+    let environment = match prepare() {
+        Ok(environment) => environment,
+        Err(reason) => {
+            let reason: String = reason;
+            assert!(!must_run, "this test must run, but {reason}");
+            println!("SKIPPED: {reason}");
+            return;
+        }
+    };
+    environment.install_package(target);
+    // Its output is what one wants to read if something fails.
+    let status = environment.python().args(["-m", "pytest", "-p", "no:cacheprovider", "-rs"]).status().unwrap();
+    assert!(status.success(), "the tests of the Python package ended with {status}");
+}

@@ -1,0 +1,83 @@
+//! Puts what was built where programs in other languages look for it. Tests of the bindings use it too.
+
+use std::{
+    fs, io,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result};
+
+/// What has to be built before.
+pub(crate) const PACKAGES: &[&str] = &["outcrop-cli", "outcrop-c", "outcrop-veloc"];
+
+/// The version of everything.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Puts everything below `prefix`: what was built is in `built`, the rest below `root`.
+pub(crate) fn put(root: &Path, built: &Path, prefix: &Path) -> Result<()> {
+    put_file(&built.join("outcrop"), &prefix.join("bin/outcrop"))?;
+    let veloc = root.join("bindings/veloc");
+    put_with(&prefix.join("lib/libveloc-client.so"), |new| {
+        let status = Command::new(veloc.join("link.sh")).arg(built.join("libveloc_client.a")).arg(new).status()?;
+        status.success().then_some(()).ok_or_else(|| io::Error::other(format!("link.sh ended with {status}")))
+    })?;
+    put_tree(&veloc.join("include"), &prefix.join("include"))?;
+    put_library(root, built, prefix)
+}
+
+/// Puts the library for C, C++ and Fortran below `prefix`, with what is needed to compile for it.
+pub(crate) fn put_library(root: &Path, built: &Path, prefix: &Path) -> Result<()> {
+    let lib = prefix.join("lib");
+    let major = VERSION.split('.').next().unwrap_or_default();
+    let (full, named) = (format!("liboutcrop.so.{VERSION}"), format!("liboutcrop.so.{major}"));
+    put_file(&built.join("liboutcrop_c.so"), &lib.join(&full))?;
+    put_link(&full, &lib.join(&named))?;
+    put_link(&named, &lib.join("liboutcrop.so"))?;
+    put_file(&built.join("liboutcrop_c.a"), &lib.join("liboutcrop.a"))?;
+    put_tree(&root.join("bindings/c/include"), &prefix.join("include"))?;
+    put_file(&root.join("bindings/fortran/outcrop.f90"), &prefix.join("share/outcrop/fortran/outcrop.f90"))?;
+    let package = root.join("bindings/c/package");
+    put_text(&package.join("outcrop.pc"), &lib.join("pkgconfig/outcrop.pc"))?;
+    for name in ["OutcropConfig.cmake", "OutcropConfigVersion.cmake"] {
+        put_text(&package.join(name), &lib.join("cmake/Outcrop").join(name))?;
+    }
+    Ok(())
+}
+
+/// Copies a text with the version in it.
+fn put_text(from: &Path, to: &Path) -> Result<()> {
+    let text = fs::read_to_string(from).with_context(|| format!("cannot read {}", from.display()))?;
+    put_with(to, |new| fs::write(new, text.replace("@VERSION@", VERSION)))
+}
+
+/// Copies what is below a directory.
+fn put_tree(from: &Path, to: &Path) -> Result<()> {
+    let list = fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))?;
+    for entry in list {
+        let entry = entry?;
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        if entry.file_type()?.is_dir() { put_tree(&from, &to)? } else { put_file(&from, &to)? }
+    }
+    Ok(())
+}
+
+fn put_file(from: &Path, to: &Path) -> Result<()> {
+    put_with(to, |new| fs::copy(from, new).map(drop)).with_context(|| format!("cannot copy {}", from.display()))
+}
+
+fn put_link(target: &str, at: &Path) -> Result<()> {
+    put_with(at, |new| symlink(target, new))
+}
+
+/// Makes a file beside its place and moves it there, so that a program which runs with the one before goes on with that one.
+fn put_with(to: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<()> {
+    let cannot = || format!("cannot write {}", to.display());
+    let directory = to.parent().with_context(cannot)?;
+    fs::create_dir_all(directory).with_context(cannot)?;
+    let new: PathBuf = directory.join(format!(".{}.new", to.file_name().unwrap_or_default().display()));
+    // One that an interrupted attempt has left.
+    let _ = fs::remove_file(&new);
+    make(&new).and_then(|()| fs::rename(&new, to)).with_context(cannot)
+}
