@@ -1,7 +1,7 @@
 //! A session: one series of versions, as the program sees it.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     ops::Range,
     sync::{
         Arc,
@@ -197,9 +197,10 @@ impl Session {
     fn jobs(&self, parts: &[Part<'_>]) -> Result<Vec<RegionJob>> {
         let settings = &self.store.shared.settings;
         let mut regions: Vec<RegionJob> = Vec::with_capacity(parts.len());
+        let mut names = HashSet::new();
         for part in parts {
             check_region_name(part.name)?;
-            if regions.iter().any(|region| region.manifest.name == part.name) {
+            if !names.insert(part.name) {
                 let problem = format!("there are two regions {}; give each a name of its own", part.name);
                 return Err(Error::Session { session: self.core.name.clone(), problem });
             }
