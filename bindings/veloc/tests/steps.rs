@@ -353,3 +353,17 @@ fn checkpoints_of_veloc_are_restored_and_continued() {
     let old = |place: &Path| files(place).iter().filter(|path| path.extension().is_some_and(|it| it == "dat")).count();
     assert_eq!(old(&scratch) + old(&persistent), before, "old files stay as they are");
 }
+
+#[test]
+fn another_number_of_ranks_is_told_so_everywhere() {
+    if !has_mpi() {
+        return;
+    }
+    let _turn = turn();
+    let (_dir, config) = place("async");
+    run(&mut together(2, &config, "protect:1:100 fill:1 save:x:1"));
+    let output = run(&mut together(3, &config, "protect:1:100 test:x:0:-1"));
+    let count = told(&output).matches("it was saved by 2 ranks and is opened by 3").count();
+    assert_eq!(count, 3, "{}", told(&output));
+    run(&mut together(2, &config, "protect:1:100 test:x:0:1 restart:x:1 expect:1:1:100"));
+}
