@@ -99,7 +99,9 @@ impl Program {
     }
 
     fn command(&self) -> Command {
-        quiet(Command::new(&self.path))
+        let mut command = quiet(Command::new(&self.path));
+        command.current_dir(self.directory.path());
+        command
     }
 
     /// The program under valgrind, which must find neither an error nor a leak.

@@ -62,6 +62,13 @@ impl Dtypes {
 
     /// The number of a dtype.
     pub(crate) fn number(&self, dtype: &Bound<'_, PyArrayDescr>) -> PyResult<usize> {
+        if dtype.itemsize() == 0 {
+            // NumPy takes it for a dtype whose length it may choose, and would make the array longer than the region.
+            return Err(usage(
+                dtype.py(),
+                format!("elements of the dtype {dtype} have no length; choose one with a length"),
+            ));
+        }
         let known = self.0.bind(dtype.py());
         for (index, other) in known.iter().enumerate() {
             // Most programs use one or two, and NumPy has one object for each plain one.
@@ -113,7 +120,7 @@ impl<'py> Flat<'py> {
         &self.array
     }
 
-    pub(crate) fn is_fortran(&self) -> bool {
+    fn is_fortran(&self) -> bool {
         !self.array.is_c_contiguous()
     }
 

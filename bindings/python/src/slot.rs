@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use numpy::PyUntypedArray;
-use outcrop::{LentRegions, OfProcess, PastRegions};
+use outcrop::{ErrorKind, LentRegions, OfProcess, PastRegions};
 use pyo3::{ffi, prelude::*, types::PyDict};
 
 use crate::{
@@ -113,11 +113,16 @@ impl Lent {
         }
         let Content::Lent(regions) = std::mem::replace(&mut *content, Content::GivenBack) else { return Ok(()) };
         *content = Content::Past { _regions: regions.seal_and_keep() };
-        if is_kept {
+        drop(content);
+        match self.tape.check() {
             // A tape that was closed meanwhile has lost it.
-            return self.tape.check().map_err(|error| raise(py, &error));
+            Err(error) if is_kept => Err(raise(py, &error)),
+            Ok(()) if !is_kept => self.tape.call(py, |tape| match tape.discard(self.key) {
+                Err(error) if error.kind() == ErrorKind::Missing => Ok(()), // Another thread was quick enough to take it.
+                outcome => outcome,
+            }),
+            _ => Ok(()),
         }
-        self.tape.call(py, |tape| tape.discard(self.key))
     }
 
     /// How many arrays besides those that were given show the slot.

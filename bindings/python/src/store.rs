@@ -3,10 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use numpy::PyUntypedArrayMethods;
-use outcrop::{
-    Error, OfProcess, Part, PartMut, Reached, Store, StoreBuilder,
-    store::{Restored, Watch},
-};
+use outcrop::{Error, OfProcess, Part, PartMut, Reached, Store, StoreBuilder, store::Watch};
 use pyo3::prelude::*;
 
 use crate::{
@@ -82,24 +79,19 @@ impl Session {
         self.call(py, |session| session.save(version, &parts))
     }
 
-    /// Restores a version into these arrays, given as pairs of name and array, on all ranks. Says where from.
-    fn _restore(&self, py: Python<'_>, version: u64, targets: Vec<(String, Bound<'_, PyAny>)>) -> PyResult<String> {
+    /// Restores a version into these arrays, given as pairs of name and array, on all ranks.
+    fn _restore(&self, py: Python<'_>, version: u64, targets: Vec<(String, Bound<'_, PyAny>)>) -> PyResult<()> {
         let mut flats = flats_mut(&targets)?;
         let mut parts = parts_mut(&mut flats);
-        Ok(self.call(py, |session| session.restore(version, &mut parts))?.layer)
+        self.call(py, |session| session.restore(version, &mut parts)).map(drop)
     }
 
-    /// Restores the newest version that is whole on all ranks, as `_restore` does. Says which one, and what was passed over.
-    fn _restore_latest(
-        &self,
-        py: Python<'_>,
-        targets: Vec<(String, Bound<'_, PyAny>)>,
-    ) -> PyResult<Option<(u64, Vec<String>)>> {
+    /// Restores the newest version that is whole on all ranks, as `_restore` does. Says which one.
+    fn _restore_latest(&self, py: Python<'_>, targets: Vec<(String, Bound<'_, PyAny>)>) -> PyResult<Option<u64>> {
         let mut flats = flats_mut(&targets)?;
         let mut parts = parts_mut(&mut flats);
         let restored = self.call(py, |session| session.restore_latest(&mut parts))?;
-        let skipped = |restored: &Restored| restored.skipped.iter().map(ToString::to_string).collect();
-        Ok(restored.map(|restored| (restored.version, skipped(&restored))))
+        Ok(restored.map(|restored| restored.version))
     }
 
     /// Copies values of a version into these arrays, without going on from there, and without other ranks.
@@ -118,11 +110,6 @@ impl Session {
     /// The newest version that all ranks have.
     fn _latest(&self, py: Python<'_>) -> PyResult<Option<u64>> {
         self.look(py, |open| open.session.latest())
-    }
-
-    /// The versions that all ranks have.
-    fn _restorable(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
-        self.look(py, |open| open.session.restorable())
     }
 
     /// The versions that can be restored or are on their way, in ascending order.

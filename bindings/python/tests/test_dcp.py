@@ -1,6 +1,7 @@
 """PyTorch's distributed checkpoints in a store: one process, several processes, and in the background."""
 
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -139,6 +140,18 @@ def test_the_stager_uses_the_same_memory_again(tmp_path):
     stager.close()
 
 
+def test_the_stager_grows_with_the_state():
+    """Optimizers have nothing to save before their first step."""
+    stager = Stager(pin=False)
+    first = stager.stage({"a": torch.ones(1000)})
+    state = {"a": torch.full((1000,), 2.0), "moments": torch.arange(3_000_000.0)}
+    second = stager.stage(state)
+    assert torch.equal(second["moments"], state["moments"])
+    assert torch.equal(first["a"], torch.ones(1000))
+    stager.close()
+    assert torch.equal(second["a"], state["a"])
+
+
 def test_the_stager_waits_for_memory():
     state = {"a": torch.ones(1_000_000)}
     stager = Stager(host="6 MiB", pin=False)
@@ -156,6 +169,11 @@ def test_the_stager_waits_for_memory():
     assert torch.equal(stager.stage(state)["a"], state["a"])
     other.join()
     stager.close()
+
+
+def test_another_process_is_refused(tmp_path):
+    with StorageWriter("run", dir=str(tmp_path), **STORE) as writer, pytest.raises(ValueError, match="THREAD"):
+        pickle.dumps(writer)
 
 
 def test_with_another_writer(tmp_path):
@@ -292,7 +310,7 @@ def run_ranks(what, tmp_path, count):
         for rank in range(count)
     ]
     try:
-        outputs = [rank.communicate(timeout=600)[0] for rank in ranks]
+        outputs = [rank.communicate(timeout=280)[0] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

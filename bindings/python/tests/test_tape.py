@@ -144,6 +144,7 @@ def test_what_is_no_numpy_array_is_seen_as_one(tape):
         (np.array([{}, None]), "Python objects"),
         (object(), "Python objects"),
         (np.ma.masked_array([1, 2], [True, False]), "its mask"),
+        (np.zeros(3, [("nothing", "S0")])["nothing"], "no length"),
     ],
 )
 def test_what_holds_no_numbers_is_refused(tape, values, hint):
@@ -175,6 +176,8 @@ def test_a_lent_slot_may_have_several_arrays_and_any_order(tape):
         arrays["mask"][:] = True
     back = tape.take(1)
     assert back["u"].sum() == 12 and back["mask"].all() and back["mask"].shape == (7,)
+    with tape.lend(3, 2, ("f4", (3,))) as u:
+        assert (u.shape, u.dtype) == ((2, 3), np.float32), "as numpy.empty does"
     with tape.lend(2, (2, 3), order="F") as u:
         assert u.flags.f_contiguous and u.dtype == np.float64
         u[:] = [[1, 2, 3], [4, 5, 6]]
@@ -243,6 +246,7 @@ def test_a_lent_slot_ends_once(tape):
         (lambda tape: tape.lend(2, -1), outcrop.Usage, "shape"),
         (lambda tape: tape.lend(2, 3, "O"), outcrop.Usage, "Python objects"),
         (lambda tape: tape.lend(2, 3, "no such dtype"), TypeError, "not understood"),
+        (lambda tape: tape.lend(2, 3, "S"), outcrop.Usage, "no length"),
         (lambda tape: tape.lend(2, 3, order="Z"), outcrop.Usage, "order"),
         (lambda tape: tape.write_trace("/no/such/place"), OSError, "cannot write the timeline"),
     ],
@@ -313,6 +317,11 @@ def test_a_closed_tape_refuses_and_leaves_no_file(tmp_path):
         with pytest.raises(outcrop.Usage, match="closed"):
             call()
     assert "closed" in repr(tape)
+    other = outcrop.Tape(host="4 MiB", pin=False)
+    with pytest.raises(ZeroDivisionError):
+        with other.lend(1, 10):
+            other.close()
+            raise ZeroDivisionError
     with tape:
         pass  # To leave a block that closed it before is no error.
 
@@ -421,6 +430,26 @@ def test_not_everybody_waits_for_the_others():
         for thread in threads:
             thread.join()
         assert sorted(outcomes) == ["full", "saved"] and len(tape) == 1
+
+
+def test_a_slot_that_several_threads_end_is_ended_once(tape):
+    for key in range(50):
+        lent, outcomes = tape.lend(key, 10), []
+
+        def end(way):
+            try:
+                way()
+                outcomes.append(way.__name__)
+            except outcrop.Usage:
+                outcomes.append("too late")
+
+        threads = [threading.Thread(target=end, args=(way,)) for way in (lent.seal, lent.abandon, lent.abandon)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(outcomes) == 3 and outcomes.count("too late") == 2
+        assert (key in tape) == ("seal" in outcomes)
 
 
 def test_who_waits_for_others_can_be_interrupted(run):

@@ -188,7 +188,7 @@ def test_what_stays_in_memory_does_not_stay_for_ever(tape):
     class Marked(torch.autograd.Function):
         @staticmethod
         def forward(context, x):
-            context.mark = mark
+            context.mark = marks[0]
             return x.clone()
 
         @staticmethod
@@ -198,11 +198,11 @@ def test_what_stays_in_memory_does_not_stay_for_ever(tape):
     class Mark:
         pass
 
-    mark = Mark()
-    is_alive = weakref.ref(mark)
+    marks = [Mark()]
+    is_alive = weakref.ref(marks[0])
     with saved_tensors(**tape):
         result = Marked.apply(torch.ones(4, requires_grad=True)).exp()
-    del mark
+    marks.clear()
     assert is_alive() is not None
     del result
     assert is_alive() is None

@@ -36,7 +36,8 @@ class Snapshot:
 
     def array(self) -> numpy.ndarray:
         """The values, in place, to be read."""
-        return self._tape.get(self._key)
+        array: numpy.ndarray = self._tape.get(self._key)
+        return array
 
     def __del__(self) -> None:
         # In a forked child there is nothing to remove.
@@ -103,8 +104,8 @@ def register(
     read: Callable[[Any], numpy.ndarray] = numpy.asarray,
     write: Callable[[Any, numpy.ndarray], Any] = lambda like, array: array.view(type(like)),
 ) -> None:
-    """Teaches an overloaded type to use a tape: `read(value)` gives its values as an array, `write(like, array)` makes a value like
-    another one from them. With a tape of pyadjoint for which no Outcrop tape is enabled, it does what it did."""
+    """Teaches an overloaded type to use a tape: `read(value)` gives its values as an array, `write(like, array)` makes a value
+    like another one from them. With a tape of pyadjoint for which no Outcrop tape is enabled, it does what it did."""
     if kind in _registered:
         raise Usage(f"{kind.__name__} is registered already")
     _registered.add(kind)

@@ -18,7 +18,7 @@ import hashlib
 import io
 import itertools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy
@@ -42,6 +42,9 @@ INDEX = "metadata"
 INDEX_HOST = "16 MiB"
 NAME_BYTES_MAX = 200
 PATIENCE_SECONDS = 3600.0
+# What a tape may need beyond what is saved: for each array, and for all.
+ALIGNMENT_BYTES = 4096
+SPARE_BYTES = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +60,8 @@ class Place:
 class Stager(AsyncStager):
     """Copies a state dict so that training can go on, into memory that is used again by the next one and is therefore touched.
 
-    The arguments are those of a `Tape`. `host` is how much memory it may take: room for two copies of the first state dict, where
-    nothing is said. When it is full, the next save waits until one before has been written.
+    The arguments are those of a `Tape`. `host` is how much memory it may take: room for two copies of the largest state dict so
+    far, where nothing is said. When it is full, the next save waits until one before has been written.
     """
 
     _synchronize_after_execute = False
@@ -66,35 +69,38 @@ class Stager(AsyncStager):
     def __init__(self, **tape: Any) -> None:
         self._options = {"order": "forward", "patience_seconds": PATIENCE_SECONDS, **tape}
         self._tape: Tape | None = None
+        self._host_bytes = 0
         self._keys = itertools.count()
 
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """A copy of the state dict."""
-        arrays: dict[str, numpy.ndarray] = {}
-
-        def note(tensor: torch.Tensor) -> None:
-            if tensor.numel():
-                # Two names for the same tensor are one copy.
-                arrays.setdefault(_identity(tensor), bytes_of(tensor))
-
-        _each_tensor(state_dict, note)
-        if self._tape is None:
-            room = sum(array.nbytes + 4096 for array in arrays.values()) + (1 << 20)
-            self._tape = Tape(**{"host": 2 * room, **self._options})
+        # Two names for the same tensor are one copy.
+        tensors = {_identity(tensor): tensor for tensor in _tensors(state_dict) if tensor.numel()}
+        arrays = {identity: bytes_of(tensor) for identity, tensor in tensors.items()}
         staged: Mapping[str, numpy.ndarray] = {}
         if arrays:
-            key = next(self._keys)
-            self._tape.save(key, **arrays)
+            tape, key = self._with_room_for(arrays), next(self._keys)
+            tape.save(key, **arrays)
             # The memory is free again when the last tensor over it is gone.
-            staged = self._tape.take(key)
+            staged = tape.take(key)
 
         def copied(tensor: torch.Tensor) -> torch.Tensor:
             if not tensor.numel():
                 return torch.empty(tensor.size(), dtype=tensor.dtype)
             return tensor_over(staged[_identity(tensor)], tensor.dtype, tensor.size())
 
-        staged_dict: dict[str, Any] = _each_tensor(state_dict, copied)
-        return staged_dict
+        copies: dict[str, Any] = _with_tensors(state_dict, copied)
+        return copies
+
+    def _with_room_for(self, arrays: Mapping[str, numpy.ndarray]) -> Tape:
+        needed_bytes = 2 * sum(array.nbytes + ALIGNMENT_BYTES for array in arrays.values()) + SPARE_BYTES
+        has_grown = "host" not in self._options and needed_bytes > self._host_bytes
+        if self._tape is None or has_grown:
+            # What was staged before stays where it is until it has been written.
+            self.close()
+            self._host_bytes = needed_bytes
+            self._tape = Tape(**{"host": needed_bytes, **self._options})
+        return self._tape
 
     def synchronize_staging(self) -> None:
         """Nothing to do: what `stage` returns is complete."""
@@ -233,6 +239,9 @@ class StorageWriter(storage.StorageWriter, AsyncStager):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __reduce__(self) -> Any:
+        raise Usage("a writer cannot go to another process: use async_save with AsyncCheckpointerType.THREAD")
+
     @property
     def _session(self) -> str:
         return f"{self._name}-rank-{self._rank}"
@@ -345,18 +354,31 @@ def _identity(tensor: torch.Tensor) -> str:
     return f"{tensor.device} {tensor.data_ptr()} {tensor.dtype} {tuple(tensor.size())} {tensor.stride()}"
 
 
-def _each_tensor(value: Any, copied: Callable[[torch.Tensor], Any]) -> Any:
-    """The same with other tensors, and with copies of everything that is none."""
+def _is_plain(value: Any) -> bool:
+    return type(value) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) and value.layout == torch.strided
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors that this process has."""
     if isinstance(value, DTensor):
-        local = copied(value.to_local().detach())
-        mesh, placements = value.device_mesh, value.placements
-        if local is None:
-            return None
+        yield value.to_local().detach()
+    elif _is_plain(value):
+        yield value.detach()
+    elif isinstance(value, Mapping):
+        yield from itertools.chain.from_iterable(map(_tensors, value.values()))
+    elif type(value) in (list, tuple):
+        yield from itertools.chain.from_iterable(map(_tensors, value))
+
+
+def _with_tensors(value: Any, copied: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The same with copies of these tensors, and of everything that is none."""
+    if isinstance(value, DTensor):
+        local, mesh, placements = copied(value.to_local().detach()), value.device_mesh, value.placements
         return DTensor.from_local(local, mesh, placements, run_check=False, shape=value.size(), stride=value.stride())
-    if type(value) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+    if _is_plain(value):
         return copied(value.detach())
     if isinstance(value, Mapping):
-        return {key: _each_tensor(item, copied) for key, item in value.items()}
+        return {key: _with_tensors(item, copied) for key, item in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(_each_tensor(item, copied) for item in value)
+        return type(value)(_with_tensors(item, copied) for item in value)
     return copy.deepcopy(value)

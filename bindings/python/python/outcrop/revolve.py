@@ -80,7 +80,7 @@ class Storage(pyrevolve.storage.Storage):
 
     def isFull(self) -> bool:  # noqa: N802, as pyrevolve has it
         """Whether another checkpoint would be too many."""
-        return self._depth >= self.n_ckp
+        return bool(self._depth >= self.n_ckp)
 
     def isEmpty(self) -> bool:  # noqa: N802, as pyrevolve has it
         """Whether there is nothing on the stack."""

@@ -96,10 +96,10 @@ class Store(_outcrop.Session):
         """
         arrays = {name: _target(name, target) for name, target in targets.items()}
         flats = {name: array if _is_flat(array) else np.empty_like(array, order="C") for name, array in arrays.items()}
-        restored = self._restore_latest(list(flats.items()))
-        if restored is None:
+        number = self._restore_latest(list(flats.items()))
+        if number is None:
             return None
-        version = Version(self, restored[0])
+        version = Version(self, number)
         for name, array in arrays.items():
             version._check(name, array)
             saved = flats[name].ravel(order="K").reshape(array.shape, order=version._order(name))
