@@ -50,7 +50,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 
 /// All checks.
 pub(crate) fn check() -> Result<()> {
-    let root = root()?;
+    let root = crate::root()?;
     let mut problems = wrong_dependencies(&metadata(&root)?);
     for file in sources(&root)? {
         let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
@@ -58,10 +58,6 @@ pub(crate) fn check() -> Result<()> {
         problems.extend(wrong_file(&name, &text));
     }
     crate::report(&problems)
-}
-
-fn root() -> Result<PathBuf> {
-    Ok(Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the workspace")?.to_owned())
 }
 
 fn metadata(root: &Path) -> Result<serde_json::Value> {

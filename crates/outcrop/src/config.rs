@@ -25,7 +25,7 @@ const TAPE_KEYS: &[&str] = &[
     "copy_threads",
     "pin",
     "trace",
-    "log",
+    "log_file",
     "patience_seconds",
     "profile",
 ];
@@ -74,7 +74,7 @@ struct TapeText {
     copy_threads: Option<usize>,
     pin: Option<bool>,
     trace: Option<bool>,
-    log: Option<PathBuf>,
+    log_file: Option<PathBuf>,
     patience_seconds: Option<f64>,
     profile: Option<PathBuf>,
 }
@@ -260,7 +260,7 @@ impl TapeBuilder {
         if let Some(is_traced) = text.trace {
             builder = builder.trace(is_traced);
         }
-        if let Some(path) = text.log {
+        if let Some(path) = text.log_file {
             builder = builder.log(path);
         }
         if let Some(seconds) = text.patience_seconds {

@@ -22,7 +22,7 @@ class Tape(_outcrop.Tape):
     dir:    a directory, or several, fastest first. Each is a path, or {"path": ..., "limit": "200 GiB"}; without a limit it may
             fill 90% of what is free. Nothing is left in it.
     order:  in which order snapshots will be read: "reverse", "forward", "unknown", or a list of keys.
-    helpers, helper_cores, copy_threads, pin, trace, log, patience_seconds, profile: see docs/python.md.
+    helpers, helper_cores, copy_threads, pin, trace, log_file, patience_seconds, profile: see docs/python.md.
 
     A variable such as OUTCROP_HOST overrides a setting. Every thread may use a tape.
     """
