@@ -14,6 +14,7 @@ import platform
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -91,8 +92,12 @@ def _calls(sizes: Sizes, ratios: dict[str, float]) -> list[Run]:
 
 
 def _states(sizes: Sizes, directory: Path, ratios: dict[str, float]) -> list[Run]:
-    """How long a program is blocked that saves its whole state, all of which has changed, as in training."""
-    count = 64
+    """How long a program is blocked that saves its whole state, all of which has changed, as in training.
+
+    Arrays are as large as the weights of a layer of 4096 x 4096. With smaller ones the allocator would keep, and hand out again, what a stager
+    has freed, and would hide what new memory costs.
+    """
+    count = 16
     state = {f"array{index}": np.ones((sizes.state_bytes // count // 4,), "f4") for index in range(count)}
     runs: list[Run] = []
     for way, make in _state_ways(state, sizes, directory).items():
@@ -184,8 +189,10 @@ def _state_ways(
 
         @contextlib.contextmanager
         def dcp_save() -> Iterator[Callable[[int], Finish]]:
-            # As it is called by most programs: with the stager that it makes itself.
-            yield lambda number: dcp.async_save(tensors, checkpoint_id=directory / f"dcp{number}", no_dist=True).result
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # It says that it has only one process.
+                # As it is called by most programs: with the stager that it makes itself.
+                yield lambda number: dcp.async_save(tensors, checkpoint_id=directory / f"dcp{number}", no_dist=True).result
 
         ways["dcp.async_save"] = dcp_save
     return ways

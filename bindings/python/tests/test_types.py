@@ -1,0 +1,43 @@
+"""Type annotations: that they are those of the native half, and that a typed program passes."""
+
+import pytest
+
+pytest.importorskip("mypy")
+
+MODULES = ["outcrop", "outcrop.bench", "outcrop.__main__"]
+
+
+def test_the_stubs_describe_the_native_half(run):
+    program = "import sys; from mypy import stubtest; sys.exit(stubtest.test_stubs(stubtest.parse_options(['outcrop._outcrop'])))"
+    assert "no issues" in run(program)
+
+
+def test_a_typed_program_passes(run, tmp_path):
+    (tmp_path / "program.py").write_text("""
+import numpy as np
+import outcrop
+
+with outcrop.Tape(host="1 MiB", dir=["a", {"path": "b", "limit": 5}], order=[1, 2], pin=False) as tape:
+    tape.save(1, np.zeros(3))
+    tape.save(np.int64(2), u=np.zeros(3), v=b"abc")
+    with tape.lend(3, (2, 3), "f4") as u:
+        u[:] = 1
+    keys: list[int] = tape.keys()
+with outcrop.Store("run", dir="checkpoints", keep_last=2) as store:
+    version: outcrop.Version | None = store.restore(u=np.zeros(3))
+    number: int = store.version(1).into(u=np.zeros(3)).number
+    store.save(2, u=np.zeros(3), step=number)
+try:
+    outcrop.read("run", "checkpoints", rank=1)
+except (outcrop.Missing, KeyError):
+    pass
+""")
+    check = """
+import sys
+from mypy import api
+found, problems, code = api.run(sys.argv[1:])
+print(found)
+sys.exit(found + problems if code else 0)
+"""
+    modules = [argument for module in MODULES for argument in ("-m", module)]
+    assert "no issues" in run(check, "--strict", "--cache-dir", tmp_path / "cache", "-m", "program", *modules)
