@@ -252,6 +252,7 @@ fn a_failure_of_one_rank_is_known_to_all_and_the_next_version_is_whole_again() {
             files.inject(Fault { of: Some(Operation::Sync), ..Fault::new(Errno::IO) });
         }
         save(&mut session, rank, 2);
+        assert_eq!(session.wait(2, Reached::Here(1)).is_ok(), rank == 0, "who has not failed has done its part");
         let error = session.wait(2, Reached::All).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Storage);
         assert!(rank == 1 || error.to_string().contains("rank 1"), "{error}");

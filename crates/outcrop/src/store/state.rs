@@ -18,7 +18,8 @@ use crate::{Error, Result};
 pub enum Reached {
     /// It is in host memory, and packed: it can be restored by this process.
     Host,
-    /// What this rank has of it is durable on this directory, 1 being the first; other ranks may not have theirs yet.
+    /// This rank has done its part on this directory, 1 being the first: what it has of it is durable there, or is not needed because
+    /// another rank has failed. Others may not have theirs yet.
     Here(usize),
     /// It is complete and durable, on all ranks, on this directory.
     Layer(usize),
@@ -58,7 +59,7 @@ pub(crate) struct Progress {
     pub(crate) is_packed: bool,
     /// As it was packed by this process.
     pub(crate) manifest: Option<Arc<Manifest>>,
-    /// By layer: whether what this rank has of it is there.
+    /// By layer: whether this rank has done its part.
     here: Vec<bool>,
     /// By layer: nothing yet, complete, or why it never will be.
     pub(crate) layers: Vec<Option<std::result::Result<(), String>>>,
@@ -169,7 +170,7 @@ impl SessionCore {
         });
     }
 
-    /// What this rank has of a version is on a layer.
+    /// This rank has done its part of a version on a layer.
     pub(crate) fn here(&self, version: u64, layer: usize) {
         self.update(|state| {
             if let Some(progress) = state.versions.get_mut(&version) {

@@ -69,8 +69,8 @@ pub(crate) struct LayerLedger {
     pub(crate) complete: BTreeMap<u64, u64>,
     /// Versions that were found, and that other ranks have on other layers: kept until there is a newer one.
     pub(crate) scattered: BTreeSet<u64>,
-    /// Versions that some rank will never have here, and why: another one may be ahead of this one.
-    refused: BTreeMap<u64, String>,
+    /// Versions that some rank will never have here, whether that is another one, which may be ahead of this one, and why.
+    refused: BTreeMap<u64, (bool, String)>,
     /// The newest version that each other rank has here. They come in their order: what it has not said it has skipped.
     newest: BTreeMap<u32, u64>,
     /// Versions that only some ranks have, as far as is known.
@@ -267,7 +267,10 @@ impl Ledger {
     fn commit(&mut self, shared: &Shared, layer: usize, index: usize, packs: Vec<ManifestPack>) {
         let manifest = Manifest { packs, ..self.drafts[index].manifest.clone() };
         let version = manifest.version;
-        if let Some(reason) = self.layers[layer].refused.get(&version) {
+        if let Some((is_of_others, reason)) = self.layers[layer].refused.get(&version) {
+            if *is_of_others {
+                self.session.here(version, layer);
+            }
             return self.session.failed(version, layer, reason);
         }
         let files = &**shared.shelves[layer].files();
@@ -331,7 +334,7 @@ impl Ledger {
         self.session.failed(version, layer, reason);
         if self.session.ranks > 1 {
             // Also if the program tries again: the others have given it up.
-            self.layers[layer].refused.insert(version, reason.to_owned());
+            self.layers[layer].refused.insert(version, (false, reason.to_owned()));
         }
         self.tell(shared, layer, version, Some(reason.to_owned()));
     }
@@ -395,10 +398,12 @@ impl Ledger {
     /// A version will not be complete on a layer, as this rank does not have it there.
     fn refuse(&mut self, shared: &Shared, layer: usize, version: u64, rank: u32, reason: &str) {
         let reason = format!("rank {rank}: {reason}");
+        // This one has nothing more to do for it.
+        self.session.here(version, layer);
         self.session.failed(version, layer, &reason);
         let ledger = &mut self.layers[layer];
         ledger.holders.remove(&version);
-        ledger.refused.insert(version, reason);
+        ledger.refused.insert(version, (true, reason));
         if let Err(error) = self.drop_versions(shared, layer, &[version]) {
             tracing::warn!(session = self.session.name, version, %error, "a version that not all ranks have stays");
         }
