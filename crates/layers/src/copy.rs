@@ -39,8 +39,12 @@ const SHARED_BYTES_MIN: usize = 4 << 20;
 const SHARE_BYTES: usize = 1 << 20;
 /// Lengths that differ by a factor of two are measured apart, up to this many.
 const CLASSES: usize = 8;
-/// Every so many copies the slower way is tried again.
-const COPIES_PER_TRIAL: u32 = 64;
+/// The slower way is tried again after so many copies at first, then after twice as many, and so on.
+const COPIES_PER_TRIAL_MIN: u32 = 4;
+/// But no later than after so many.
+const COPIES_PER_TRIAL_MAX: u32 = 64;
+/// A way that takes so many times as long is much slower.
+const MUCH: f64 = 1.5;
 
 /// Copies bytes in the way that is fastest for their number on this machine at this time.
 #[derive(Debug)]
@@ -59,6 +63,8 @@ struct Class {
     alone: Option<f64>,
     shared: Option<f64>,
     copies_since_trial: u32,
+    /// How many trials have not changed the choice.
+    trials_in_vain: u32,
 }
 
 impl Copier {
@@ -84,11 +90,12 @@ impl Copier {
         let class = class.min(CLASSES - 1);
         let is_shared = self.classes()[class].choose();
         self.threads_used.store(if is_shared { self.threads_max } else { 1 }, Relaxed);
+        // Called up before the clock starts: that is no part of any later copy.
+        let crew = is_shared.then(|| self.crew.get_or_init(|| Crew::new(self.threads_max - 1)));
         let start = Instant::now();
-        if is_shared {
-            self.crew.get_or_init(|| Crew::new(self.threads_max - 1)).copy(target, source);
-        } else {
-            copy_alone(target, source);
+        match crew {
+            Some(crew) => crew.copy(target, source),
+            None => copy_alone(target, source),
         }
         let bytes_per_second = bytes as f64 / start.elapsed().as_secs_f64().max(1e-9);
         self.classes()[class].measured(is_shared, bytes_per_second);
@@ -113,26 +120,41 @@ impl Default for Copier {
 impl Class {
     /// Whether the next copy is to be shared between threads.
     fn choose(&mut self) -> bool {
-        let (Some(alone), Some(shared)) = (self.alone, self.shared) else { return self.alone.is_some() };
-        let is_shared_faster = shared > alone;
         self.copies_since_trial += 1;
-        if self.copies_since_trial < COPIES_PER_TRIAL {
-            return is_shared_faster;
+        let is_trial = self.copies_since_trial > self.copies_until_trial();
+        if is_trial {
+            self.copies_since_trial = 0;
+            self.trials_in_vain += 1;
         }
-        self.copies_since_trial = 0;
-        !is_shared_faster
+        // Sharing comes first: it is the likelier one to be faster.
+        let is_shared_faster = self.is_shared_faster().unwrap_or(true);
+        is_shared_faster != is_trial
+    }
+
+    /// The way that is not in use is tried again soon at first, and then ever more rarely; rarely at once if it was much slower.
+    fn copies_until_trial(&self) -> u32 {
+        let is_close = |(alone, shared): (f64, f64)| alone.min(shared) * MUCH > alone.max(shared);
+        match self.alone.zip(self.shared).is_none_or(is_close) {
+            true => COPIES_PER_TRIAL_MIN.saturating_mul(1 << self.trials_in_vain.min(16)).min(COPIES_PER_TRIAL_MAX),
+            false => COPIES_PER_TRIAL_MAX,
+        }
+    }
+
+    fn is_shared_faster(&self) -> Option<bool> {
+        Some(self.shared? > self.alone?)
     }
 
     fn measured(&mut self, is_shared: bool, bytes_per_second: f64) {
-        let is_in_use = match (self.alone, self.shared) {
-            (Some(alone), Some(shared)) => (shared > alone) == is_shared,
-            _ => true,
-        };
+        let before = self.is_shared_faster();
+        let is_in_use = before.is_none_or(|is_shared_faster| is_shared_faster == is_shared);
         // The way in use is measured often, and averaged against noise. A trial of the other one is rare, so that what
         // was known of it is old: it is believed at once.
         let weight = if is_in_use { 0.25 } else { 1.0 };
         let rate = if is_shared { &mut self.shared } else { &mut self.alone };
         *rate = Some(rate.map_or(bytes_per_second, |known| (1.0 - weight) * known + weight * bytes_per_second));
+        if self.is_shared_faster() != before {
+            self.trials_in_vain = 0;
+        }
     }
 }
 
@@ -151,19 +173,34 @@ mod tests {
     #[test]
     fn both_ways_are_tried_and_the_faster_one_is_kept() {
         let mut class = Class::default();
-        assert!(!class.choose());
-        class.measured(false, 10.0);
-        assert!(class.choose());
-        class.measured(true, 20.0);
-        let shared = (0..COPIES_PER_TRIAL * 4).filter(|_| class.choose()).count();
-        assert_eq!(shared as u32, (COPIES_PER_TRIAL - 1) * 4, "all but one trial in {COPIES_PER_TRIAL}");
+        let trials = |class: &mut Class, copies: u32| {
+            let mut trials = Vec::new();
+            for copy in 1..=copies {
+                let is_shared = class.choose();
+                trials.extend((!is_shared).then_some(copy));
+                class.measured(is_shared, if is_shared { 20.0 } else { 15.0 });
+            }
+            trials
+        };
+        assert_eq!(trials(&mut class, 210), [5, 10, 19, 36, 69, 134, 199], "ever more rarely, but not too rarely");
+    }
+
+    #[test]
+    fn a_way_that_is_much_slower_is_left_alone_for_long() {
+        let mut class = Class::default();
+        let mut copies = (1..=100).filter(|_| {
+            let is_shared = class.choose();
+            class.measured(is_shared, if is_shared { 20.0 } else { 10.0 });
+            !is_shared
+        });
+        assert_eq!((copies.next(), copies.next(), copies.next()), (Some(5), Some(70), None));
     }
 
     #[test]
     fn the_choice_follows_a_machine_that_changes() {
         let mut class = Class::default();
-        class.measured(false, 10.0);
         class.measured(true, 20.0);
+        class.measured(false, 10.0);
         for _ in 0..20 {
             class.measured(true, 1.0);
         }

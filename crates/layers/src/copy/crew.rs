@@ -4,16 +4,20 @@
 //! whoever is woken up then is put on the program's core instead of the free one. That is a reading of the timings, not proven.
 
 use std::{
-    fmt,
+    fmt, hint,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering::Relaxed},
         mpsc::{Sender, channel},
     },
     thread::{Builder, JoinHandle},
+    time::{Duration, Instant},
 };
 
 use super::{SHARE_BYTES, copy_alone};
+
+/// How long it takes to copy a share, roughly.
+const LOOKING: Duration = Duration::from_micros(100);
 
 /// The threads. They end when it is dropped.
 pub(super) struct Crew {
@@ -106,10 +110,17 @@ impl Work {
         self.left.notify_one();
     }
 
-    /// Lets nobody in any more, and waits for those who are inside.
+    /// Lets nobody in any more, and waits for those who are inside. They are at their last share: to be put to sleep and woken
+    /// up would take longer than most of them need, so that this thread looks for them for a moment first.
     fn close(&self) {
         let mut door = self.door();
         door.is_closed = true;
+        let since = Instant::now();
+        while door.inside > 0 && since.elapsed() < LOOKING {
+            drop(door);
+            hint::spin_loop();
+            door = self.door();
+        }
         while door.inside > 0 {
             door = self.left.wait(door).unwrap_or_else(PoisonError::into_inner);
         }

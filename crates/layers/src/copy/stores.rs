@@ -1,4 +1,8 @@
 //! Copies with stores that bypass the caches, in the widest form that the processor has.
+//!
+//! Four pages are copied side by side, a line of each in turn: the processor reads ahead within a page only, and so reads ahead
+//! in four of them. That makes no difference for copies without a pause; after 20 ms of arithmetic, when the memory has to wake
+//! up as well, 32 MiB took 3.2 ms instead of 4.0, and 1.65 instead of 2.0 with two threads.
 
 /// Copies `source` to `target`, which must be of the same length.
 #[cfg(target_arch = "x86_64")]
@@ -28,8 +32,12 @@ mod x86 {
         _mm256_stream_si256, _mm512_loadu_si512, _mm512_stream_si512,
     };
 
-    /// What one round of a loop copies; also a multiple of every store's alignment.
+    /// What is copied at a time; also a multiple of every store's alignment.
     const LINE: usize = 64;
+    /// The processor reads ahead within this.
+    const PAGE: usize = 4096;
+    /// So many pages are copied side by side.
+    const PAGES: usize = 4;
 
     /// The whole lines in the middle of `target` with their source. What lies before and after is copied here.
     fn lines<'a>(target: &'a mut [u8], source: &'a [u8]) -> (&'a mut [u8], &'a [u8]) {
@@ -50,15 +58,28 @@ mod x86 {
             #[$feature]
             pub(super) fn $name(target: &mut [u8], source: &[u8]) {
                 let (target, source) = lines(target, source);
-                for (target, source) in target.chunks_exact_mut(LINE).zip(source.chunks_exact(LINE)) {
-                    for at in (0..LINE).step_by(size_of::<$vector>()) {
-                        // SAFETY: both chunks are one line long, which is a multiple of the vector; the target is
-                        // aligned to a line, and the load needs no alignment.
+                let bytes = source.len();
+                let (target, source) = (target.as_mut_ptr(), source.as_ptr());
+                let copy_line = |at: usize| {
+                    for at in (at..at + LINE).step_by(size_of::<$vector>()) {
+                        // SAFETY: `lines` has made both equally long, whole lines; every line that is copied below lies inside; a
+                        // line is a multiple of the vector; the target is aligned to a line, and the load needs no alignment.
                         unsafe {
-                            let vector = $load(source.as_ptr().add(at).cast());
-                            $store(target.as_mut_ptr().add(at).cast::<$vector>(), vector);
+                            let vector = $load(source.add(at).cast());
+                            $store(target.add(at).cast::<$vector>(), vector);
                         }
                     }
+                };
+                let side_by_side = bytes / (PAGES * PAGE) * (PAGES * PAGE);
+                for pages in (0..side_by_side).step_by(PAGES * PAGE) {
+                    for line in (pages..pages + PAGE).step_by(LINE) {
+                        for page in 0..PAGES {
+                            copy_line(line + page * PAGE);
+                        }
+                    }
+                }
+                for line in (side_by_side..bytes).step_by(LINE) {
+                    copy_line(line);
                 }
                 // Stores past the caches are not ordered with others until here: whoever is told that the copy is
                 // complete must see it.
@@ -100,7 +121,7 @@ mod x86 {
         proptest! {
             #[test]
             fn every_width_copies_every_length_at_every_address(
-                bytes in 0_usize..2000, from in 0_usize..130, to in 0_usize..130,
+                bytes in prop_oneof![0_usize..2000, 15_000_usize..70_000], from in 0_usize..130, to in 0_usize..130,
             ) {
                 let source: Vec<u8> = (0..from + bytes).map(|index| (index % 251) as u8).collect();
                 // SAFETY: every processor of this architecture has SSE2.
