@@ -185,6 +185,7 @@ impl TapeBuilder {
             let profile = Profile::load(path)?;
             self.options.rates = self.layers.iter().map(|wish| wish.rates(&profile)).collect();
             self.options.memory_rates = MemoryRates {
+                pinned: profile.memory.pinned.as_ref().map(|pinned| pinned.rates.write_all_cores),
                 touched: Some(profile.memory.touched.write_all_cores),
                 untouched: Some(profile.memory.untouched.write_all_cores),
                 touch: Some(profile.memory.touch_one_core),

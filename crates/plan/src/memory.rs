@@ -39,6 +39,8 @@ pub struct MemorySettings {
 /// Bytes per second, as far as they are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct MemoryRates {
+    /// Of writing to memory that is pinned.
+    pub pinned: Option<u64>,
     /// Of writing to memory that has been touched.
     pub touched: Option<u64>,
     /// Of writing to memory that has not.
@@ -107,6 +109,8 @@ pub struct MemoryState {
     pub strategy: Strategy,
     /// Why then.
     pub reason: Reason,
+    /// Bytes per second of writing to pinned memory, once measured.
+    pub pinned_rate: Option<f64>,
     /// Bytes per second of writing to touched memory, once measured.
     pub touched_rate: Option<f64>,
     /// Bytes per second of writing to untouched memory, once measured.
@@ -148,6 +152,7 @@ pub(crate) struct Begun {
     since: Timestamp,
     untouched_bytes: u64,
     touching_ns: u64,
+    is_pinned: bool,
 }
 
 impl Memory {
@@ -202,10 +207,17 @@ impl Memory {
             pinning: self.pinning,
             strategy: self.model.strategy(),
             reason: self.model.reason(),
+            pinned_rate: per_second(self.model.pinned_rate()),
             touched_rate: per_second(self.model.touched_rate()),
             untouched_rate: per_second(self.model.untouched_rate()),
             touch_rate: per_second(self.model.touch_rate()),
         }
+    }
+
+    /// Bytes per nanosecond of writing to memory that was used before, as far as is known.
+    pub(crate) fn ready_rate(&self) -> Option<f64> {
+        let pinned = self.model.pinned_rate().filter(|_| self.pinning == Pinning::Done);
+        pinned.or(self.model.touched_rate())
     }
 
     /// How far ahead of what is in use it is to be touched. What cannot be used before needs room for two: one to be saved,
@@ -220,8 +232,11 @@ impl Memory {
         extents.iter().map(|piece| piece.end.saturating_sub(piece.start.max(self.touched_bytes))).sum()
     }
 
-    /// Somebody begins to write here.
-    pub(crate) fn begin_write(&mut self, now: Timestamp, extents: &Extents) -> Begun {
+    /// Somebody begins to write here, the program or a move.
+    pub(crate) fn begin_write(&mut self, now: Timestamp, extents: &Extents, is_awaited: bool) -> Begun {
+        let (bytes, end) =
+            extents.iter().fold((0, 0), |(bytes, end), piece| (bytes + piece.end - piece.start, piece.end.max(end)));
+        self.model.begin(is_awaited && self.touched_bytes < end.saturating_add(bytes));
         if !self.writing.is_idle() {
             self.model.paused(0);
         } else if self.writing.total_ns(now) > 0 {
@@ -231,6 +246,7 @@ impl Memory {
             since: now,
             untouched_bytes: self.untouched_bytes(extents),
             touching_ns: self.touching.total_ns(now),
+            is_pinned: self.pinning == Pinning::Done,
         };
         self.writing.begin(now);
         begun
@@ -243,7 +259,8 @@ impl Memory {
         let untouched_bytes = begun.untouched_bytes.min(bytes);
         self.abandon_write(now);
         if ns > 0 {
-            self.model.wrote(Write { bytes, untouched_bytes, ns, touching_ns: touching_ns.min(ns) });
+            let is_pinned = begun.is_pinned;
+            self.model.wrote(Write { bytes, untouched_bytes, ns, touching_ns: touching_ns.min(ns), is_pinned });
         }
         if self.settings.touching == Touching::Chosen && self.touched_bytes > 0 {
             self.model.choose(self.target_bytes.saturating_sub(self.touched_bytes));

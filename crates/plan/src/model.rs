@@ -16,7 +16,10 @@ use crate::{
 /// When both ways have been measured, the other one is tried again after so many writes.
 const WRITES_PER_TRIAL: u32 = 64;
 
-/// A trial of the concurrent way takes so many writes: the first one still meets the memory that was touched before.
+/// As long as the sequential way has not been measured, it is tried after so many.
+const WRITES_BEFORE_FIRST_TRIAL: u32 = 16;
+
+/// A trial takes so many writes: the first one still meets the memory that was touched before.
 const TRIAL_WRITES: u32 = 2;
 
 /// When memory is touched.
@@ -33,7 +36,8 @@ pub enum Strategy {
 pub enum Reason {
     /// The settings say so.
     Told,
-    /// Too little has been measured to choose: this one disturbs nobody.
+    /// Too little has been measured to choose. If the program waits for writes and the next one would find nothing touched, memory
+    /// is touched meanwhile: that costs less than to write to untouched memory. Else nothing is disturbed.
     Unmeasured,
     /// Between two writes there is time to touch all that the next one needs.
     TimeEnough {
@@ -104,6 +108,8 @@ pub(crate) struct Write {
     pub(crate) ns: u64,
     /// Part of the time in which memory was touched as well.
     pub(crate) touching_ns: u64,
+    /// Whether the memory was pinned.
+    pub(crate) is_pinned: bool,
 }
 
 /// What has been measured, and what follows from it.
@@ -111,11 +117,14 @@ pub(crate) struct Write {
 pub(crate) struct Model {
     strategy: Strategy,
     reason: Reason,
+    pinned: Meter,
     touched: Pair,
     untouched: Pair,
     touch: Pair,
     gap_ns: Average,
     write_bytes: Average,
+    /// Whether the program waits for the writes, and the next one would find too little that has been touched.
+    is_pressed: bool,
     writes_since_trial: u32,
     trial_writes: u32,
 }
@@ -125,11 +134,13 @@ impl Model {
         Self {
             strategy,
             reason,
+            pinned: Meter::known(rates.pinned),
             touched: Pair::known(rates.touched),
             untouched: Pair::known(rates.untouched),
             touch: Pair::known(rates.touch),
             gap_ns: Average::default(),
             write_bytes: Average::default(),
+            is_pressed: false,
             writes_since_trial: 0,
             trial_writes: 0,
         }
@@ -141,6 +152,11 @@ impl Model {
 
     pub(crate) fn reason(&self) -> Reason {
         self.reason
+    }
+
+    /// Bytes per nanosecond of writing to pinned memory, as far as is known.
+    pub(crate) fn pinned_rate(&self) -> Option<f64> {
+        self.pinned.rate()
     }
 
     /// Bytes per nanosecond of writing to touched memory, as far as is known.
@@ -163,6 +179,14 @@ impl Model {
         self.gap_ns.add(ns as f64);
     }
 
+    /// A write begins; whether the program waits for it, and too little has been touched for the next one.
+    pub(crate) fn begin(&mut self, is_pressed: bool) {
+        self.is_pressed = is_pressed;
+        if self.reason == Reason::Unmeasured {
+            self.set_unmeasured();
+        }
+    }
+
     pub(crate) fn touched(&mut self, bytes: u64, ns: u64, writing_ns: u64) {
         if let Some(meter) = self.touch.meter(ns, writing_ns) {
             meter.add(bytes, ns);
@@ -172,14 +196,19 @@ impl Model {
     pub(crate) fn wrote(&mut self, write: Write) {
         self.write_bytes.add(write.bytes as f64);
         self.writes_since_trial += 1;
+        if write.is_pinned {
+            return self.pinned.add(write.bytes, write.ns);
+        }
         let touched_bytes = write.bytes - write.untouched_bytes;
         let is_mostly_touched = write.untouched_bytes * 4 < write.bytes;
-        // The larger part is measured; what the smaller one must have taken does not count, as far as that is known.
+        // The larger part is measured; what the smaller one must have taken does not count. As long as that is not known, both
+        // are taken to be equally fast.
         let (mut pair, bytes, other_bytes, other_rate) = match is_mostly_touched {
             true => (self.touched, touched_bytes, write.untouched_bytes, self.untouched_rate()),
             false => (self.untouched, write.untouched_bytes, touched_bytes, self.touched_rate()),
         };
-        let other_ns = other_rate.map_or(0.0, |rate| other_bytes as f64 / rate);
+        let other_ns = other_rate
+            .map_or(write.ns as f64 * other_bytes as f64 / write.bytes.max(1) as f64, |rate| other_bytes as f64 / rate);
         let ns = (write.ns as f64 - other_ns).max(write.ns as f64 / 4.0) as u64;
         if let Some(meter) = pair.meter(write.ns, write.touching_ns) {
             meter.add(bytes, ns);
@@ -193,41 +222,50 @@ impl Model {
             self.trial_writes -= 1;
             return;
         }
-        let unmeasured = if left_bytes == 0 { Reason::AllTouched } else { Reason::Unmeasured };
+        if left_bytes == 0 {
+            return self.set(self.strategy, Reason::AllTouched);
+        }
         let (Some(bytes), Some(gap_ns), Some(touch)) = (self.write_bytes.get(), self.gap_ns.get(), self.touch_rate())
         else {
-            return self.set(Strategy::Sequential, unmeasured);
+            return self.set_unmeasured();
         };
         let touchable = touch * gap_ns;
         if touchable >= bytes {
             let (touchable_bytes, write_bytes) = (touchable as u64, bytes as u64);
             return self.set(Strategy::Sequential, Reason::TimeEnough { touchable_bytes, write_bytes });
         }
-        let Some(sequential) = self.sequential_ns(bytes, touchable) else {
-            return self.set(Strategy::Sequential, unmeasured);
-        };
-        let left = left_bytes as f64;
+        let sequential = self.sequential_ns(bytes, touchable);
         let concurrent = self.concurrent_ns(bytes, touchable).map(|steady| {
-            let until_all_is_touched = self.until_touched_ns(bytes, gap_ns + sequential, left);
-            until_all_is_touched.map_or(steady, |ns| ns.min(steady))
+            let cycle_ns = gap_ns + sequential.unwrap_or(steady);
+            self.until_touched_ns(bytes, cycle_ns, left_bytes as f64).map_or(steady, |ns| ns.min(steady))
         });
-        let is_stale = self.writes_since_trial >= WRITES_PER_TRIAL;
-        match concurrent {
-            Some(concurrent) if !is_stale => {
+        match (concurrent, sequential) {
+            (Some(concurrent), Some(sequential)) if self.writes_since_trial < WRITES_PER_TRIAL => {
                 let reason = Reason::Faster { concurrent_ns: concurrent as u64, sequential_ns: sequential as u64 };
                 let is_faster = concurrent < sequential;
                 self.set(if is_faster { Strategy::Concurrent } else { Strategy::Sequential }, reason);
             }
-            _ => {
-                self.writes_since_trial = 0;
-                self.trial_writes = TRIAL_WRITES;
-                let other = match (self.strategy, concurrent) {
-                    (Strategy::Concurrent, Some(_)) => Strategy::Sequential,
-                    _ => Strategy::Concurrent,
-                };
-                self.set(other, Reason::Trial);
+            (_, None) if !self.is_pressed || self.writes_since_trial < WRITES_BEFORE_FIRST_TRIAL => {
+                self.set_unmeasured()
             }
+            (None, _) => self.try_out(Strategy::Concurrent),
+            (_, None) => self.try_out(Strategy::Sequential),
+            (Some(_), Some(_)) => self.try_out(match self.strategy {
+                Strategy::Concurrent => Strategy::Sequential,
+                Strategy::Sequential => Strategy::Concurrent,
+            }),
         }
+    }
+
+    fn try_out(&mut self, strategy: Strategy) {
+        self.writes_since_trial = 0;
+        self.trial_writes = TRIAL_WRITES;
+        self.set(strategy, Reason::Trial);
+    }
+
+    fn set_unmeasured(&mut self) {
+        let strategy = if self.is_pressed { Strategy::Concurrent } else { Strategy::Sequential };
+        self.set(strategy, Reason::Unmeasured);
     }
 
     fn set(&mut self, strategy: Strategy, reason: Reason) {
@@ -306,6 +344,7 @@ mod tests {
         let (touched, untouched, touch) = (6.0, 3.0, 3.0);
         let mut ready: f64 = 0.0;
         for _ in 0..40 {
+            model.begin(true);
             model.paused((gap_ms * 1e6) as u64);
             ready += touch * gap_ms * 1e6;
             let is_concurrent = model.strategy() == Strategy::Concurrent;
@@ -322,7 +361,7 @@ mod tests {
             }
             let touching_ns = if is_concurrent { ns as u64 } else { 0 };
             let untouched_bytes = bytes - from_ready as u64;
-            model.wrote(Write { bytes, untouched_bytes, ns: ns as u64, touching_ns });
+            model.wrote(Write { bytes, untouched_bytes, ns: ns as u64, touching_ns, is_pinned: false });
             model.choose(bytes);
         }
         model
@@ -356,12 +395,13 @@ mod tests {
         let chosen = |touch_rate: u64| {
             let mut model = Model::new(Strategy::Sequential, Reason::Unmeasured, MemoryRates::default());
             model.touched(100 * MIB, 10 * MIB, 0);
-            for _ in 0..8 {
+            for _ in 0..24 {
+                model.begin(true);
                 let is_concurrent = model.strategy() == Strategy::Concurrent;
                 let ns = if is_concurrent { 64 * MIB } else { 43 * MIB };
                 let touching_ns = if is_concurrent { ns } else { 0 };
                 model.paused(0);
-                model.wrote(Write { bytes: 128 * MIB, untouched_bytes: 128 * MIB, ns, touching_ns });
+                model.wrote(Write { bytes: 128 * MIB, untouched_bytes: 128 * MIB, ns, touching_ns, is_pinned: false });
                 if is_concurrent {
                     model.touched(touch_rate * ns, ns, ns);
                 }
@@ -378,9 +418,22 @@ mod tests {
     #[test]
     fn nothing_is_chosen_before_anything_is_measured() {
         let mut model = Model::new(Strategy::Sequential, Reason::Unmeasured, MemoryRates::default());
-        model.wrote(Write { bytes: MIB, untouched_bytes: MIB, ns: 1000, touching_ns: 0 });
-        model.choose(MIB);
-        assert_eq!(model.reason(), Reason::Unmeasured);
+        for (is_pressed, strategy) in [(true, Strategy::Concurrent), (false, Strategy::Sequential)] {
+            model.begin(is_pressed);
+            assert_eq!(model.strategy(), strategy);
+            model.wrote(Write { bytes: MIB, untouched_bytes: MIB, ns: 1000, touching_ns: 0, is_pinned: false });
+            model.choose(MIB);
+            assert_eq!((model.strategy(), model.reason()), (strategy, Reason::Unmeasured));
+        }
+    }
+
+    #[test]
+    fn pinned_memory_has_a_speed_of_its_own() {
+        let mut model = Model::new(Strategy::Sequential, Reason::Unmeasured, MemoryRates::default());
+        model.wrote(Write { bytes: MIB, untouched_bytes: 0, ns: MIB, touching_ns: 0, is_pinned: false });
+        assert_eq!((model.touched_rate(), model.pinned_rate()), (Some(1.0), None));
+        model.wrote(Write { bytes: MIB, untouched_bytes: 0, ns: MIB / 4, touching_ns: 0, is_pinned: true });
+        assert_eq!((model.touched_rate(), model.pinned_rate()), (Some(1.0), Some(4.0)));
     }
 
     #[test]

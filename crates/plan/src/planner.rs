@@ -342,7 +342,7 @@ impl Planner {
     pub(crate) fn begin_fill(&mut self, id: SnapshotId, extents: &Extents) -> Begun {
         let is_copy = self.snapshots[&id].is_copy;
         let memory = self.layers[0].memory.as_mut().filter(|_| is_copy);
-        memory.map_or_else(Begun::default, |memory| memory.begin_write(self.now, extents))
+        memory.map_or_else(Begun::default, |memory| memory.begin_write(self.now, extents, true))
     }
 
     fn end_fill(&mut self, id: SnapshotId, is_filled: bool) {
@@ -475,7 +475,7 @@ impl Planner {
             snapshot.copy_mut(from).expect("a move has a source").readers += 1;
         });
         let begun = match &mut self.layers[to.layer].memory {
-            Some(memory) => memory.begin_write(self.now, &to.extents),
+            Some(memory) => memory.begin_write(self.now, &to.extents, false),
             None => Begun::default(),
         };
         self.add_copy(id, to.layer, to.extents.clone(), true, begun);

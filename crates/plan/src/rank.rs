@@ -192,9 +192,9 @@ impl Planner {
 
     /// How long a write of `bytes` to the front takes, `untouched` of them in new memory.
     pub(crate) fn fill_ns(&self, bytes: u64, untouched: u64) -> Option<f64> {
-        let model = &self.layers[0].memory.as_ref()?.model;
-        let touched_ns = model.touched_rate().map_or(0.0, |rate| (bytes - untouched) as f64 / rate);
-        Some(touched_ns + untouched as f64 / model.untouched_rate()?)
+        let memory = self.layers[0].memory.as_ref()?;
+        let ready_ns = memory.ready_rate().map_or(0.0, |rate| (bytes - untouched) as f64 / rate);
+        Some(ready_ns + untouched as f64 / memory.model.untouched_rate()?)
     }
 
     /// How long it takes until `bytes` more have sunk from the front.

@@ -183,7 +183,9 @@ fn memory_is_pinned_once_when_all_of_it_is_touched() {
     machine.save(32 * MIB, 1_000_000_000);
     assert_eq!(machine.pins, 0, "something is left untouched: it is twice as large as what is used");
     machine.saves(5, 32 * MIB, 1_000_000_000);
-    assert_eq!((machine.pins, machine.planner.memory(0).unwrap().pinning), (1, Pinning::Done));
+    let state = machine.planner.memory(0).unwrap();
+    assert_eq!((machine.pins, state.pinning), (1, Pinning::Done));
+    assert_eq!(state.pinned_rate, Some(8e9), "what was saved since then has a speed of its own");
 }
 
 /// New memory at 0.2 GB/s, a disk at 2 GB/s: what findings of virtual machines look like.
