@@ -48,6 +48,8 @@ pub(crate) struct Core {
     pub(crate) lane_served_last: Option<Lane>,
     /// Memory to be touched or pinned.
     pub(crate) chores: VecDeque<Chore>,
+    /// So many want no chore to be begun.
+    pub(crate) undisturbed: u32,
     /// When the host layer was last seen to be touched.
     pub(crate) strategy: Option<Strategy>,
     pub(crate) next_id: u64,

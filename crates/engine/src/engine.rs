@@ -125,6 +125,7 @@ impl Engine {
             lanes: BTreeMap::new(),
             lane_served_last: None,
             chores: VecDeque::new(),
+            undisturbed: 0,
             strategy: None,
             next_id: 0,
             handles: 1,

@@ -178,6 +178,21 @@ impl Handle {
         Ok(held)
     }
 
+    /// Does something during which no memory begins to be touched or pinned. What changes the pages of a process on one core has to
+    /// tell the others, and takes several times as long while they do the same. It must not wait for this engine.
+    pub fn undisturbed<T>(&self, work: impl FnOnce() -> T) -> T {
+        struct Guard<'a>(&'a Shared);
+        impl Drop for Guard<'_> {
+            fn drop(&mut self) {
+                self.0.lock().undisturbed -= 1;
+                self.0.work.notify_all();
+            }
+        }
+        self.shared().lock().undisturbed += 1;
+        let _guard = Guard(self.shared());
+        work()
+    }
+
     /// Forgets a snapshot.
     pub fn discard(&mut self, key: u64) -> Result<()> {
         let mut core = self.shared().lock();
@@ -507,5 +522,36 @@ impl Deref for Held {
 impl Drop for Held {
     fn drop(&mut self) {
         self.give_back();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, thread, time::Duration};
+
+    use super::*;
+    use crate::{Engine, Options};
+
+    #[test]
+    fn nothing_is_touched_while_somebody_wants_not_to_be_disturbed() {
+        let touched = |handle: &Handle| handle.stats().layers[0].memory.unwrap().touched_bytes;
+        for _ in 0..100 {
+            let host = Host::new(64 << 20).unwrap();
+            let piece_bytes = host.piece_bytes();
+            let handle = Engine::open(vec![Arc::new(host)], &Options::default()).unwrap();
+            let (first, last) = handle.undisturbed(|| {
+                let first = touched(&handle);
+                thread::sleep(Duration::from_millis(50));
+                (first, touched(&handle))
+            });
+            assert!(last <= first + piece_bytes, "only what was under way has ended: {first} {last}");
+            if last < 64 << 20 {
+                while touched(&handle) < 64 << 20 {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                return;
+            }
+        }
+        panic!("all of it was touched before anybody could ask not to be disturbed, a hundred times");
     }
 }

@@ -66,7 +66,9 @@ fn next_work(shared: &Shared) -> Option<Work> {
             core.lane_served_last = Some(lane);
             return Some(Work::Move(lane));
         }
-        if let Some(chore) = core.chores.pop_front() {
+        if core.undisturbed == 0
+            && let Some(chore) = core.chores.pop_front()
+        {
             return Some(Work::Chore(chore));
         }
         core.idle_helpers += 1;

@@ -268,7 +268,8 @@ impl Session {
         let mut runs = Vec::new();
         for (index, (region, part)) in regions.iter().zip(parts).enumerate() {
             let manifest = &region.manifest;
-            let changes = is_incremental.then(|| self.tracker.changed(part.name, part.bytes).ranges);
+            let mut changes = || self.handle.undisturbed(|| self.tracker.changed(part.name, part.bytes).ranges);
+            let changes = is_incremental.then(&mut changes);
             let known = content.regions.get(part.name).filter(|_| !is_full);
             let known = known.filter(|known| known.blocks == manifest.blocks && known.kind == manifest.hash_kind);
             let candidates = match (known, changes) {
