@@ -10,6 +10,8 @@ use std::{
     collections::BTreeMap,
     io::{BufRead, BufReader, Write},
     process::{Child, Command, Stdio},
+    sync::mpsc::channel,
+    thread,
 };
 
 use anyhow::{Context, Result, ensure};
@@ -19,7 +21,7 @@ use process::Outcome;
 pub use process::{Order, process};
 pub use ways::Way;
 
-use crate::{Machine, Report, memory};
+use crate::{Machine, Report, memory::Supply};
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -58,9 +60,11 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
     ensure!(options.host_bytes >= 4 * options.snapshot_bytes, "the host buffer must hold four snapshots");
     let mut runs = Vec::new();
     for &processes in &options.processes {
+        // Memory that the machine below has to provide first is slower than anything else. All ways get the same.
+        let mut supply = Supply::new((options.host_bytes + 2 * options.snapshot_bytes) * processes as u64);
         for &gap_ms in &options.gaps_ms {
             progress(&format!("{processes} at a time, {gap_ms} ms between saves"));
-            runs.extend(case(options, processes, gap_ms)?);
+            runs.extend(case(options, processes, gap_ms, &mut supply)?);
         }
     }
     let ratios = ratios(options, &runs);
@@ -70,7 +74,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
         "processes": options.processes,
         "gaps_ms": options.gaps_ms,
         "rounds": options.rounds,
-        "memory": "had by another process just before, and given back",
+        "memory": "held by another process, and given back as it is taken",
     });
     Ok(Report {
         bench: "alloc",
@@ -81,14 +85,15 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
     })
 }
 
-/// Every way, in several rounds, in turn: the best of the rounds.
-fn case(options: &Options, processes: usize, gap_ms: f64) -> Result<Vec<Run>> {
+/// Every way, in several rounds, in turn, each round beginning with another one: the best of the rounds.
+fn case(options: &Options, processes: usize, gap_ms: f64, supply: &mut Supply) -> Result<Vec<Run>> {
     let mut outcomes: Vec<Vec<Outcome>> = vec![Vec::new(); Way::ALL.len()];
-    for _ in 0..options.rounds.max(1) {
-        for (way, outcomes) in Way::ALL.iter().zip(&mut outcomes) {
-            let order =
-                Order { way: *way, host_bytes: options.host_bytes, snapshot_bytes: options.snapshot_bytes, gap_ms };
-            outcomes.push(at_once(&order, processes)?);
+    for round in 0..options.rounds.max(1) {
+        for number in 0..Way::ALL.len() {
+            let number = (number + round * 3) % Way::ALL.len();
+            let Options { host_bytes, snapshot_bytes, .. } = *options;
+            let order = Order { way: Way::ALL[number], host_bytes, snapshot_bytes, gap_ms };
+            outcomes[number].push(at_once(&order, processes, supply)?);
         }
     }
     let run = |(way, mut outcomes): (&Way, Vec<Outcome>)| {
@@ -101,9 +106,8 @@ fn case(options: &Options, processes: usize, gap_ms: f64) -> Result<Vec<Run>> {
 }
 
 /// The same order to several processes at the same time: the mean of what they report.
-fn at_once(order: &Order, processes: usize) -> Result<Outcome> {
-    // Memory that the machine below has to provide first is slower than anything else. All ways get the same start.
-    memory::warm((order.host_bytes + 2 * order.snapshot_bytes) * processes as u64);
+fn at_once(order: &Order, processes: usize, supply: &mut Supply) -> Result<Outcome> {
+    supply.refill();
     let text = serde_json::to_string(order)?;
     let mut children: Vec<Child> = Vec::new();
     for _ in 0..processes {
@@ -123,17 +127,23 @@ fn at_once(order: &Order, processes: usize) -> Result<Outcome> {
         reader.read_line(&mut line)?;
         readers.push(reader);
     }
-    for child in &mut children {
-        child.stdin.as_mut().context("a child has an input")?.write_all(b"go\n")?;
-    }
-    let mut outcomes: Vec<Outcome> = Vec::new();
-    for (mut child, reader) in children.into_iter().zip(readers) {
-        let outcome = serde_json::from_reader(reader);
-        let status = child.wait()?;
-        ensure!(status.success(), "a process of way {:?} has failed: {status}", order.way.name());
-        outcomes.push(outcome?);
-    }
-    Ok(Outcome::mean(&outcomes))
+    let ids: Vec<u32> = children.iter().map(Child::id).collect();
+    thread::scope(|scope| {
+        let (end, over) = channel();
+        scope.spawn(move || supply.give(&ids, &over));
+        for child in &mut children {
+            child.stdin.as_mut().context("a child has an input")?.write_all(b"go\n")?;
+        }
+        let mut outcomes: Vec<Outcome> = Vec::new();
+        for (mut child, reader) in children.into_iter().zip(readers) {
+            let outcome = serde_json::from_reader(reader);
+            let status = child.wait()?;
+            ensure!(status.success(), "a process of way {:?} has failed: {status}", order.way.name());
+            outcomes.push(outcome?);
+        }
+        drop(end);
+        Ok(Outcome::mean(&outcomes))
+    })
 }
 
 fn ratios(options: &Options, runs: &[Run]) -> BTreeMap<&'static str, f64> {

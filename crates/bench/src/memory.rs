@@ -1,8 +1,19 @@
-//! The memory that this process has had in use.
+//! The memory that processes have had in use, and memory for them to use.
 
-use std::fs;
+use std::{
+    fs,
+    sync::mpsc::{Receiver, RecvTimeoutError},
+    time::Duration,
+};
 
 use outcrop::layers::{Host, Layer};
+
+/// A supply is given away in pieces of this size.
+const PIECE_BYTES: u64 = 64 << 20;
+/// So much of it is free before anybody asks.
+const FREE_BYTES: u64 = 512 << 20;
+/// How often a supply looks at what has been taken. In that time a process takes a tenth of what is free.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Has the system provide `bytes` of memory and give them back at once.
 ///
@@ -12,6 +23,55 @@ pub(crate) fn warm(bytes: u64) {
     if let Ok(host) = Host::new(bytes) {
         let _ = host.touch(0..host.capacity());
     }
+}
+
+/// Memory for other processes, held until they take it.
+///
+/// Free memory of a virtual machine may go back to the machine below within seconds. A program that takes its memory at once would not
+/// notice, one that takes it as it needs it would meet ever more of the slow kind. Held here, it is the same for both.
+pub(crate) struct Supply {
+    bytes: u64,
+    held: Vec<Host>,
+}
+
+impl Supply {
+    /// Holds `bytes`.
+    pub(crate) fn new(bytes: u64) -> Self {
+        let mut supply = Self { bytes, held: Vec::new() };
+        supply.refill();
+        supply
+    }
+
+    /// Holds as much as in the beginning again; at once after others have ended it is what they had.
+    pub(crate) fn refill(&mut self) {
+        while (self.held.len() as u64) < self.bytes.div_ceil(PIECE_BYTES) {
+            let Ok(piece) = Host::new(PIECE_BYTES) else { return };
+            if piece.touch(0..piece.capacity()).is_err() {
+                return;
+            }
+            self.held.push(piece);
+        }
+    }
+
+    /// Lets go of as much as these processes take, a little ahead of them, until `over` says that they have ended.
+    pub(crate) fn give(&mut self, processes: &[u32], over: &Receiver<()>) {
+        let before: u64 = processes.iter().map(|&process| bytes_of(process)).sum();
+        loop {
+            let now: u64 = processes.iter().map(|&process| bytes_of(process)).sum();
+            let free_bytes = now.saturating_sub(before) + FREE_BYTES * processes.len() as u64;
+            self.held.truncate((self.bytes.saturating_sub(free_bytes)).div_ceil(PIECE_BYTES) as usize);
+            if over.recv_timeout(LOOK_EVERY) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+        }
+    }
+}
+
+/// What a process has in memory; nothing if it has ended.
+fn bytes_of(process: u32) -> u64 {
+    let pages = fs::read_to_string(format!("/proc/{process}/statm")).unwrap_or_default();
+    let pages = pages.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    pages.unwrap_or(0) * 4096
 }
 
 /// Forgets the largest amount until now.
