@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use outcrop_bench::{Report, alloc, increment, model, rtm, store, tape};
 use outcrop_rtm::{Config, Shots};
 
-use crate::{RoomArgs, table};
+use crate::{RoomArgs, say::say, table};
 
 /// What can be measured.
 #[derive(Subcommand)]
@@ -301,7 +301,7 @@ const COLUMNS: &[(&str, &str, &str)] = &[
 
 fn print(report: &Report, is_json: bool) -> Result<()> {
     if is_json {
-        println!("{}", serde_json::to_string_pretty(report)?);
+        say!("{}", serde_json::to_string_pretty(report)?);
         return Ok(());
     }
     for part in report.runs.chunk_by(|one, other| one["part"] == other["part"]) {
@@ -311,7 +311,7 @@ fn print(report: &Report, is_json: bool) -> Result<()> {
     for (name, value) in &report.ratios {
         ratios.add_row(vec![(*name).to_owned(), format!("{value:.3}")]);
     }
-    println!("{ratios}");
+    say!("{ratios}");
     Ok(())
 }
 
@@ -328,5 +328,5 @@ fn print_part(part: &[serde_json::Value]) {
         }));
         runs.add_row(cells);
     }
-    println!("{runs}");
+    say!("{runs}");
 }

@@ -10,6 +10,7 @@ use outcrop_rtm::{Config, Migration, Shots, plot};
 use crate::{
     RoomArgs,
     rtm::{layers_table, migrate_with_progress, times_table},
+    say::say,
     table,
 };
 
@@ -40,7 +41,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<()> {
     let migration = Migration::new(&config)?;
     let [width, _, depth] = migration.model().grid().points;
     let per_shot = 4 * (migration.snapshots() * migration.snapshot_len()) as u64;
-    println!(
+    say!(
         "Salt body, {width} x {depth} points, {} of {} steps each. A shot makes {} of snapshots;\n\
          {} of host memory are for them, and the rest goes to {}.",
         match migration.survey().shots.len() {
@@ -54,12 +55,12 @@ pub(crate) fn run(args: &DemoArgs) -> Result<()> {
     );
     let tape = migrate_with_progress(&migration, Keep::Tape, &args.room, args.trace.as_deref())?;
     plot::write(&args.image, &migration, &tape.image)?;
-    println!("The picture is in {}. Now the same with plain files.", args.image.display());
+    say!("The picture is in {}. Now the same with plain files.", args.image.display());
     let files = migrate_with_progress(&migration, Keep::Files, &args.room, None)?;
-    println!("{}", times_table(&[&tape, &files]));
-    println!("{}", layers_table(&tape));
+    say!("{}", times_table(&[&tape, &files]));
+    say!("{}", layers_table(&tape));
     ensure!(tape.is_same_image(&files), "the two images differ, which must not be: please report it");
-    println!(
+    say!(
         "Both images are the same to the last bit. The tape kept the program waiting {:.1} times less, and the whole\n\
          migration took {} instead of {}.",
         files.times.history_seconds() / tape.times.history_seconds().max(1e-9),

@@ -6,6 +6,7 @@ mod bench;
 mod demo;
 mod progress;
 mod rtm;
+mod say;
 mod sim;
 mod store;
 mod survey;

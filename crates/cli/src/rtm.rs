@@ -7,7 +7,7 @@ use clap::Args;
 use outcrop_bench::rtm::{Keep, Outcome, migrate};
 use outcrop_rtm::{Config, Migration, plot, write_npy};
 
-use crate::{RoomArgs, progress::MigrationProgress, table};
+use crate::{RoomArgs, progress::MigrationProgress, say::say, table};
 
 /// Migrate a model of your own.
 ///
@@ -43,12 +43,12 @@ pub(crate) fn run(args: &RtmArgs) -> Result<()> {
     }
     plot::write(&args.image, &migration, &outcome.image)?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&outcome.to_json())?);
+        say!("{}", serde_json::to_string_pretty(&outcome.to_json())?);
         return Ok(());
     }
-    println!("{}", times_table(&[&outcome]));
-    println!("{}", layers_table(&outcome));
-    println!("The picture is in {}.", args.image.display());
+    say!("{}", times_table(&[&outcome]));
+    say!("{}", layers_table(&outcome));
+    say!("The picture is in {}.", args.image.display());
     Ok(())
 }
 

@@ -17,7 +17,7 @@ use outcrop_sim::{Coverage, Entry, Figure, Machine};
 use outcrop_survey::Profile;
 use serde_json::{Value, json};
 
-use crate::table;
+use crate::{say::say, table};
 
 /// Where plots go if nobody says it.
 const OUTPUT: &str = "outcrop-sim";
@@ -123,7 +123,7 @@ fn here(args: &HereArgs) -> Result<()> {
 
 fn print_json(figure: &Figure, report: &ReportArgs) -> Result<()> {
     if report.json {
-        println!("{}", serde_json::to_string_pretty(figure)?);
+        say!("{}", serde_json::to_string_pretty(figure)?);
     }
     Ok(())
 }
@@ -132,7 +132,7 @@ fn list(is_json: bool) -> Result<()> {
     if is_json {
         let figure = |entry: &Entry| json!({ "figure": entry.name, "title": entry.title });
         let figures: Vec<_> = outcrop_sim::figures().iter().map(figure).collect();
-        println!("{}", serde_json::to_string_pretty(&figures)?);
+        say!("{}", serde_json::to_string_pretty(&figures)?);
         return Ok(());
     }
     let mut figures = table::new(&["figure", "what it shows"]);
@@ -142,7 +142,7 @@ fn list(is_json: bool) -> Result<()> {
     if let Some(column) = figures.column_mut(1) {
         column.set_cell_alignment(CellAlignment::Left);
     }
-    println!("{figures}");
+    say!("{figures}");
     Ok(())
 }
 
@@ -152,7 +152,7 @@ fn all(report: &ReportArgs) -> Result<()> {
         figures.push(simulate(entry, report)?);
     }
     if report.json {
-        println!("{}", serde_json::to_string_pretty(&figures)?);
+        say!("{}", serde_json::to_string_pretty(&figures)?);
     }
     Ok(())
 }
@@ -177,7 +177,7 @@ fn show(figure: &Figure, report: &ReportArgs) -> Result<()> {
     if !report.json {
         print(figure);
         let name = output.unwrap_or(Path::new(OUTPUT)).join(figure.name);
-        println!("plots: {0}.png, {0}.svg\n", name.display());
+        say!("plots: {0}.png, {0}.svg\n", name.display());
     }
     Ok(())
 }
@@ -189,20 +189,20 @@ fn machine(file: &Path) -> Result<Machine> {
 }
 
 fn print(figure: &Figure) {
-    println!("{}: {}", figure.name, figure.title);
+    say!("{}: {}", figure.name, figure.title);
     let columns: Vec<_> =
         figure.rows.first().map_or(&[][..], |row| &row.0).iter().map(|(name, _)| name.as_str()).collect();
     let mut rows = table::new(&columns);
     for row in &figure.rows {
         rows.add_row(row.0.iter().map(|(_, value)| cell(value)));
     }
-    println!("{rows}");
+    say!("{rows}");
     let mut headline = table::new(&["ratio", "paper", "here"]);
     for (name, ours) in &figure.headline.ours {
         let paper = figure.headline.paper.get(name).map_or_else(|| "-".to_owned(), |paper| number(*paper));
         headline.add_row(vec![(*name).to_owned(), paper, number(*ours)]);
     }
-    println!("{headline}");
+    say!("{headline}");
 }
 
 fn cell(value: &Value) -> String {
@@ -234,11 +234,11 @@ fn fuzz(args: &FuzzArgs) -> Result<()> {
             Err(failure) => (None, Some(failure)),
         };
         let object = json!({ "start": args.start, "seeds": args.seeds, "tried": tried, "failure": failure });
-        println!("{}", serde_json::to_string_pretty(&object)?);
+        say!("{}", serde_json::to_string_pretty(&object)?);
     }
     let Coverage { seeds, events, faults, refusals } = outcome.map_err(|failure| *failure)?;
     if !args.json {
-        println!("{seeds} seeds, {events} events, {faults} faults, {refusals} refusals: nothing wrong");
+        say!("{seeds} seeds, {events} events, {faults} faults, {refusals} refusals: nothing wrong");
     }
     Ok(())
 }

@@ -17,6 +17,8 @@ use clap::{Args, Subcommand};
 pub(crate) use files::Exists;
 use outcrop::catalog::{Catalog, Error};
 
+use crate::say::say;
+
 /// Commands on the directories of a store.
 #[derive(Subcommand)]
 pub(crate) enum StoreCommand {
@@ -107,7 +109,7 @@ fn time(unix_ns: u64) -> String {
 }
 
 fn print_json(value: &serde_json::Value) -> Result<()> {
-    println!("{}", serde_json::to_string_pretty(value)?);
+    say!("{}", serde_json::to_string_pretty(value)?);
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use outcrop_survey::{Options, Profile, Survey};
 
-use crate::table;
+use crate::{say::say, table};
 
 /// What to survey, and where to keep the outcome.
 #[derive(Args)]
@@ -34,10 +34,10 @@ pub(crate) fn run(args: &SurveyArgs) -> Result<()> {
     if args.json {
         let mut object = serde_json::to_value(&profile)?;
         object["ranking"] = serde_json::to_value(profile.ranking())?;
-        println!("{}", serde_json::to_string_pretty(&object)?);
+        say!("{}", serde_json::to_string_pretty(&object)?);
     } else {
         print(&profile);
-        println!("The profile is in {}.", args.output.display());
+        say!("The profile is in {}.", args.output.display());
     }
     Ok(())
 }
@@ -50,7 +50,7 @@ fn print(profile: &Profile) {
         let cells = [rate(place.write), rank(place.write_rank), rate(place.read), rank(place.read_rank)];
         ranking.add_row(std::iter::once(place.place).chain(cells));
     }
-    println!("{ranking}");
+    say!("{ranking}");
     let memory = &profile.memory;
     let pinned = memory.pinned.as_ref();
     let mut providing = table::new(&["memory is", "rate"]);
@@ -66,8 +66,8 @@ fn print(profile: &Profile) {
     for device in &profile.devices {
         add(&format!("mapped on {} ({})", device.name, device.model), Some(device.map));
     }
-    println!("{providing}");
+    say!("{providing}");
     if let Some(refusal) = &memory.pin_refusal {
-        println!("Memory was not pinned: {refusal}.");
+        say!("Memory was not pinned: {refusal}.");
     }
 }

@@ -17,6 +17,16 @@ fn help_tells_the_whole_story() {
 }
 
 #[test]
+fn nobody_who_stops_reading_is_told_of_a_panic() {
+    use std::process::{Command, Stdio};
+    let mut child = Command::new(env!("CARGO_BIN_EXE_outcrop"));
+    let mut child = child.args(["sim", "list"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
+}
+
+#[test]
 fn a_migration_leaves_what_was_asked_for_and_nothing_else() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("small.toml"), SMALL).unwrap();

@@ -8,7 +8,7 @@ use outcrop::catalog::{Change, Error, Finding, FindingKind, Harm, RegionDiff, Ve
 use serde_json::{Value, json};
 
 use super::{SessionArgs, Which, open_one, print_json, progress::ByteProgress, region_name};
-use crate::table;
+use crate::{say::say, table};
 
 /// What to verify.
 #[derive(Args)]
@@ -78,20 +78,20 @@ fn print(verified: &Verified) {
             .bytes
             .as_ref()
             .map_or_else(String::new, |bytes| format!(", bytes {} to {}", bytes.start, bytes.end));
-        println!("{}: {}{bytes}: {}", kind(finding), finding.file, finding.problem);
+        say!("{}: {}{bytes}: {}", kind(finding), finding.file, finding.problem);
         for Harm { version, rank, region, .. } in &finding.harms {
             match region {
-                None => println!("  harms all of version {version} of rank {rank}"),
+                None => say!("  harms all of version {version} of rank {rank}"),
                 Some((region, bytes)) => {
                     let (region, start, end) = (region_name(region), bytes.start, bytes.end);
-                    println!("  harms version {version} of rank {rank}: region {region}, bytes {start} to {end}");
+                    say!("  harms version {version} of rank {rank}: region {region}, bytes {start} to {end}");
                 }
             }
         }
     }
     let Verified { manifests, packs, bytes, .. } = verified;
     let outcome = if verified.has_damage() { "there is damage" } else { "nothing is damaged" };
-    println!("{manifests} manifests and {packs} packs of {}: {outcome}", table::bytes(*bytes));
+    say!("{manifests} manifests and {packs} packs of {}: {outcome}", table::bytes(*bytes));
 }
 
 fn verified_json(verified: &Verified) -> Value {
@@ -163,7 +163,7 @@ pub(crate) fn diff(args: &DiffArgs) -> Result<()> {
             table::bytes(diff.bytes_changed),
         ]);
     }
-    println!("{listed}");
+    say!("{listed}");
     Ok(())
 }
 

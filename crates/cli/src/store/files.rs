@@ -8,7 +8,7 @@ use outcrop::catalog::{Error, Reader, Version};
 use serde_json::{Value, json};
 
 use super::{SessionArgs, Which, open_one, print_json, progress::ByteProgress, region_name};
-use crate::table;
+use crate::{say::say, table};
 
 /// So much of a region is in memory at a time.
 const CHUNK_BYTES: u64 = 64 << 20;
@@ -81,7 +81,7 @@ pub(crate) fn run(args: &RestoreArgs, is_export: bool) -> Result<()> {
         });
         return print_json(&json!({ "version": version.version, "files": files.collect::<Value>() }));
     }
-    println!("version {} of {}", version.version, args.session.session);
+    say!("version {} of {}", version.version, args.session.session);
     let mut listed = table::new(&["file", "rank", "region", "size"]);
     for output in &outputs {
         let path = output.path.display().to_string();
@@ -92,10 +92,10 @@ pub(crate) fn run(args: &RestoreArgs, is_export: bool) -> Result<()> {
             table::bytes(output.bytes),
         ]);
     }
-    println!("{listed}");
+    say!("{listed}");
     for output in &outputs {
         if let Some(note) = &output.note {
-            println!("{}: {note}", output.path.display());
+            say!("{}: {note}", output.path.display());
         }
     }
     Ok(())

@@ -8,7 +8,7 @@ use outcrop::catalog::{Error, Usage, Version};
 use serde_json::{Value, json};
 
 use super::{SessionArgs, Which, open, open_one, print_json, region_name, time};
-use crate::table;
+use crate::{say::say, table};
 
 /// Which directories to list.
 #[derive(Args)]
@@ -86,7 +86,7 @@ pub(crate) fn ls(args: &LsArgs) -> Result<()> {
         cells.extend(row.in_each.iter().map(|version| state(version.as_ref())));
         listed.add_row(cells);
     }
-    println!("{listed}");
+    say!("{listed}");
     Ok(())
 }
 
@@ -174,7 +174,7 @@ fn show_all(versions: &[Version], is_json: bool) -> Result<()> {
         cells.push(version.run.map_or_else(|| "?".to_owned(), |run| run.to_string()));
         listed.add_row(cells);
     }
-    println!("{listed}");
+    say!("{listed}");
     Ok(())
 }
 
@@ -218,7 +218,7 @@ fn detail_json(version: &Version) -> Value {
 
 fn print_detail(session: &str, version: &Version) {
     let run = version.run.map_or_else(|| "unknown".to_owned(), |run| run.to_string());
-    println!("version {} of {session}: {}, run {run}", version.version, state(Some(version)));
+    say!("version {} of {session}: {}, run {run}", version.version, state(Some(version)));
     let mut regions = table::new(&["region", "rank", "elements", "size", "blocks", "of", "hash", "excluded"]);
     let mut packs = table::new(&["pack", "of rank", "for rank", "size", "checksum of its index", "use"]);
     for manifest in version.manifests.values() {
@@ -248,9 +248,9 @@ fn print_detail(session: &str, version: &Version) {
             ]);
         }
     }
-    println!("{regions}\n{packs}");
+    say!("{regions}\n{packs}");
     for (rank, error) in &version.damaged {
-        println!("rank {rank}: {error}");
+        say!("rank {rank}: {error}");
     }
 }
 
@@ -296,7 +296,7 @@ pub(crate) fn du(args: &DuArgs) -> Result<()> {
     if args.json {
         return print_json(&objects.into());
     }
-    println!("{versions}\n{sessions}");
+    say!("{versions}\n{sessions}");
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use outcrop::{
 use serde_json::json;
 
 use super::{SessionArgs, open_one, print_json};
-use crate::table;
+use crate::{say::say, table};
 
 /// What to keep. A version stays if any of these keeps it, and the newest complete one stays in any case.
 #[derive(Args)]
@@ -66,13 +66,13 @@ pub(crate) fn run(args: &PruneArgs) -> Result<()> {
     }
     let done = if args.dry_run { "would be removed" } else { "removed" };
     if removal.is_empty() {
-        println!("nothing to remove from {session}");
+        say!("nothing to remove from {session}");
         return Ok(());
     }
     for version in versions {
-        println!("version {version}");
+        say!("version {version}");
     }
     let (versions, packs, drafts) = (versions.len(), packs.len(), drafts.len());
-    println!("{done}: {versions} versions, {packs} packs of {}, {drafts} unfinished files", table::bytes(*bytes));
+    say!("{done}: {versions} versions, {packs} packs of {}, {drafts} unfinished files", table::bytes(*bytes));
     Ok(())
 }
