@@ -236,7 +236,7 @@ impl Memory {
     pub(crate) fn begin_write(&mut self, now: Timestamp, extents: &Extents, is_awaited: bool) -> Begun {
         let (bytes, end) =
             extents.iter().fold((0, 0), |(bytes, end), piece| (bytes + piece.end - piece.start, piece.end.max(end)));
-        self.model.begin(is_awaited && self.touched_bytes < end.saturating_add(bytes));
+        self.model.begin(is_awaited, self.touched_bytes >= end.saturating_add(bytes));
         if !self.writing.is_idle() {
             self.model.paused(0);
         } else if self.writing.total_ns(now) > 0 {

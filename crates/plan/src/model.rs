@@ -22,6 +22,12 @@ const WRITES_BEFORE_FIRST_TRIAL: u32 = 16;
 /// A trial takes so many writes: the first one still meets the memory that was touched before.
 const TRIAL_WRITES: u32 = 2;
 
+/// Writes that nobody waits for keep up if so much of the next one can be touched between two of them.
+const KEEPS_UP: f64 = 0.125;
+
+/// Concurrent touching must make writes so much shorter to be chosen: it costs at once, and its gain comes later, if the program lasts.
+const WORTH_IT: f64 = 0.9;
+
 /// When memory is touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Strategy {
@@ -45,6 +51,11 @@ pub enum Reason {
         touchable_bytes: u64,
         /// Bytes of a write.
         write_bytes: u64,
+    },
+    /// Nobody waits for the writes, and there is time between them: they keep up, and are not disturbed.
+    KeepsUp {
+        /// Nanoseconds between two writes.
+        gap_ns: u64,
     },
     /// All that will be needed soon has been touched: it makes no difference.
     AllTouched,
@@ -77,6 +88,9 @@ impl fmt::Display for Reason {
                 let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
                 let (touchable, write) = (mib(*touchable_bytes), mib(*write_bytes));
                 write!(f, "there is time to touch {touchable:.1} MiB between two writes of {write:.1} MiB")
+            }
+            Self::KeepsUp { gap_ns } => {
+                write!(f, "writes that nobody waits for leave {:.2} ms between them", *gap_ns as f64 / 1e6)
             }
             Self::AllTouched => write!(f, "all that will be needed soon has been touched"),
             Self::Trial => write!(f, "a trial, to see how long writes take this way"),
@@ -120,10 +134,14 @@ pub(crate) struct Model {
     pinned: Meter,
     touched: Pair,
     untouched: Pair,
+    /// Of both in one write, as long as neither is known.
+    mixed: Pair,
     touch: Pair,
     gap_ns: Average,
     write_bytes: Average,
-    /// Whether the program waits for the writes, and the next one would find too little that has been touched.
+    /// Whether the program waits for the writes.
+    is_awaited: bool,
+    /// Whether it does, and the next one would find too little that has been touched.
     is_pressed: bool,
     writes_since_trial: u32,
     trial_writes: u32,
@@ -137,9 +155,11 @@ impl Model {
             pinned: Meter::known(rates.pinned),
             touched: Pair::known(rates.touched),
             untouched: Pair::known(rates.untouched),
+            mixed: Pair::default(),
             touch: Pair::known(rates.touch),
             gap_ns: Average::default(),
             write_bytes: Average::default(),
+            is_awaited: false,
             is_pressed: false,
             writes_since_trial: 0,
             trial_writes: 0,
@@ -179,9 +199,10 @@ impl Model {
         self.gap_ns.add(ns as f64);
     }
 
-    /// A write begins; whether the program waits for it, and too little has been touched for the next one.
-    pub(crate) fn begin(&mut self, is_pressed: bool) {
-        self.is_pressed = is_pressed;
+    /// A write begins; whether the program waits for it, and whether enough has been touched for the next one.
+    pub(crate) fn begin(&mut self, is_awaited: bool, is_next_ready: bool) {
+        self.is_awaited = is_awaited;
+        self.is_pressed = is_awaited && !is_next_ready;
         if self.reason == Reason::Unmeasured {
             self.set_unmeasured();
         }
@@ -201,14 +222,19 @@ impl Model {
         }
         let touched_bytes = write.bytes - write.untouched_bytes;
         let is_mostly_touched = write.untouched_bytes * 4 < write.bytes;
-        // The larger part is measured; what the smaller one must have taken does not count. As long as that is not known, both
-        // are taken to be equally fast.
+        // The larger part is measured; what the smaller one must have taken does not count, as far as that is known.
         let (mut pair, bytes, other_bytes, other_rate) = match is_mostly_touched {
             true => (self.touched, touched_bytes, write.untouched_bytes, self.untouched_rate()),
             false => (self.untouched, write.untouched_bytes, touched_bytes, self.touched_rate()),
         };
-        let other_ns = other_rate
-            .map_or(write.ns as f64 * other_bytes as f64 / write.bytes.max(1) as f64, |rate| other_bytes as f64 / rate);
+        if other_rate.is_none() && other_bytes * 4 > write.bytes {
+            // Neither can be told from the other.
+            if let Some(meter) = self.mixed.meter(write.ns, write.touching_ns) {
+                meter.add(write.bytes, write.ns);
+            }
+            return;
+        }
+        let other_ns = other_rate.map_or(0.0, |rate| other_bytes as f64 / rate);
         let ns = (write.ns as f64 - other_ns).max(write.ns as f64 / 4.0) as u64;
         if let Some(meter) = pair.meter(write.ns, write.touching_ns) {
             meter.add(bytes, ns);
@@ -234,6 +260,9 @@ impl Model {
             let (touchable_bytes, write_bytes) = (touchable as u64, bytes as u64);
             return self.set(Strategy::Sequential, Reason::TimeEnough { touchable_bytes, write_bytes });
         }
+        if !self.is_awaited && gap_ns > 0.0 && touchable >= bytes * KEEPS_UP {
+            return self.set(Strategy::Sequential, Reason::KeepsUp { gap_ns: gap_ns as u64 });
+        }
         let sequential = self.sequential_ns(bytes, touchable);
         let concurrent = self.concurrent_ns(bytes, touchable).map(|steady| {
             let cycle_ns = gap_ns + sequential.unwrap_or(steady);
@@ -242,7 +271,7 @@ impl Model {
         match (concurrent, sequential) {
             (Some(concurrent), Some(sequential)) if self.writes_since_trial < WRITES_PER_TRIAL => {
                 let reason = Reason::Faster { concurrent_ns: concurrent as u64, sequential_ns: sequential as u64 };
-                let is_faster = concurrent < sequential;
+                let is_faster = concurrent < sequential * WORTH_IT;
                 self.set(if is_faster { Strategy::Concurrent } else { Strategy::Sequential }, reason);
             }
             (_, None) if !self.is_pressed || self.writes_since_trial < WRITES_BEFORE_FIRST_TRIAL => {
@@ -283,7 +312,8 @@ impl Model {
 
     /// How long it takes if touching goes on during the write: then more is ready, but both are slower.
     fn concurrent_ns(&self, bytes: f64, touchable: f64) -> Option<f64> {
-        let untouched = self.untouched.contended.rate().or(self.touched.contended.rate())?;
+        let untouched =
+            self.untouched.contended.rate().or(self.touched.contended.rate()).or(self.mixed.contended.rate())?;
         let touched = self.touched.contended.rate().or(self.touched.alone.rate()).unwrap_or(untouched);
         let touch = self.touch.contended.rate().or(self.touch.alone.rate())?;
         // The longer the write, the more is touched meanwhile, and the shorter the next: a few rounds settle it.
@@ -344,7 +374,7 @@ mod tests {
         let (touched, untouched, touch) = (6.0, 3.0, 3.0);
         let mut ready: f64 = 0.0;
         for _ in 0..40 {
-            model.begin(true);
+            model.begin(true, false);
             model.paused((gap_ms * 1e6) as u64);
             ready += touch * gap_ms * 1e6;
             let is_concurrent = model.strategy() == Strategy::Concurrent;
@@ -396,7 +426,7 @@ mod tests {
             let mut model = Model::new(Strategy::Sequential, Reason::Unmeasured, MemoryRates::default());
             model.touched(100 * MIB, 10 * MIB, 0);
             for _ in 0..24 {
-                model.begin(true);
+                model.begin(true, false);
                 let is_concurrent = model.strategy() == Strategy::Concurrent;
                 let ns = if is_concurrent { 64 * MIB } else { 43 * MIB };
                 let touching_ns = if is_concurrent { ns } else { 0 };
@@ -409,7 +439,7 @@ mod tests {
             }
             model
         };
-        let fast = chosen(6);
+        let fast = chosen(12);
         assert_eq!(fast.strategy(), Strategy::Concurrent, "{}", fast.reason());
         let slow = chosen(1);
         assert_eq!(slow.strategy(), Strategy::Sequential, "{}", slow.reason());
@@ -418,13 +448,24 @@ mod tests {
     #[test]
     fn nothing_is_chosen_before_anything_is_measured() {
         let mut model = Model::new(Strategy::Sequential, Reason::Unmeasured, MemoryRates::default());
-        for (is_pressed, strategy) in [(true, Strategy::Concurrent), (false, Strategy::Sequential)] {
-            model.begin(is_pressed);
+        for (is_awaited, strategy) in [(true, Strategy::Concurrent), (false, Strategy::Sequential)] {
+            model.begin(is_awaited, false);
             assert_eq!(model.strategy(), strategy);
             model.wrote(Write { bytes: MIB, untouched_bytes: MIB, ns: 1000, touching_ns: 0, is_pinned: false });
             model.choose(MIB);
             assert_eq!((model.strategy(), model.reason()), (strategy, Reason::Unmeasured));
         }
+    }
+
+    #[test]
+    fn writes_that_nobody_waits_for_are_not_disturbed_while_they_keep_up() {
+        let mut model = settled(8.0, 1.0);
+        assert_eq!(model.strategy(), Strategy::Concurrent, "the program waits: {}", model.reason());
+        model.begin(false, false);
+        model.paused(8_000_000);
+        model.choose(32 * MIB);
+        assert!(matches!(model.reason(), Reason::KeepsUp { .. }), "{}", model.reason());
+        assert_eq!(model.strategy(), Strategy::Sequential);
     }
 
     #[test]
