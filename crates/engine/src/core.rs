@@ -202,6 +202,7 @@ impl Shared {
         if core.is_closing {
             return;
         }
+        self.check_growth(core, &event);
         let now = Timestamp(self.now_ns());
         let recorded = core.recorder.is_some().then(|| event.clone());
         core.planner.handle(now, event);
@@ -218,6 +219,33 @@ impl Shared {
         self.note_strategy(core, now);
         // Somebody who waits without end has to learn that there is one now.
         core.is_answered |= core.planner.poll_timeout().is_some() && core.waiting > 0;
+    }
+
+    /// Before something may be written to host memory that has never been touched: if the system would rather end this program than
+    /// provide it, there is no more. Untouched memory is used by saves where it is the front, and by moves below a device.
+    fn check_growth(&self, core: &mut Core, event: &Event) {
+        let Some((layer, host)) = &self.host else { return };
+        let bytes = match event {
+            Event::RoomWanted { bytes, .. } if *layer == 0 => *bytes,
+            Event::Sealed { .. } | Event::Moved { .. } | Event::Wanted { .. } if *layer > 0 => 0,
+            _ => return,
+        };
+        let bytes = core.planner.growth_bytes(*layer, bytes);
+        if bytes == 0 {
+            return;
+        }
+        if let Err(error) = host.may_grow(bytes) {
+            self.note_exhausted(core, *layer, &error);
+            self.tell(core, Event::Exhausted { layer: *layer });
+        }
+    }
+
+    /// Says why a layer got no more memory, now and to whoever is refused because of that. What other processes share may come back.
+    pub(crate) fn note_exhausted(&self, core: &mut Core, layer: LayerIndex, error: &outcrop_layers::Error) {
+        tracing::warn!(%error, "no more memory is taken for this layer");
+        if self.host_at(layer).is_some_and(|host| !host.needs_touch()) {
+            core.layers[layer].stats.fault = Some(error.to_string());
+        }
     }
 
     /// The host layer's memory, if `layer` is that one.

@@ -105,14 +105,15 @@ fn serve(shared: &Arc<Shared>, lane: Lane) {
 fn touch(shared: &Shared, layer: LayerIndex, range: std::ops::Range<u64>) {
     let start_ns = shared.now_ns();
     let result = shared.layers[layer].touch(range);
-    if let Err(error) = &result {
-        tracing::warn!(%error, "no more memory is taken for this layer");
-    }
     if shared.trace.is_on() {
         let (track, end_ns) = ("touch".to_owned(), shared.now_ns());
         shared.trace.add(Span { kind: SpanKind::Touch, key: None, track, start_ns, end_ns, note: None });
     }
-    shared.tell(&mut shared.lock(), Event::Touched { layer, is_done: result.is_ok() });
+    let mut core = shared.lock();
+    if let Err(error) = &result {
+        shared.note_exhausted(&mut core, layer, error);
+    }
+    shared.tell(&mut core, Event::Touched { layer, is_done: result.is_ok() });
 }
 
 /// Gives a layer the moves of one lane, and the planner their outcome.

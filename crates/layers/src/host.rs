@@ -113,6 +113,12 @@ impl Host {
         self.mapping.touch(&range)
     }
 
+    /// Asks for leave to write to `bytes` that have never been touched: [`Error::Exhausted`] if the system would end a program for
+    /// it. Whoever has it is expected to do so.
+    pub fn may_grow(&self, bytes: u64) -> Result<()> {
+        self.mapping.take_allowance(bytes, || bytes)
+    }
+
     /// Gives the whole pieces of shared memory in `range` to the others; they cannot be used until they are touched
     /// again, and what was in them is lost. Returns the bytes that other processes still wait for. Private memory
     /// stays.

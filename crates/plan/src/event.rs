@@ -87,6 +87,11 @@ pub enum Event {
         /// Whether it is there now.
         is_done: bool,
     },
+    /// The system has no more memory for a layer that can be used before it is touched: what is untouched must stay so.
+    Exhausted {
+        /// Where.
+        layer: LayerIndex,
+    },
     /// The memory that was to be pinned has been, or else it cannot be.
     Pinned {
         /// Where.

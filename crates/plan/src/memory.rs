@@ -295,9 +295,25 @@ impl Planner {
         } else if memory.settings.is_shared {
             memory.exhausted_until = Some(Timestamp(now.0.saturating_add(RETRY_NS)));
         } else {
-            memory.exhausted_until = Some(Timestamp(u64::MAX));
-            place.space.cut(memory.touched_bytes);
+            self.exhausted(layer);
         }
+    }
+
+    /// There is no more of a layer than has been touched.
+    pub(crate) fn exhausted(&mut self, layer: LayerIndex) {
+        let place = &mut self.layers[layer];
+        let Some(memory) = place.memory.as_mut().filter(|memory| !memory.settings.is_shared) else { return };
+        memory.exhausted_until = Some(Timestamp(u64::MAX));
+        place.space.cut(memory.touched_bytes);
+    }
+
+    /// Of the next `bytes` of a layer that can be used before it is touched, or of the largest snapshot until now, as many as
+    /// nobody has touched.
+    pub fn growth_bytes(&self, layer: LayerIndex, bytes: u64) -> u64 {
+        let place = &self.layers[layer];
+        let Some(memory) = place.memory.as_ref().filter(|memory| !memory.settings.needs_touch) else { return 0 };
+        let end = place.space.frontier().saturating_add(bytes.max(self.bytes_max)).min(place.space.limit());
+        end.saturating_sub(memory.touched_bytes)
     }
 
     /// A layer has been pinned, or could not be.

@@ -208,6 +208,7 @@ impl Planner {
             Event::Moved { id, from, to } => self.moved(id, from, to),
             Event::Failed { id, from, to, fault } => self.failed(id, from, to, fault),
             Event::Touched { layer, is_done } => self.touched(layer, is_done),
+            Event::Exhausted { layer } => self.exhausted(layer),
             Event::Pinned { layer, is_done } => self.pinned(layer, is_done),
             Event::Handles(count) => self.handles = count,
             Event::Tick => {}

@@ -345,10 +345,15 @@ impl Mapping {
 
     /// An error if the system would rather end this program than give it what is missing of `range`.
     fn check_memory_left(&self, range: &Range<u64>) -> Result<()> {
-        let bytes = range.end - range.start;
+        self.take_allowance(range.end - range.start, || self.missing_bytes(range))
+    }
+
+    /// An error if the system would rather end this program than give it `bytes` more; of which so many are `missing`, where
+    /// that has to be looked at.
+    pub(super) fn take_allowance(&self, bytes: u64, missing: impl FnOnce() -> u64) -> Result<()> {
         let mut allowance_bytes = self.allowance_bytes.lock().unwrap_or_else(PoisonError::into_inner);
         if *allowance_bytes < bytes {
-            let missing_bytes = self.missing_bytes(range);
+            let missing_bytes = missing();
             // Where nothing is known of limits, none can be respected.
             let Ok(Limits { left, .. }) = Limits::read() else { return Ok(()) };
             if missing_bytes > left.bytes {
