@@ -305,9 +305,9 @@ pub unsafe extern "C" fn cuPointerGetAttribute(
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemHostRegister_v2(address: *mut c_void, bytes: usize, _flags: c_uint) -> CUresult {
-    answer_current("cuMemHostRegister", |driver, _| {
-        driver.host.register(&mut driver.violations, address as usize, bytes)
+pub extern "C" fn cuMemHostRegister_v2(address: *mut c_void, bytes: usize, flags: c_uint) -> CUresult {
+    answer_current("cuMemHostRegister", |driver, device| {
+        driver.host.register(&mut driver.violations, device, address as usize, bytes, flags)
     })
 }
 
@@ -319,14 +319,14 @@ pub extern "C" fn cuMemHostUnregister(address: *mut c_void) -> CUresult {
 /// From pageable memory, the bytes are taken at once, and arrive when the default stream is waited for.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyHtoD_v2(to: CUdeviceptr, from: *const c_void, bytes: usize) -> CUresult {
-    answer_current("cuMemcpyHtoD", |driver, _| {
-        driver.memory.parts(&mut driver.violations, to, bytes)?;
+    answer_current("cuMemcpyHtoD", |driver, device| {
+        driver.memory.check_access(&mut driver.violations, device, to, bytes)?;
         // SAFETY: the program's pointer is to so many bytes.
         let staged = unsafe { slice::from_raw_parts(from.cast::<u8>(), bytes) }.to_vec();
         let copy = Work::Copy { from: Source::Staged(staged), to: Target::Device(to), bytes };
-        driver.streams.push(&mut driver.violations, DEFAULT, copy)?;
+        driver.enqueue(device, DEFAULT, copy)?;
         if driver.host.holds(from as usize, bytes) {
-            return driver.run(DEFAULT, None);
+            return driver.run(device, DEFAULT, None);
         }
         Ok(())
     })
@@ -334,8 +334,9 @@ pub unsafe extern "C" fn cuMemcpyHtoD_v2(to: CUdeviceptr, from: *const c_void, b
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyDtoH_v2(to: *mut c_void, from: CUdeviceptr, bytes: usize) -> CUresult {
-    answer_current("cuMemcpyDtoH", |driver, _| {
-        driver.run(DEFAULT, None)?;
+    answer_current("cuMemcpyDtoH", |driver, device| {
+        driver.memory.check_access(&mut driver.violations, device, from, bytes)?;
+        driver.run(device, DEFAULT, None)?;
         let copy = driver.memory.read(&mut driver.violations, from, bytes)?;
         // SAFETY: the program's pointer is to so many bytes.
         unsafe { std::ptr::copy_nonoverlapping(copy.as_ptr(), to.cast(), bytes) };
@@ -350,38 +351,44 @@ pub extern "C" fn cuMemcpyHtoDAsync_v2(
     bytes: usize,
     stream: CUstream,
 ) -> CUresult {
-    answer_current("cuMemcpyHtoDAsync", |driver, _| {
-        driver.memory.parts(&mut driver.violations, to, bytes)?;
+    answer_current("cuMemcpyHtoDAsync", |driver, current| {
+        let device = driver.streams.device_of(&mut driver.violations, current, stream as usize)?;
+        driver.memory.check_access(&mut driver.violations, device, to, bytes)?;
         driver.check_registered(from as usize, bytes)?;
         let copy = Work::Copy { from: Source::Host(from as usize), to: Target::Device(to), bytes };
-        driver.streams.push(&mut driver.violations, stream as usize, copy)
+        driver.enqueue(device, stream as usize, copy)
     })
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: CUdeviceptr, bytes: usize, stream: CUstream) -> CUresult {
-    answer_current("cuMemcpyDtoHAsync", |driver, _| {
-        driver.memory.parts(&mut driver.violations, from, bytes)?;
+    answer_current("cuMemcpyDtoHAsync", |driver, current| {
+        let device = driver.streams.device_of(&mut driver.violations, current, stream as usize)?;
+        driver.memory.check_access(&mut driver.violations, device, from, bytes)?;
         driver.check_registered(to as usize, bytes)?;
         let copy = Work::Copy { from: Source::Device(from), to: Target::Host(to as usize), bytes };
-        driver.streams.push(&mut driver.violations, stream as usize, copy)
+        driver.enqueue(device, stream as usize, copy)
     })
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemcpyDtoDAsync_v2(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream) -> CUresult {
-    answer_current("cuMemcpyDtoDAsync", |driver, _| {
-        driver.memory.parts(&mut driver.violations, from, bytes)?;
-        driver.memory.parts(&mut driver.violations, to, bytes)?;
+    answer_current("cuMemcpyDtoDAsync", |driver, current| {
+        let device = driver.streams.device_of(&mut driver.violations, current, stream as usize)?;
+        driver.memory.check_access(&mut driver.violations, device, from, bytes)?;
+        driver.memory.check_access(&mut driver.violations, device, to, bytes)?;
+        if from.abs_diff(to) < bytes as u64 {
+            return invalid(&mut driver.violations, "a copy within the device that overlaps itself");
+        }
         let copy = Work::Copy { from: Source::Device(from), to: Target::Device(to), bytes };
-        driver.streams.push(&mut driver.violations, stream as usize, copy)
+        driver.enqueue(device, stream as usize, copy)
     })
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamCreate(stream: *mut CUstream, _flags: c_uint) -> CUresult {
-    answer_current("cuStreamCreate", |driver, _| {
-        let created = driver.streams.create() as CUstream;
+pub unsafe extern "C" fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) -> CUresult {
+    answer_current("cuStreamCreate", |driver, device| {
+        let created = driver.streams.create(&mut driver.violations, device, flags)? as CUstream;
         // SAFETY: the program's pointer is of this type.
         unsafe { put(driver, stream, created) }
     })
@@ -389,18 +396,18 @@ pub unsafe extern "C" fn cuStreamCreate(stream: *mut CUstream, _flags: c_uint) -
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamSynchronize(stream: CUstream) -> CUresult {
-    answer_current("cuStreamSynchronize", |driver, _| driver.run(stream as usize, None))
+    answer_current("cuStreamSynchronize", |driver, device| driver.run(device, stream as usize, None))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamDestroy_v2(stream: CUstream) -> CUresult {
-    answer_current("cuStreamDestroy", |driver, _| driver.destroy_stream(stream as usize))
+    answer_current("cuStreamDestroy", |driver, device| driver.destroy_stream(device, stream as usize))
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventCreate(event: *mut CUevent, _flags: c_uint) -> CUresult {
-    answer_current("cuEventCreate", |driver, _| {
-        let created = driver.streams.create_event() as CUevent;
+pub unsafe extern "C" fn cuEventCreate(event: *mut CUevent, flags: c_uint) -> CUresult {
+    answer_current("cuEventCreate", |driver, device| {
+        let created = driver.streams.create_event(&mut driver.violations, device, flags)? as CUevent;
         // SAFETY: the program's pointer is of this type.
         unsafe { put(driver, event, created) }
     })
@@ -408,8 +415,8 @@ pub unsafe extern "C" fn cuEventCreate(event: *mut CUevent, _flags: c_uint) -> C
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventRecord(event: CUevent, stream: CUstream) -> CUresult {
-    answer_current("cuEventRecord", |driver, _| {
-        driver.streams.record(&mut driver.violations, event as usize, stream as usize)
+    answer_current("cuEventRecord", |driver, device| {
+        driver.streams.record(&mut driver.violations, device, event as usize, stream as usize)
     })
 }
 
@@ -425,13 +432,13 @@ pub extern "C" fn cuEventDestroy_v2(event: CUevent) -> CUresult {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> CUresult {
-    answer_current("cuModuleLoadData", |driver, _| {
+    answer_current("cuModuleLoadData", |driver, device| {
         if image.is_null() {
             return invalid(&mut driver.violations, "cuModuleLoadData of nothing");
         }
         // SAFETY: the program's pointer is to a text with its end.
         let text = unsafe { CStr::from_ptr(image.cast()) }.to_string_lossy();
-        let loaded = driver.kernels.load(&mut driver.violations, &text)? as CUmodule;
+        let loaded = driver.kernels.load(&mut driver.violations, device, &text)? as CUmodule;
         // SAFETY: the program's pointer is of this type.
         unsafe { put(driver, module, loaded) }
     })
@@ -471,10 +478,10 @@ pub unsafe extern "C" fn cuLaunchKernel(
     parameters: *mut *mut c_void,
     _extra: *mut *mut c_void,
 ) -> CUresult {
-    answer_current("cuLaunchKernel", |driver, _| {
+    answer_current("cuLaunchKernel", |driver, device| {
         let threads = [grid_x, grid_y, grid_z, block_x, block_y, block_z].into_iter().map(u64::from).product();
         // SAFETY: the program's parameters are those of the one kernel that can be loaded.
-        unsafe { driver.launch(function as usize, threads, stream as usize, parameters) }
+        unsafe { driver.launch(device, function as usize, threads, stream as usize, parameters) }
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::ffi::c_char;
 
-use crate::driver::driver;
+use crate::driver::{DEVICES_MAX, driver};
 
 /// Forgets everything: memory, streams, settings and violations.
 #[unsafe(no_mangle)]
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn outcrop_stand_in_left(text: *mut c_char, bytes: usize) 
 #[unsafe(no_mangle)]
 pub extern "C" fn outcrop_stand_in_set_devices(devices: usize, bytes: u64) {
     let mut driver = driver();
-    driver.settings.devices = devices;
+    driver.settings.devices = devices.min(DEVICES_MAX);
     driver.settings.bytes = bytes;
 }
 
@@ -58,6 +58,13 @@ pub extern "C" fn outcrop_stand_in_fail_allocations_after(allocations: u64) {
 #[unsafe(no_mangle)]
 pub extern "C" fn outcrop_stand_in_lose_after(calls: u64) {
     driver().settings.calls_left = Some(calls);
+}
+
+/// Lets so many calls in a context be answered; then every other one fails with the error of a kernel that has run astray, while
+/// contexts can still be made current, put back and released.
+#[unsafe(no_mangle)]
+pub extern "C" fn outcrop_stand_in_break_after(calls: u64) {
+    driver().settings.whole_calls_left = Some(calls);
 }
 
 /// # Safety

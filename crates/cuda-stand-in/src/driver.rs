@@ -14,6 +14,9 @@ use crate::{
     streams::Streams,
 };
 
+/// More devices than any test has.
+pub(crate) const DEVICES_MAX: usize = 16;
+
 /// What a call comes to: nothing, or the code that it answers.
 pub(crate) type Answer<T = ()> = Result<T, CUresult>;
 
@@ -27,10 +30,13 @@ pub(crate) struct Settings {
     pub(crate) allocations_left: Option<u64>,
     /// Calls that are answered before the device is lost; nothing: all are.
     pub(crate) calls_left: Option<u64>,
+    /// Calls in a context that are answered before the contexts are broken; nothing: all are.
+    pub(crate) whole_calls_left: Option<u64>,
 }
 
 impl Settings {
-    const DEFAULT: Self = Self { devices: 1, bytes: 256 << 20, allocations_left: None, calls_left: None };
+    const DEFAULT: Self =
+        Self { devices: 1, bytes: 256 << 20, allocations_left: None, calls_left: None, whole_calls_left: None };
 }
 
 /// Everything that the driver knows.
@@ -90,6 +96,9 @@ pub(crate) fn answer(work: impl FnOnce(&mut Driver) -> Answer) -> CUresult {
 pub(crate) fn answer_current(name: &str, work: impl FnOnce(&mut Driver, usize) -> Answer) -> CUresult {
     answer(|driver| {
         let device = driver.current(name)?;
+        if !take_one(&mut driver.settings.whole_calls_left) {
+            return Err(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
+        }
         work(driver, device)
     })
 }
@@ -149,12 +158,16 @@ impl Driver {
             return Ok(());
         }
         self.retained.remove(&device);
-        let left = self.left();
-        if self.retained.is_empty() && !left.is_empty() {
-            let rule = format!("the last context was released, but there are left: {}", left.join(", "));
-            return Err(self.violations.add(CUresult::CUDA_ERROR_ILLEGAL_STATE, rule));
+        let mut left = self.left_of(device);
+        if self.retained.is_empty() {
+            left.extend(self.memory.left_addresses());
         }
-        Ok(())
+        // In a broken context nothing can be given back.
+        if left.is_empty() || self.settings.whole_calls_left == Some(0) {
+            return Ok(());
+        }
+        let rule = format!("the context of device {device} was released, but there are left: {}", left.join(", "));
+        Err(self.violations.add(CUresult::CUDA_ERROR_ILLEGAL_STATE, rule))
     }
 
     pub(crate) fn push(&mut self, context: usize) -> Answer {
@@ -187,11 +200,20 @@ impl Driver {
 
     /// What nobody has given back, in words.
     pub(crate) fn left(&self) -> Vec<String> {
-        let mut left = self.memory.left();
-        left.extend(self.host.left());
-        left.extend(self.streams.left());
-        left.extend(self.kernels.left());
+        let mut left = self.memory.left_addresses();
+        left.extend((0..DEVICES_MAX).flat_map(|device| self.left_of(device)));
         left.extend(self.retained.iter().map(|(device, count)| format!("device {device} is retained {count} times")));
+        let pushed = PUSHED.with_borrow(Vec::len);
+        left.extend((pushed > 0).then(|| format!("{pushed} contexts that this thread has pushed")));
+        left
+    }
+
+    /// The same of one device, without its context and without addresses.
+    fn left_of(&self, device: usize) -> Vec<String> {
+        let mut left = self.memory.left(device);
+        left.extend(self.host.left(device));
+        left.extend(self.streams.left(device));
+        left.extend(self.kernels.left(device));
         left
     }
 }

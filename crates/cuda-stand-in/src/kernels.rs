@@ -16,11 +16,17 @@ use crate::{
 /// The name of the kernel that sums words.
 const SUM_WORDS: &str = "outcrop_sum_words";
 
-/// What is loaded: the names of the kernels of each module, and the module of each function that was asked for.
+/// What is loaded: the modules, and the module of each function that was asked for.
 pub(crate) struct Kernels {
     number_last: usize,
-    modules: BTreeMap<usize, BTreeSet<String>>,
+    modules: BTreeMap<usize, Module>,
     functions: BTreeMap<usize, usize>,
+}
+
+/// Where a module is loaded, and the names of its kernels.
+struct Module {
+    device: usize,
+    names: BTreeSet<String>,
 }
 
 /// A kernel that was started.
@@ -38,14 +44,14 @@ impl Kernels {
     }
 
     /// Takes a text in the language of the driver, of which only the names of kernels are looked at.
-    pub(crate) fn load(&mut self, violations: &mut Violations, text: &str) -> Answer<usize> {
+    pub(crate) fn load(&mut self, violations: &mut Violations, device: usize, text: &str) -> Answer<usize> {
         let entries = text.split(".entry").skip(1).filter_map(|rest| rest.split('(').next());
         let names: BTreeSet<_> = entries.map(|name| name.trim().to_owned()).collect();
         if names.is_empty() || !text.contains(".version") || !text.contains(".target") {
             return Err(violations.add(CUresult::CUDA_ERROR_INVALID_PTX, "cuModuleLoadData of what is no kernel"));
         }
         self.number_last += 1;
-        self.modules.insert(self.number_last, names);
+        self.modules.insert(self.number_last, Module { device, names });
         Ok(self.number_last)
     }
 
@@ -59,7 +65,7 @@ impl Kernels {
     }
 
     pub(crate) fn function(&mut self, violations: &mut Violations, module: usize, name: &str) -> Answer<usize> {
-        let has_it = self.modules.get(&module).is_some_and(|names| names.contains(name));
+        let has_it = self.modules.get(&module).is_some_and(|module| module.names.contains(name));
         if !has_it || name != SUM_WORDS {
             return Err(violations.add(CUresult::CUDA_ERROR_NOT_FOUND, format!("there is no kernel {name}")));
         }
@@ -68,8 +74,9 @@ impl Kernels {
         Ok(self.number_last)
     }
 
-    pub(crate) fn left(&self) -> Option<String> {
-        (!self.modules.is_empty()).then(|| format!("{} modules", self.modules.len()))
+    pub(crate) fn left(&self, device: usize) -> Option<String> {
+        let modules = self.modules.values().filter(|module| module.device == device).count();
+        (modules > 0).then(|| format!("{modules} modules"))
     }
 }
 
@@ -81,13 +88,19 @@ impl Driver {
     /// The parameters must be null or pointers to what the kernel takes: an address, two numbers, and an address.
     pub(crate) unsafe fn launch(
         &mut self,
+        device: usize,
         function: usize,
         threads: u64,
         stream: usize,
         parameters: *mut *mut c_void,
     ) -> Answer {
-        if !self.kernels.functions.contains_key(&function) {
+        let module = self.kernels.functions.get(&function).and_then(|module| self.kernels.modules.get(module));
+        let Some(loaded_on) = module.map(|module| module.device) else {
             let rule = "cuLaunchKernel of what is not, or no longer, loaded";
+            return Err(self.violations.add(CUresult::CUDA_ERROR_INVALID_HANDLE, rule));
+        };
+        if [loaded_on, self.streams.device_of(&mut self.violations, device, stream)?] != [device; 2] {
+            let rule = "cuLaunchKernel of a kernel, or in a stream, of another device than the current context's";
             return Err(self.violations.add(CUresult::CUDA_ERROR_INVALID_HANDLE, rule));
         }
         if parameters.is_null() || threads == 0 {
@@ -99,10 +112,10 @@ impl Driver {
         if !at.is_multiple_of(8) {
             return Err(self.violations.add(CUresult::CUDA_ERROR_MISALIGNED_ADDRESS, "words at no multiple of eight"));
         }
-        self.memory.parts(&mut self.violations, at, bytes as usize)?;
-        self.memory.parts(&mut self.violations, sums, 8 * threads as usize)?;
+        self.memory.check_access(&mut self.violations, device, at, bytes as usize)?;
+        self.memory.check_access(&mut self.violations, device, sums, 8 * threads as usize)?;
         let work = Work::Sum(SumWords { at, bytes, first_word, sums, threads });
-        self.streams.push(&mut self.violations, stream, work)
+        self.enqueue(device, stream, work)
     }
 
     /// Does what the kernel would: each thread sums its share of the mixed words.

@@ -199,6 +199,16 @@ impl Memory {
         Ok(())
     }
 
+    /// Whether a device may use all of what lies at addresses.
+    pub(crate) fn check_access(&self, violations: &mut Violations, device: usize, at: u64, bytes: usize) -> Answer {
+        for (handle, _) in self.parts(violations, at, bytes)? {
+            if self.physical.get(&handle).is_none_or(|physical| physical.device != device) {
+                return invalid(violations, "use of device memory by a device that has no access to it");
+            }
+        }
+        Ok(())
+    }
+
     /// Which parts of which memory lie at addresses, if all of them may be used.
     pub(crate) fn parts(&self, violations: &mut Violations, at: u64, bytes: usize) -> Answer<Vec<(u64, Range<usize>)>> {
         let end = at.saturating_add(bytes as u64);
@@ -219,12 +229,18 @@ impl Memory {
         Ok(parts)
     }
 
-    pub(crate) fn left(&self) -> Vec<String> {
+    /// The addresses that are reserved, which no device has to itself.
+    pub(crate) fn left_addresses(&self) -> Vec<String> {
+        self.reserved.values().map(|bytes| format!("{bytes} bytes of addresses")).collect()
+    }
+
+    pub(crate) fn left(&self, device: usize) -> Vec<String> {
         let mut left = Vec::new();
-        left.extend(self.reserved.values().map(|bytes| format!("{bytes} bytes of addresses")));
-        let unreleased = self.physical.values().filter(|physical| !physical.is_released);
+        let own = |physical: &&Physical| physical.device == device;
+        let unreleased = self.physical.values().filter(own).filter(|physical| !physical.is_released);
         left.extend(unreleased.map(|physical| format!("{} bytes of memory", physical.bytes.len())));
-        left.extend(self.mapped.values().map(|mapped| {
+        let mapped = self.mapped.values().filter(|mapped| self.physical.get(&mapped.handle).filter(own).is_some());
+        left.extend(mapped.map(|mapped| {
             let kind = if mapped.is_allocation { "allocated" } else { "mapped" };
             format!("{} {kind} bytes", mapped.bytes)
         }));
@@ -265,46 +281,92 @@ impl Memory {
     }
 }
 
-/// Host memory that is page-locked: start and length.
+/// Host memory that is page-locked, by its start.
 pub(crate) struct HostMemory {
-    registered: BTreeMap<usize, usize>,
+    registered: BTreeMap<usize, Registered>,
 }
+
+struct Registered {
+    bytes: usize,
+    /// In whose context it was registered.
+    device: usize,
+}
+
+/// All flags that memory can be registered with.
+const REGISTER_FLAGS: u32 = 0b1111;
 
 impl HostMemory {
     pub(crate) const fn new() -> Self {
         Self { registered: BTreeMap::new() }
     }
 
-    pub(crate) fn register(&mut self, violations: &mut Violations, start: usize, bytes: usize) -> Answer {
-        if start == 0 || bytes == 0 {
-            return invalid(violations, "cuMemHostRegister of nothing");
+    pub(crate) fn register(
+        &mut self,
+        violations: &mut Violations,
+        device: usize,
+        start: usize,
+        bytes: usize,
+        flags: u32,
+    ) -> Answer {
+        if start == 0 || bytes == 0 || flags > REGISTER_FLAGS {
+            return invalid(violations, "cuMemHostRegister of nothing, or with flags that there are none of");
         }
         let before = self.registered.range(..start + bytes).next_back();
-        if before.is_some_and(|(&other, &length)| other + length > start) {
+        if before.is_some_and(|(&other, registered)| other + registered.bytes > start) {
             let code = CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
             return Err(violations.add(code, "cuMemHostRegister of what is registered"));
         }
-        self.registered.insert(start, bytes);
+        if !is_mapped(start..start + bytes) {
+            return invalid(violations, "cuMemHostRegister of what the process cannot read and write");
+        }
+        self.registered.insert(start, Registered { bytes, device });
         Ok(())
     }
 
+    /// A real driver would not notice that the memory is gone, but its device might still write there.
     pub(crate) fn unregister(&mut self, violations: &mut Violations, start: usize) -> Answer {
-        if self.registered.remove(&start).is_some() {
+        let Some(registered) = self.registered.remove(&start) else {
+            let code = CUresult::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+            return Err(violations.add(code, "cuMemHostUnregister of what is not, or no longer, registered"));
+        };
+        if is_mapped(start..start + registered.bytes) {
             return Ok(());
         }
-        let code = CUresult::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
-        Err(violations.add(code, "cuMemHostUnregister of what is not, or no longer, registered"))
+        invalid(violations, "cuMemHostUnregister after the process has given the memory back")
     }
 
     /// Whether all of a piece is registered.
     pub(crate) fn holds(&self, start: usize, bytes: usize) -> bool {
         let before = self.registered.range(..=start).next_back();
-        before.is_some_and(|(&other, &length)| start + bytes <= other + length)
+        before.is_some_and(|(&other, registered)| start + bytes <= other + registered.bytes)
     }
 
-    pub(crate) fn left(&self) -> Vec<String> {
-        self.registered.values().map(|bytes| format!("{bytes} registered bytes of host memory")).collect()
+    pub(crate) fn left(&self, device: usize) -> Vec<String> {
+        let own = self.registered.values().filter(|registered| registered.device == device);
+        own.map(|registered| format!("{} registered bytes of host memory", registered.bytes)).collect()
     }
+}
+
+/// Whether this process can read and write all of a piece of its memory.
+fn is_mapped(wanted: Range<usize>) -> bool {
+    // Where the system does not tell, everything is held to be so.
+    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return true };
+    let mut next = wanted.start;
+    for line in maps.lines() {
+        let mut words = line.split_whitespace();
+        let (Some((start, end)), Some(rights)) = (words.next().and_then(|range| range.split_once('-')), words.next())
+        else {
+            continue;
+        };
+        let number = |digits| usize::from_str_radix(digits, 16).unwrap_or(0);
+        if (number(start)..number(end)).contains(&next) && rights.starts_with("rw") {
+            next = number(end);
+        }
+        if next >= wanted.end {
+            return true;
+        }
+    }
+    false
 }
 
 pub(crate) fn invalid<T>(violations: &mut Violations, rule: &str) -> Answer<T> {

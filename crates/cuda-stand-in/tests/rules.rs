@@ -97,10 +97,13 @@ fn reserve(bytes: usize) -> (CUresult, u64) {
 }
 
 fn create(bytes: usize) -> (CUresult, u64) {
+    create_with(&properties(0), bytes, 0)
+}
+
+fn create_with(properties: &sys::CUmemAllocationProp, bytes: usize, flags: u64) -> (CUresult, u64) {
     let mut handle = 0;
-    let properties = properties(0);
     // SAFETY: the pointers are to a handle and a description.
-    (unsafe { cuMemCreate(&raw mut handle, bytes, &raw const properties, 0) }, handle)
+    (unsafe { cuMemCreate(&raw mut handle, bytes, properties, flags) }, handle)
 }
 
 fn set_access(at: u64, bytes: usize, device: i32) -> CUresult {
@@ -124,18 +127,29 @@ fn allocate(bytes: usize) -> (CUresult, u64) {
     (unsafe { cuMemAlloc_v2(&raw mut at, bytes) }, at)
 }
 
+/// A stream that does not wait for the default one.
 fn stream() -> sys::CUstream {
-    let mut stream = ptr::null_mut();
-    // SAFETY: the pointer is to a stream.
-    assert_eq!(unsafe { cuStreamCreate(&raw mut stream, 1) }, OK);
+    let (answer, stream) = stream_with(1);
+    assert_eq!(answer, OK);
     stream
 }
 
+fn stream_with(flags: u32) -> (CUresult, sys::CUstream) {
+    let mut stream = ptr::null_mut();
+    // SAFETY: the pointer is to a stream.
+    (unsafe { cuStreamCreate(&raw mut stream, flags) }, stream)
+}
+
 fn event() -> sys::CUevent {
+    let (answer, event) = event_with(0);
+    assert_eq!(answer, OK);
+    event
+}
+
+fn event_with(flags: u32) -> (CUresult, sys::CUevent) {
     let mut event = ptr::null_mut();
     // SAFETY: the pointer is to an event.
-    assert_eq!(unsafe { cuEventCreate(&raw mut event, 0) }, OK);
-    event
+    (unsafe { cuEventCreate(&raw mut event, flags) }, event)
 }
 
 fn copy_in(at: u64, bytes: &[u8]) -> CUresult {
@@ -213,6 +227,7 @@ fn a_context_is_current_before_use() {
 #[test]
 fn a_context_is_popped_once() {
     let _turn = ready();
+    assert!(left().contains("1 contexts that this thread has pushed"), "{}", left());
     assert_eq!(pop(), OK);
     expect_violation(pop(), CUresult::CUDA_ERROR_INVALID_CONTEXT, "none is current");
 }
@@ -233,6 +248,149 @@ fn everything_is_given_back_before_the_context() {
     stream();
     assert_eq!(pop(), OK);
     expect_violation(cuDevicePrimaryCtxRelease_v2(0), CUresult::CUDA_ERROR_ILLEGAL_STATE, "1 streams");
+}
+
+#[test]
+fn everything_of_a_device_is_given_back_before_its_context_also_while_another_is_retained() {
+    for make in [
+        || assert!(!stream().is_null()),
+        || assert!(!event().is_null()),
+        || assert_eq!(allocate(1).0, OK),
+        || assert_eq!(load(KERNEL).0, OK),
+        || assert_eq!(copy_in(allocate(1).1, &[1]), OK),
+    ] {
+        let _turn = ready();
+        outcrop_stand_in_set_devices(2, 64 << 20);
+        push(1);
+        make();
+        assert_eq!(pop(), OK);
+        let answer = cuDevicePrimaryCtxRelease_v2(1);
+        expect_violation(answer, CUresult::CUDA_ERROR_ILLEGAL_STATE, "device 1 was released, but there are left");
+        drop(_turn);
+        let _turn = ready();
+        outcrop_stand_in_set_devices(2, 64 << 20);
+        make();
+        push(1);
+        assert_eq!((pop(), cuDevicePrimaryCtxRelease_v2(1)), (OK, OK), "what is left is the other device's");
+    }
+}
+
+#[test]
+fn only_flags_that_there_are() {
+    let mut bytes = [0_u8; 8];
+    let address = bytes.as_mut_ptr().cast();
+    let _turn = ready();
+    let invalid = CUresult::CUDA_ERROR_INVALID_VALUE;
+    assert_eq!((stream_with(0).0, stream_with(1).0, event_with(3).0, event_with(6).0), (OK, OK, OK, OK));
+    assert_eq!(outcrop_stand_in_violations(), 0);
+    expect_invalid(stream_with(2).0, "cuStreamCreate");
+    assert_eq!((event_with(8).0, event_with(4).0), (invalid, invalid), "unknown, and for other processes with timing");
+    assert_eq!(cuMemHostRegister_v2(address, 8, 16), invalid);
+    assert_eq!(outcrop_stand_in_violations(), 4);
+}
+
+/// Parameters that make no sense whatever was done before.
+#[test]
+fn only_parameters_that_make_sense() {
+    type Call = fn() -> CUresult;
+    let calls: [(&str, Call); 18] = [
+        ("cuInit with flags", || cuInit(1)),
+        // SAFETY: nothing is written where the pointer is null.
+        ("null pointer", || unsafe { cuMemAlloc_v2(ptr::null_mut(), 8) }),
+        // SAFETY: there is room for so many bytes.
+        ("without room", || unsafe { cuDeviceGetName([0; 8].as_mut_ptr(), 8, 0) }),
+        ("for what is no device", || {
+            let type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST;
+            let location = sys::CUmemLocation { type_, id: 0 };
+            create_with(&sys::CUmemAllocationProp { location, ..properties(0) }, UNIT, 0).0
+        }),
+        ("no device 7", || create_with(&properties(7), UNIT, 0).0),
+        ("cuMemCreate with flags", || create_with(&properties(0), UNIT, 1).0),
+        ("without a description", || {
+            let (mut bytes, kind) = (0, sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+            // SAFETY: the pointer is to a number, and nothing is read where the other is null.
+            unsafe { cuMemGetAllocationGranularity(&raw mut bytes, ptr::null(), kind) }
+        }),
+        ("cuMemAddressReserve with flags", || {
+            let mut at = 0;
+            // SAFETY: the pointer is to an address.
+            unsafe { cuMemAddressReserve(&raw mut at, UNIT, 0, 0, 1) }
+        }),
+        ("cuMemMap with flags", || cuMemMap(reserve(UNIT).1, UNIT, UNIT, create(UNIT).1, 0)),
+        ("other than reading and writing", || {
+            let flags = sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ;
+            let access = sys::CUmemAccessDesc { location: location(0), flags };
+            // SAFETY: the pointer is to one description.
+            unsafe { cuMemSetAccess(mapped().0, UNIT, &raw const access, 1) }
+        }),
+        ("cuMemUnmap", || cuMemUnmap(mapped().0, UNIT / 2)),
+        ("cuMemUnmap", || cuMemUnmap(allocate(UNIT).1, UNIT)),
+        ("cuMemFree", || cuMemFree_v2(mapped().0)),
+        ("cuMemFree", || cuMemFree_v2(allocate(64).1 + 8)),
+        ("cuMemAddressFree", || cuMemAddressFree(reserve(2 * UNIT).1, UNIT)),
+        ("cuMemAlloc of nothing", || allocate(0).0),
+        ("cuMemHostRegister of nothing", || cuMemHostRegister_v2(ptr::null_mut(), 8, 0)),
+        ("without parameters", || {
+            let (_, sum) = function(load(KERNEL).1, c"outcrop_sum_words");
+            // SAFETY: nothing is read where the pointers are null.
+            unsafe { cuLaunchKernel(sum, 1, 1, 1, 4, 1, 1, 0, stream(), ptr::null_mut(), ptr::null_mut()) }
+        }),
+    ];
+    for (words, call) in calls {
+        let _turn = ready();
+        let answer = call();
+        assert_ne!(answer, OK, "{words}");
+        expect_violation(answer, answer, words);
+    }
+}
+
+#[test]
+fn events_and_kernels_in_streams_of_their_own_device() {
+    let invalid = CUresult::CUDA_ERROR_INVALID_HANDLE;
+    let _turn = ready();
+    outcrop_stand_in_set_devices(2, 64 << 20);
+    let (first, sum, buffer) = (stream(), function(load(KERNEL).1, c"outcrop_sum_words").1, allocate(64).1);
+    push(1);
+    let event = event();
+    expect_violation(cuEventRecord(event, first), invalid, "another device");
+    assert_eq!(launch(sum, [buffer, 8, 0, buffer], stream()), invalid, "a kernel of the first device");
+    assert_eq!(pop(), OK);
+    assert_eq!(cuEventRecord(event, ptr::null_mut()), invalid, "the default stream is that of the current context");
+    push(1);
+    let second = stream();
+    assert_eq!(pop(), OK);
+    assert_eq!(launch(sum, [buffer, 8, 0, buffer], second), invalid, "a stream of the second device");
+    assert_eq!(launch(sum, [buffer, 8, 0, buffer], first), OK);
+    assert_eq!(outcrop_stand_in_violations(), 4);
+}
+
+#[test]
+fn memory_is_used_by_the_device_that_has_access() {
+    for copy in [
+        |at: u64, _: *mut c_void| copy_in(at, &[1]),
+        |at, _| copy_out(at, &mut [0]),
+        |at, address: *mut c_void| cuMemcpyHtoDAsync_v2(at, address, 1, stream()),
+        |at, address| cuMemcpyDtoHAsync_v2(address, at, 1, stream()),
+        |at, _| cuMemcpyDtoDAsync_v2(at, allocate(1).1, 1, stream()),
+        |at, _| cuMemcpyDtoDAsync_v2(allocate(1).1, at, 1, stream()),
+        |at, _| launch(function(load(KERNEL).1, c"outcrop_sum_words").1, [at, 8, 0, allocate(64).1], stream()),
+    ] {
+        let _turn = ready();
+        let mut bytes = [0_u8; 8];
+        let address = register(&mut bytes);
+        let (at, _) = mapped();
+        outcrop_stand_in_set_devices(2, 64 << 20);
+        push(1);
+        expect_invalid(copy(at, address), "no access");
+    }
+}
+
+#[test]
+fn copies_within_the_device_do_not_overlap() {
+    let _turn = ready();
+    let (at, _) = mapped();
+    assert_eq!(cuMemcpyDtoDAsync_v2(at + 8, at, 8, stream()), OK);
+    expect_invalid(cuMemcpyDtoDAsync_v2(at + 7, at, 8, stream()), "overlaps");
 }
 
 #[test]
@@ -420,6 +578,23 @@ fn registered_and_unregistered_once() {
 }
 
 #[test]
+fn host_memory_is_there_from_registering_to_unregistering() {
+    // So large that the system has it back as soon as it is dropped.
+    const LARGE: usize = 64 << 20;
+    let _turn = ready();
+    let mut bytes = vec![0_u8; LARGE];
+    let address = register(&mut bytes);
+    drop(bytes);
+    expect_invalid(cuMemHostUnregister(address), "given the memory back");
+    drop(_turn);
+    let _turn = ready();
+    expect_invalid(cuMemHostRegister_v2(address, LARGE, 0), "cannot read and write");
+    let text = "constant";
+    let answer = cuMemHostRegister_v2(text.as_ptr().cast_mut().cast(), text.len(), 0);
+    assert_eq!(answer, CUresult::CUDA_ERROR_INVALID_VALUE, "read-only");
+}
+
+#[test]
 fn only_streams_and_events_that_there_are() {
     let invalid = CUresult::CUDA_ERROR_INVALID_HANDLE;
     let _turn = ready();
@@ -545,6 +720,18 @@ fn bytes_from_pageable_memory_arrive_when_the_default_stream_is_waited_for() {
 }
 
 #[test]
+fn blocking_streams_and_the_default_one_wait_for_each_other() {
+    let _turn = ready();
+    let ((at, _), (_, buffer)) = (mapped(), allocate(1));
+    let mut found = [9];
+    let (_, blocking) = stream_with(0);
+    assert_eq!(copy_in(at, &[7]), OK);
+    assert_eq!(cuMemcpyDtoDAsync_v2(buffer, at, 1, blocking), OK);
+    assert_eq!(copy_out(buffer, &mut found), OK);
+    assert_eq!(found, [7], "the copy out waits for the blocking stream, and that for the copy in");
+}
+
+#[test]
 fn memory_is_limited_and_can_be_refused() {
     let _turn = ready();
     outcrop_stand_in_set_devices(1, 2 * UNIT as u64);
@@ -569,5 +756,21 @@ fn a_lost_device_answers_nothing_any_more() {
         assert_eq!(allocate(1).0, CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE);
         assert_eq!(pop(), CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE);
     }
+    assert_eq!(outcrop_stand_in_violations(), 0);
+}
+
+#[test]
+fn a_broken_context_stays_broken_but_can_be_put_back_and_released() {
+    let _turn = ready();
+    let (_, buffer) = allocate(1);
+    outcrop_stand_in_break_after(1);
+    assert_eq!(copy_in(buffer, &[1]), OK);
+    let broken = CUresult::CUDA_ERROR_ILLEGAL_ADDRESS;
+    assert_eq!(
+        (copy_in(buffer, &[1]), cuStreamSynchronize(ptr::null_mut()), cuMemFree_v2(buffer)),
+        (broken, broken, broken)
+    );
+    push(0);
+    assert_eq!((pop(), pop(), cuDevicePrimaryCtxRelease_v2(0), cuDevicePrimaryCtxRelease_v2(0)), (OK, OK, OK, OK));
     assert_eq!(outcrop_stand_in_violations(), 0);
 }

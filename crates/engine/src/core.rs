@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
+    mem::{self, Discriminant},
     ops::{Deref, DerefMut, Range},
     sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, atomic::AtomicU64},
     time::{Duration, Instant},
@@ -9,7 +10,7 @@ use std::{
 
 use outcrop_layers::{Copier, Host, Layer, Sealed, Slot};
 use outcrop_plan::{
-    Action, Busy, Event, Extents, LayerIndex, Place, Planner, Purpose, Refusal, SnapshotId, Strategy, Timestamp,
+    Action, Busy, Event, Extents, LayerIndex, Place, Planner, Purpose, Reason, Refusal, SnapshotId, Strategy, Timestamp,
 };
 use smallvec::SmallVec;
 
@@ -50,8 +51,8 @@ pub(crate) struct Core {
     pub(crate) chores: VecDeque<Chore>,
     /// So many want no chore to be begun.
     pub(crate) undisturbed: u32,
-    /// When the host layer was last seen to be touched.
-    pub(crate) strategy: Option<Strategy>,
+    /// When the host layer was last seen to be touched, and for what kind of reason.
+    pub(crate) strategy: Option<(Strategy, Discriminant<Reason>)>,
     pub(crate) next_id: u64,
     pub(crate) handles: u32,
     /// Calls of the program that wait for an answer, and whether one has come for any of them.
@@ -63,6 +64,8 @@ pub(crate) struct Core {
     pub(crate) is_closing: bool,
     /// A helper has panicked: what it had in its hands will never end.
     pub(crate) has_stopped: bool,
+    /// Why snapshots in device memory are not where the plan holds them to be.
+    pub(crate) displaced: Option<String>,
     pub(crate) layers: Vec<LayerCount>,
     pub(crate) moving: Busy,
 }
@@ -242,8 +245,10 @@ impl Shared {
 
     /// Says why a layer got no more memory, now and to whoever is refused because of that. What other processes share may come back.
     pub(crate) fn note_exhausted(&self, core: &mut Core, layer: LayerIndex, error: &outcrop_layers::Error) {
-        tracing::warn!(%error, "no more memory is taken for this layer");
-        if self.host_at(layer).is_some_and(|host| !host.needs_touch()) {
+        if self.host_at(layer).is_some_and(Host::needs_touch) {
+            tracing::debug!(%error, "no more memory for this layer at the moment");
+        } else {
+            tracing::warn!(%error, "no more memory is taken for this layer");
             core.layers[layer].stats.fault = Some(error.to_string());
         }
     }
@@ -295,7 +300,8 @@ impl Shared {
             // The plan holds the bytes to be there, and they are not.
             tracing::error!(%error, "device memory cannot be moved together");
             core.layers[0].stats.fault = Some(error.to_string());
-            core.has_stopped = true;
+            core.displaced = Some(error.to_string());
+            core.is_answered = true;
         }
     }
 
@@ -329,7 +335,8 @@ impl Shared {
     fn note_strategy(&self, core: &mut Core, now: Timestamp) {
         let Some((layer, _)) = self.host.as_ref().filter(|_| self.trace.is_on()) else { return };
         let Some(memory) = core.planner.memory(*layer) else { return };
-        if core.strategy.replace(memory.strategy) != Some(memory.strategy) {
+        let choice = (memory.strategy, mem::discriminant(&memory.reason));
+        if core.strategy.replace(choice) != Some(choice) {
             let note = Some(format!("{}: {}", memory.strategy, memory.reason));
             let (track, start_ns, end_ns) = ("touch".to_owned(), now.0, now.0);
             self.trace.add(Span { kind: SpanKind::Strategy, key: None, track, start_ns, end_ns, note });
@@ -344,7 +351,12 @@ impl Shared {
     ) -> Result<(Guard<'a>, Answer, Option<Range<u64>>)> {
         let mut since = None;
         loop {
-            if let Some(answer) = core.take_answer(id) {
+            let answer = core.take_answer(id);
+            // Also what is there would be other bytes than were saved.
+            if let Some(detail) = core.displaced.clone() {
+                return Err(Error::Displaced { detail });
+            }
+            if let Some(answer) = answer {
                 let waited = since.map(|since| since..self.now_ns());
                 return Ok((core, answer, waited));
             }

@@ -135,6 +135,7 @@ impl Engine {
             idle_helpers: 0,
             is_closing: false,
             has_stopped: false,
+            displaced: None,
             layers: layers.iter().map(|layer| LayerCount::new(&**layer)).collect(),
             moving: Busy::default(),
         };
@@ -223,8 +224,9 @@ fn settings(layers: &[Arc<dyn Layer>], rates: &[Rates], options: &Options) -> Se
         let host = layer.host().filter(|_| Some(index) == host);
         match layer.device() {
             // To go on to other memory costs nothing that lasts, and leaves room here.
-            Some(device) if index == 0 => {
-                let drain_above_bytes = if layers.len() > 1 { 0 } else { settings.drain_above_bytes };
+            Some(device) => {
+                let is_transit = index == 0 && layers.len() > 1;
+                let drain_above_bytes = if is_transit { 0 } else { settings.drain_above_bytes };
                 LayerSettings { drain_above_bytes, ..settings }.with_memory(MemorySettings {
                     piece_bytes: device.chunk_bytes(),
                     ahead_bytes: u64::MAX,

@@ -21,8 +21,8 @@ pub enum Error {
     },
     /// It does not fit, now or ever.
     #[error(
-        "snapshot {key} of {bytes} bytes is larger than the {capacity} bytes of host memory of this tape; \
-         give it more host memory, or save smaller snapshots"
+        "snapshot {key} of {bytes} bytes is larger than the {capacity} bytes of memory that this tape begins in; \
+         give it more host memory, or device memory if it begins there, or save smaller snapshots"
     )]
     TooLarge {
         /// The key.
@@ -75,6 +75,12 @@ pub enum Error {
         "a helper thread of this tape has panicked while it moved bytes; what is in memory can be taken no more, please report this"
     )]
     Stopped,
+    /// Snapshots in device memory have been lost on the way to another place of it.
+    #[error("device memory could not be moved together: {detail}; nothing on this tape can be trusted any more")]
+    Displaced {
+        /// What the device said.
+        detail: String,
+    },
     /// A layer cannot be used at all.
     #[error(transparent)]
     Layer(#[from] outcrop_layers::Error),

@@ -98,10 +98,7 @@ impl Handle {
         consume: bool,
         check: impl FnOnce(&Layout) -> std::result::Result<(), E>,
     ) -> std::result::Result<Held, E> {
-        let start_ns = self.begin_call();
-        let result = self.read_slot(key, consume, check).and_then(|held| self.put_on_desk(held).map_err(E::from));
-        self.end_call(SpanKind::Take, key, start_ns);
-        result
+        self.read_with(key, consume, check, Self::put_on_desk)
     }
 
     /// As [`read`](Self::read), but copies it to `target`, which is as long as the snapshot if `check` has seen to that.
@@ -115,7 +112,7 @@ impl Handle {
         self.read_with(key, consume, check, |handle, held| match (held.device_at, handle.device()) {
             (Some(at), Some(device)) => Ok(device.copy_out(at, target)?),
             _ => {
-                handle.shared().copier.copy(target, held);
+                handle.shared().copier.copy(target, &held);
                 Ok(())
             }
         })
@@ -137,17 +134,36 @@ impl Handle {
         })
     }
 
-    fn read_with<E: From<Error>>(
+    /// Reads a snapshot and does something with it. That can fail if it lies on a device, so that it is consumed only after.
+    fn read_with<T, E: From<Error>>(
         &mut self,
         key: u64,
         consume: bool,
         check: impl FnOnce(&Layout) -> std::result::Result<(), E>,
-        look: impl FnOnce(&Self, &Held) -> Result<()>,
-    ) -> std::result::Result<(), E> {
+        look: impl FnOnce(&mut Self, Held) -> Result<T>,
+    ) -> std::result::Result<T, E> {
         let start_ns = self.begin_call();
-        let result = self.read_slot(key, consume, check).and_then(|held| look(self, &held).map_err(E::from));
+        let is_on_device = self.device().is_some();
+        let result = self.read_slot(key, consume && !is_on_device, check).and_then(|held| {
+            let id = held.id;
+            let looked = look(self, held)?;
+            if consume && is_on_device {
+                self.consume(key, id)?;
+            }
+            Ok(looked)
+        });
         self.end_call(SpanKind::Take, key, start_ns);
         result
+    }
+
+    /// Forgets what has been read, unless another handle has taken it meanwhile.
+    fn consume(&self, key: u64, id: SnapshotId) -> Result<()> {
+        let mut core = self.shared().lock();
+        if core.snapshots.remove(&id).is_none() {
+            return Err(Error::Missing { key });
+        }
+        self.shared().tell(&mut core, Event::Discarded(id));
+        Ok(())
     }
 
     /// The host memory that the layers share.
@@ -285,6 +301,10 @@ impl Handle {
         let layers = &self.shared().layers;
         let fault = |layer: usize| core.layers[layer].stats.fault.clone();
         match why {
+            // It would fit, if all of the memory could be had.
+            Refusal::TooLarge if bytes <= layers[0].capacity() && fault(0).is_some() => {
+                self.refusal(core, key, bytes, Refusal::Full)
+            }
             Refusal::TooLarge => Error::TooLarge { key, bytes, capacity: core.planner.limit_bytes(0) },
             Refusal::Held => Error::Held { key, held: core.held() },
             Refusal::Gone => Error::Missing { key },

@@ -59,8 +59,13 @@ impl Node {
         // anew.
         let door = openat(&self.directory, ".", DIRECTORY, Mode::empty());
         let locked = door.and_then(|door| lock(door.as_fd(), FlockOperation::LockExclusive).map(|()| door));
-        let _locked = locked.map_err(|errno| self.failure("lock it for a moment", errno))?;
-        work()
+        let locked = locked.map_err(|errno| self.failure("lock it for a moment", errno))?;
+        let result = work();
+        // Closing it would do, but for children that were forked meanwhile and have it open too.
+        if let Err(errno) = lock(locked.as_fd(), FlockOperation::Unlock) {
+            tracing::warn!(path = %self.path.display(), %errno, "a directory may stay locked until a child ends");
+        }
+        result
     }
 
     /// The names in it that begin with `prefix`, without the prefix.

@@ -122,7 +122,7 @@ impl Drop for Ticket {
         if self.process != std::process::id() {
             return;
         }
-        self.node.remove(&name_of(&self.prefix, self.number));
+        self.node.remove_same(&name_of(&self.prefix, self.number), self.file.as_fd());
         // Closing the file would do, but for children that were forked and have it open too.
         if let Err(errno) = node::lock(self.file.as_fd(), FlockOperation::Unlock) {
             tracing::warn!(path = %self.path().display(), %errno, "cannot give up a turn before the process ends");

@@ -26,14 +26,18 @@ use outcrop_layers::{
 /// The granularity of the stand-in.
 const CHUNK: u64 = 2 << 20;
 
-/// Runs `work` in a child, as the test `name`, with `library` as the driver.
-fn with_driver(name: &str, library: Option<&Path>, work: fn()) {
+/// What the driver is called on machines that programs run on, and on those that they are also built on.
+const RUN_TIME_NAME: &str = "libcuda.so.1";
+const BUILD_TIME_NAME: &str = "libcuda.so";
+
+/// Runs `work` in a child, as the test `name`, with `library` as the driver, under its name.
+fn with_driver(name: &str, library: Option<(&Path, &str)>, work: fn()) {
     if child_directory().is_some() {
         return work();
     }
     let directory = tempfile::tempdir().unwrap();
-    if let Some(library) = library {
-        symlink(library, directory.path().join("libcuda.so")).unwrap();
+    if let Some((library, file_name)) = library {
+        symlink(library, directory.path().join(file_name)).unwrap();
     }
     let mut command = child(name, directory.path());
     command.env("LD_LIBRARY_PATH", directory.path());
@@ -42,6 +46,10 @@ fn with_driver(name: &str, library: Option<&Path>, work: fn()) {
 
 /// Runs `work` in a child with the stand-in, and demands that it breaks no rule and leaves nothing behind.
 fn with_stand_in(name: &str, work: fn()) {
+    with_stand_in_as(BUILD_TIME_NAME, name, work);
+}
+
+fn with_stand_in_as(file_name: &str, name: &str, work: fn()) {
     // Cargo puts it next to the test programs that depend on it.
     let program = std::env::current_exe().unwrap();
     let library = program.with_file_name("liboutcrop_cuda_stand_in.so");
@@ -50,7 +58,7 @@ fn with_stand_in(name: &str, work: fn()) {
         work();
         return expect_clean();
     }
-    with_driver(name, Some(&library), work);
+    with_driver(name, Some((&library, file_name)), work);
 }
 
 /// The rules that were broken so far: how many, and the first.
@@ -200,13 +208,59 @@ fn programs_use_their_own_memory_and_keep_their_context() {
         let mut found = [0; 100];
         buffer.read(&*other, 0, &mut found).unwrap();
         assert_eq!(found[..], pattern(5, 100));
-        drop((touched(&device, CAPACITY, None), layer, buffer));
+        drop((layer, buffer));
+        // The last that is used is not the program's.
+        drop(touched(&device, CAPACITY, None));
         // SAFETY: as above; the buffer that was made of it is gone.
         unsafe {
             assert_eq!(sys::cuMemFree_v2(raw), sys::CUresult::CUDA_SUCCESS);
             assert_eq!(sys::cuCtxPopCurrent_v2(&raw mut popped), sys::CUresult::CUDA_SUCCESS);
             assert_eq!(popped, own, "the program's context is current again");
             assert_eq!(sys::cuDevicePrimaryCtxRelease_v2(1), sys::CUresult::CUDA_SUCCESS);
+        }
+    });
+}
+
+#[test]
+fn the_driver_is_found_where_no_programs_are_built() {
+    with_stand_in_as(RUN_TIME_NAME, "the_driver_is_found_where_no_programs_are_built", || {
+        assert_eq!(device().name(), "cuda 0");
+    });
+}
+
+/// Copies within the device wait for nothing in the program's default stream, and it does not wait for them.
+#[test]
+fn copies_do_not_wait_for_the_program() {
+    with_stand_in("copies_do_not_wait_for_the_program", || {
+        let device = device();
+        let layer = touched(&device, CAPACITY, None);
+        let (buffer, mut target) = (device_checks::filled(&device, &[1; 8]), device_checks::filled(&device, &[2; 8]));
+        let (mut own, mut popped, mut raw) = (ptr::null_mut(), ptr::null_mut(), 0);
+        // SAFETY: plain calls of the driver, as a program makes them. The bytes arrive when the default stream is waited for.
+        unsafe {
+            assert_eq!(sys::cuDevicePrimaryCtxRetain(&raw mut own, 0), sys::CUresult::CUDA_SUCCESS);
+            assert_eq!(sys::cuCtxPushCurrent_v2(own), sys::CUresult::CUDA_SUCCESS);
+            assert_eq!(sys::cuMemAlloc_v2(&raw mut raw, 8), sys::CUresult::CUDA_SUCCESS);
+            assert_eq!(sys::cuMemcpyHtoD_v2(raw, [3_u8; 8].as_ptr().cast(), 8), sys::CUresult::CUDA_SUCCESS);
+        }
+        layer.store(0, &buffer, 0, 8).unwrap();
+        // SAFETY: the memory is live until it is freed below.
+        let late = unsafe { device.adopt(raw, 8) }.unwrap();
+        layer.store(8, &late, 0, 8).unwrap();
+        layer.load(8, &mut target, 0, 8).unwrap();
+        let mut found = [9; 8];
+        target.read(&*device, 0, &mut found).unwrap();
+        assert_eq!(
+            found, [0; 8],
+            "the stand-in carries out what is waited for, and nobody has waited for the program's copy"
+        );
+        drop((late, buffer, target, layer));
+        // SAFETY: as above; the buffer that was made of it is gone.
+        unsafe {
+            assert_eq!(sys::cuStreamSynchronize(ptr::null_mut()), sys::CUresult::CUDA_SUCCESS);
+            assert_eq!(sys::cuMemFree_v2(raw), sys::CUresult::CUDA_SUCCESS);
+            assert_eq!(sys::cuCtxPopCurrent_v2(&raw mut popped), sys::CUresult::CUDA_SUCCESS);
+            assert_eq!(sys::cuDevicePrimaryCtxRelease_v2(0), sys::CUresult::CUDA_SUCCESS);
         }
     });
 }
@@ -264,27 +318,41 @@ fn whole_life(host: &Host) -> Result<()> {
     Ok(())
 }
 
+/// Tells the stand-in, before each of many lives, after how many calls something happens, until a life does not come to it.
+fn lose_at_any_moment(control: &[u8]) {
+    let host = Host::new(16 * UNIT).unwrap();
+    whole_life(&host).unwrap();
+    expect_clean();
+    let mut calls = 0;
+    loop {
+        start_afresh();
+        tell(control, calls);
+        let outcome = whole_life(&host);
+        assert_eq!(violations(), (0, String::new()), "lost after {calls} calls");
+        // Of a driver that still answers, nothing is kept current to the program's thread.
+        let still_answers = control == b"outcrop_stand_in_break_after";
+        assert!(!(still_answers && left().contains("pushed")), "broken after {calls} calls: {}", left());
+        match outcome {
+            Ok(()) => break,
+            Err(error) => assert!(matches!(error, Error::DeviceLost { .. }), "after {calls} calls: {error}"),
+        }
+        assert!(host.slot(0, 16 * UNIT).is_ok(), "every slot was given back");
+        calls += 1;
+    }
+    assert!(calls > 50, "the device was lost {calls} times");
+    start_afresh();
+}
+
 #[test]
 fn a_device_may_be_lost_at_any_moment() {
-    with_stand_in("a_device_may_be_lost_at_any_moment", || {
-        let host = Host::new(16 * UNIT).unwrap();
-        whole_life(&host).unwrap();
-        expect_clean();
-        let mut calls = 0;
-        loop {
-            start_afresh();
-            tell(b"outcrop_stand_in_lose_after", calls);
-            let outcome = whole_life(&host);
-            assert_eq!(violations(), (0, String::new()), "lost after {calls} calls");
-            match outcome {
-                Ok(()) => break,
-                Err(error) => assert!(matches!(error, Error::DeviceLost { .. }), "after {calls} calls: {error}"),
-            }
-            assert!(host.slot(0, 16 * UNIT).is_ok(), "every slot was given back");
-            calls += 1;
-        }
-        assert!(calls > 60, "the device was lost {calls} times");
-        start_afresh();
+    with_stand_in("a_device_may_be_lost_at_any_moment", || lose_at_any_moment(b"outcrop_stand_in_lose_after"));
+}
+
+/// As after an illegal access of a kernel: the driver still answers, but nothing that needs the context succeeds any more.
+#[test]
+fn a_context_may_be_broken_at_any_moment_and_the_program_gets_its_own_back() {
+    with_stand_in("a_context_may_be_broken_at_any_moment_and_the_program_gets_its_own_back", || {
+        lose_at_any_moment(b"outcrop_stand_in_break_after");
     });
 }
 
@@ -326,7 +394,7 @@ fn a_library_without_the_driver_is_an_error_and_no_device() {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let libc = maps.lines().filter_map(|line| line.split_whitespace().nth(5)).find(|path| path.contains("/libc.so"));
     let libc = PathBuf::from(libc.expect("the C library is loaded"));
-    with_driver("a_library_without_the_driver_is_an_error_and_no_device", Some(&libc), || {
+    with_driver("a_library_without_the_driver_is_an_error_and_no_device", Some((&libc, BUILD_TIME_NAME)), || {
         let error = Cuda::open(0).unwrap_err();
         assert!(matches!(error, Error::NoDriver { kind: DeviceKind::Cuda, .. }), "{error}");
         assert!(error.to_string().contains("it lacks cuInit"), "{error}");

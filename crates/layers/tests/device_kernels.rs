@@ -54,6 +54,8 @@ fn the_checksum_kernel_compiles_to_what_is_built_in() {
     if (major, minor) == (12, 9) {
         assert_eq!(instructions(&compiled), instructions(COMPILED), "checksum.ptx is not made of checksum.cu");
     } else {
+        let must_compare = std::env::var_os("OUTCROP_TEST_ALL").is_some();
+        assert!(!must_compare, "OUTCROP_TEST_ALL is set, but NVRTC is {major}.{minor}; checksum.ptx was made by 12.9");
         eprintln!("NVRTC {major}.{minor} compiles the kernel; what is built in was made by 12.9 and is not compared");
     }
 }

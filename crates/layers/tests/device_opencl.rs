@@ -11,7 +11,7 @@ use std::{
     ptr,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
         mpsc::{Receiver, Sender, channel},
     },
     thread,
@@ -26,8 +26,8 @@ use opencl3::{
     memory::{CL_MEM_READ_WRITE, create_buffer, release_mem_object},
 };
 use outcrop_layers::{
-    Buffer, Device, DeviceKind, DeviceLayer, Error, Event, Fault, Faulty, Host, Layer, OpenCl, Place, Registration,
-    Reservation, Result, Stream, contract, devices, open_device,
+    Buffer, Device, DeviceKind, DeviceLayer, Error, Event, Fault, Faulty, Feed, Host, Layer, OpenCl, Place,
+    Registration, Reservation, Result, Stream, Transfer, contract, devices, open_device,
 };
 use proptest::prelude::*;
 
@@ -239,17 +239,89 @@ fn a_lost_device_stays_lost_and_host_memory_is_whole() {
     }
 }
 
+/// A feed that looks, whenever a transfer has failed, whether the device may still use its memory.
+struct Watcher {
+    script: Script,
+    copies: Arc<Copies>,
+    failures: usize,
+}
+
+impl Feed for Watcher {
+    fn next(&mut self) -> Option<Transfer> {
+        self.script.next()
+    }
+
+    fn done(&mut self, transfer: Transfer, result: Result<()>) {
+        if result.is_err() {
+            self.failures += 1;
+            assert_eq!(self.copies.under_way.load(Relaxed), 0, "memory was given back while the device may use it");
+        }
+        self.script.done(transfer, result);
+    }
+}
+
+#[test]
+fn memory_of_a_transfer_that_fails_is_given_back_when_the_device_is_done_with_it() {
+    let Some(device) = device() else { return };
+    for is_refused in [true, false] {
+        let wrapped = Wrapped::new(&device, &Arc::new(AtomicBool::new(false)));
+        let copies = Arc::clone(&wrapped.copies);
+        let layer = touched(&(Arc::new(wrapped) as Arc<dyn Device>), CAPACITY, Some(UNIT));
+        let host = Host::new(16 * UNIT).unwrap();
+        let mut script = Script::default();
+        // Each has two pieces, as it crosses the end of a chunk.
+        for index in 0..3 {
+            let at = 4 * index * UNIT;
+            script.write(&host, 2 * index * UNIT, &pattern(index, 2 * UNIT), &[at..at + 2 * UNIT]);
+        }
+        if is_refused {
+            copies.refuse_at.store(4, Relaxed);
+        } else {
+            copies.fails_at_end.store(true, Relaxed);
+        }
+        let mut watcher = Watcher { script, copies, failures: 0 };
+        layer.run(&mut watcher);
+        assert_eq!((watcher.failures, watcher.script.done.len()), (1, 3));
+    }
+}
+
 /// A device that is lost for one call when it is told to, and that may take its time to register memory.
 struct Wrapped {
     inner: Arc<dyn Device>,
     is_lost: Arc<AtomicBool>,
     /// Who is told that registering has begun, and who tells that it may end.
     registers: Option<(Sender<()>, Mutex<Receiver<()>>)>,
+    copies: Arc<Copies>,
+}
+
+/// What the streams of a device have begun.
+#[derive(Default)]
+struct Copies {
+    /// How many nobody has waited for.
+    under_way: AtomicUsize,
+    /// How many are begun before one is refused; 0: all are.
+    refuse_at: AtomicUsize,
+    /// Whether waiting for an event fails.
+    fails_at_end: AtomicBool,
+}
+
+impl Copies {
+    fn begin(&self) -> Result<()> {
+        if self.refuse_at.load(Relaxed) > 0 && self.refuse_at.fetch_sub(1, Relaxed) == 1 {
+            return Err(Error::Broken {
+                layer: "fragile".into(),
+                attempt: "copy",
+                source: io::Error::other("told to"),
+            });
+        }
+        self.under_way.fetch_add(1, Relaxed);
+        Ok(())
+    }
 }
 
 impl Wrapped {
     fn new(inner: &Arc<dyn Device>, is_lost: &Arc<AtomicBool>) -> Self {
-        Self { inner: Arc::clone(inner), is_lost: Arc::clone(is_lost), registers: None }
+        Self { inner: Arc::clone(inner), is_lost: Arc::clone(is_lost), registers: None, copies: Arc::default() }
     }
 }
 
@@ -257,6 +329,26 @@ impl Wrapped {
 struct WrappedStream {
     inner: Box<dyn Stream>,
     is_lost: Arc<AtomicBool>,
+    copies: Arc<Copies>,
+}
+
+/// Their events.
+struct WrappedEvent {
+    inner: Box<dyn Event>,
+    copies: Arc<Copies>,
+}
+
+impl Event for WrappedEvent {
+    fn wait(&self) -> Result<()> {
+        if self.copies.fails_at_end.swap(false, Relaxed) {
+            return Err(Error::Broken {
+                layer: "fragile".into(),
+                attempt: "wait",
+                source: io::Error::other("told to"),
+            });
+        }
+        self.inner.wait()
+    }
 }
 
 fn check(is_lost: &AtomicBool) -> Result<()> {
@@ -309,7 +401,7 @@ impl Device for Wrapped {
     }
     fn stream(&self) -> Result<Box<dyn Stream>> {
         let inner = self.inner.stream()?;
-        Ok(Box::new(WrappedStream { inner, is_lost: Arc::clone(&self.is_lost) }))
+        Ok(Box::new(WrappedStream { inner, is_lost: Arc::clone(&self.is_lost), copies: Arc::clone(&self.copies) }))
     }
 }
 
@@ -323,10 +415,12 @@ impl Stream for WrappedStream {
         check(&self.is_lost).and_then(|()| unsafe { self.inner.copy_out(from, bytes) })
     }
     unsafe fn begin_copy_in(&mut self, from: *const u8, to: Place, bytes: usize) -> Result<()> {
-        check(&self.is_lost).and_then(|()| unsafe { self.inner.begin_copy_in(from, to, bytes) })
+        check(&self.is_lost).and_then(|()| self.copies.begin())?;
+        unsafe { self.inner.begin_copy_in(from, to, bytes) }
     }
     unsafe fn begin_copy_out(&mut self, from: Place, to: *mut u8, bytes: usize) -> Result<()> {
-        check(&self.is_lost).and_then(|()| unsafe { self.inner.begin_copy_out(from, to, bytes) })
+        check(&self.is_lost).and_then(|()| self.copies.begin())?;
+        unsafe { self.inner.begin_copy_out(from, to, bytes) }
     }
     unsafe fn begin_copy_within(&mut self, from: Place, to: Place, bytes: usize) -> Result<()> {
         check(&self.is_lost).and_then(|()| unsafe { self.inner.begin_copy_within(from, to, bytes) })
@@ -335,9 +429,11 @@ impl Stream for WrappedStream {
         check(&self.is_lost).and_then(|()| unsafe { self.inner.sum_words(at, first_word, bytes) })
     }
     fn record(&mut self) -> Result<Box<dyn Event>> {
-        check(&self.is_lost).and_then(|()| self.inner.record())
+        let inner = check(&self.is_lost).and_then(|()| self.inner.record())?;
+        Ok(Box::new(WrappedEvent { inner, copies: Arc::clone(&self.copies) }))
     }
     fn wait(&mut self) -> Result<()> {
+        self.copies.under_way.store(0, Relaxed);
         self.inner.wait().and_then(|()| check(&self.is_lost))
     }
 }

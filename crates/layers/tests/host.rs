@@ -50,6 +50,51 @@ fn memory_is_pinned_in_one_piece_until_it_is_given_back() {
     expect_success(child("child_pins_all_it_has", tempdir().unwrap().path()));
 }
 
+/// In a child, as memory is counted by process.
+#[test]
+fn child_reserves_and_touches() {
+    if child_directory().is_none() {
+        return;
+    }
+    let resident = || proc_bytes("status", "VmRSS");
+    let before = resident();
+    let host = Host::new(256 * MIB).unwrap();
+    host.slot(128 * MIB, MIB).expect("usable at once, wherever").fill(1);
+    assert!(resident() < before + 16 * MIB, "to reserve takes no memory: {} from {before}", resident());
+    host.touch(0..64 * MIB).unwrap();
+    let touched = resident();
+    assert!((64 * MIB..96 * MIB).contains(&(touched - before)), "to touch does: {touched} from {before}");
+    host.slot(0, 64 * MIB).unwrap().fill(2);
+    assert!(resident() < touched + 16 * MIB, "and to write there takes no more");
+}
+
+#[test]
+fn memory_is_reserved_at_once_and_taken_when_it_is_touched() {
+    expect_success(child("child_reserves_and_touches", tempdir().unwrap().path()));
+}
+
+/// In a child, as huge pages are counted by process.
+#[test]
+fn child_has_huge_pages() {
+    if child_directory().is_none() {
+        return;
+    }
+    let host = Host::new(64 * MIB).unwrap();
+    host.touch(0..32 * MIB).unwrap();
+    host.slot(32 * MIB, 32 * MIB).unwrap().fill(1);
+    let huge = proc_bytes("smaps_rollup", "AnonHugePages");
+    assert!(huge > 32 * MIB, "touched and untouched memory comes in huge pages: {huge}");
+}
+
+#[test]
+fn huge_pages_are_used_where_there_are_some() {
+    let file = "/sys/kernel/mm/transparent_hugepage/enabled";
+    if !fs::read_to_string(file).is_ok_and(|text| !text.contains("[never]")) {
+        return println!("SKIPPED: this system has no huge pages");
+    }
+    expect_success(child("child_has_huge_pages", tempdir().unwrap().path()));
+}
+
 /// In a child: an ordinary user who may lock little memory.
 #[test]
 fn child_may_lock_little() {

@@ -192,6 +192,27 @@ fn what_a_killed_process_had_is_free() {
 }
 
 #[test]
+fn whatever_a_creator_that_died_has_left_is_made_anew() {
+    let node = node();
+    let path = node.path().join(FILE);
+    // A whole file, with owners of all chunks, of which it may have written any part.
+    let host = open(node.path(), TOTAL).unwrap();
+    host.touch(0..TOTAL).unwrap();
+    let whole = fs::metadata(&path).unwrap().len();
+    let header = fs::read(&path).unwrap()[..8192].to_vec();
+    drop(host);
+    for (written, length) in [(0, 0), (0, whole), (7, whole), (8, whole), (24, whole), (8192, whole), (8192, 8192)] {
+        fs::write(&path, &header[..written]).unwrap();
+        fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(length).unwrap();
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+        let host = open(node.path(), TOTAL).unwrap();
+        host.touch(0..TOTAL).unwrap_or_else(|error| panic!("{written} of {length}: {error}"));
+        drop(host);
+        assert!(names(node.path()).is_empty());
+    }
+}
+
+#[test]
 fn a_slot_keeps_its_memory_when_everything_else_is_gone() {
     let node = node();
     let host = open(node.path(), 4 * MIB).unwrap();

@@ -13,7 +13,9 @@ use std::{
 use common::{
     child, child_directory,
     companion::{Companion, answer, listen},
-    expect_success, names,
+    expect_success,
+    mounts::{mount_memory, with_own_mounts},
+    names,
 };
 use outcrop_layers::{Error, Turn};
 use rustix::{
@@ -60,6 +62,9 @@ fn child_takes_a_turn() {
         unsafe { libc::umask(0o077) };
     }
     let turn = Turn::wait_in(&node, "test").unwrap();
+    if let Some(mark) = std::env::var_os("TURN_MARK") {
+        fs::write(mark, "my turn").unwrap();
+    }
     answer("my turn");
     listen();
     drop(turn);
@@ -174,6 +179,74 @@ fn a_waiter_that_is_killed_holds_nobody_up() {
     assert_eq!(behind.ask("go on"), "done");
     behind.end();
     assert!(names(node.path()).is_empty());
+}
+
+#[test]
+fn who_stood_behind_a_killed_waiter_still_waits_for_all_before_it() {
+    let (node, given) = (node(), tempdir().unwrap());
+    let mark = given.path().join("mark");
+    let first = Turn::wait_in(node.path(), "test").unwrap();
+    let killed = Companion::start("child_takes_a_turn", node.path());
+    wait_for_tickets(node.path(), 2);
+    let mut command = child("child_takes_a_turn", node.path());
+    command.env("TURN_MARK", &mark);
+    let mut behind = Companion::run(command);
+    wait_for_tickets(node.path(), 3);
+    killed.kill();
+    thread::sleep(Duration::from_millis(200));
+    assert!(!mark.exists(), "the first still has the turn");
+    drop(first);
+    behind.expect("my turn");
+    assert!(mark.exists());
+    assert_eq!(behind.ask("go on"), "done");
+    behind.end();
+}
+
+#[test]
+fn who_comes_later_waits_also_when_tickets_before_it_are_gone() {
+    let (node, given) = (node(), tempdir().unwrap());
+    let mark = given.path().join("mark");
+    let first = Turn::wait_in(node.path(), "test").unwrap();
+    let mut second = Companion::start("child_takes_a_turn", node.path());
+    wait_for_tickets(node.path(), 2);
+    drop(first);
+    second.expect("my turn");
+    let mut command = child("child_takes_a_turn", node.path());
+    command.env("TURN_MARK", &mark);
+    let mut third = Companion::run(command);
+    wait_until(|| node.path().join(ticket(2)).exists());
+    thread::sleep(Duration::from_millis(100));
+    assert!(!mark.exists(), "the second has the turn");
+    assert_eq!(second.ask("go on"), "done");
+    second.end();
+    third.expect("my turn");
+    assert_eq!(third.ask("go on"), "done");
+    third.end();
+    assert!(names(node.path()).is_empty());
+}
+
+#[test]
+fn a_directory_without_room_is_an_error_with_a_remedy() {
+    with_own_mounts(|path| {
+        mount_memory(path, c"nr_inodes=2");
+        fs::write(path.join("ballast"), "").unwrap();
+        let error = Turn::wait_in(path, "test").unwrap_err();
+        let Error::Directory { remedy, .. } = &error else { panic!("{error:?}") };
+        assert!(remedy.contains("free some space"), "{error}");
+        fs::remove_file(path.join("ballast")).unwrap();
+        drop(Turn::wait_in(path, "test").unwrap());
+        assert!(names(path).is_empty());
+        // No room for bytes is enough for a turn.
+        mount_memory(path, c"size=64k");
+        while fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(path.join("ballast"))
+            .and_then(|mut file| std::io::Write::write_all(&mut file, &[1; 4096]))
+            .is_ok()
+        {}
+        drop(Turn::wait_in(path, "test").unwrap());
+    });
 }
 
 #[test]

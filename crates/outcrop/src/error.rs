@@ -244,6 +244,7 @@ impl Error {
     /// Which kind of error it is.
     pub fn kind(&self) -> ErrorKind {
         use outcrop_engine::Error as Engine;
+        use outcrop_layers::Error as Layer;
         match self {
             Self::Engine(Engine::Exists { .. }) => ErrorKind::Exists,
             Self::Engine(Engine::Missing { .. }) => ErrorKind::Missing,
@@ -251,7 +252,9 @@ impl Error {
             Self::Engine(Engine::Full { .. }) => ErrorKind::Full,
             Self::Engine(Engine::Held { .. }) => ErrorKind::Held,
             Self::Engine(Engine::Damaged { .. }) => ErrorKind::Damaged,
-            Self::Engine(Engine::Stack(_)) => ErrorKind::Usage,
+            Self::Engine(
+                Engine::Stack(_) | Engine::Layer(Layer::OtherDevice { .. } | Layer::BufferTooSmall { .. }),
+            ) => ErrorKind::Usage,
             Self::Engine(_)
             | Self::Timeline { .. }
             | Self::NotReached { .. }

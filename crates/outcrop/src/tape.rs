@@ -81,9 +81,12 @@ impl Tape {
     }
 
     /// Copies a snapshot of values of `T` to byte `offset` of a buffer on the device in whose memory this tape begins, and
-    /// drops it. If the buffer is too short, nothing happens to either.
+    /// drops it. If the buffer is too short or of another device, nothing happens to either.
     pub fn take_buffer<T>(&mut self, key: impl Key, buffer: &mut Buffer, offset: u64) -> Result<()> {
         let key = key.number()?;
+        if let Some(device) = self.handle.device() {
+            device.check_buffer(buffer).map_err(outcrop_engine::Error::from)?;
+        }
         let room = buffer.bytes().saturating_sub(offset) as usize / size_of::<T>().max(1);
         let check = |layout: &Layout| match single::<T>(key, layout)? {
             saved if saved <= room => Ok(()),

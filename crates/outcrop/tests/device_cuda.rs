@@ -4,8 +4,10 @@
 
 use std::{
     os::unix::fs::symlink,
+    path::Path,
     process::Command,
-    sync::Arc,
+    sync::{Arc, mpsc::channel},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -43,9 +45,21 @@ fn tell(function: &str, number: u64) {
     unsafe { sys::culib().get::<extern "C" fn(u64)>(function.as_bytes()).unwrap()(number) }
 }
 
-fn violations() -> u64 {
-    // SAFETY: the stand-in is loaded, and has a function of this name and type.
-    unsafe { sys::culib().get::<extern "C" fn() -> u64>(b"outcrop_stand_in_violations").unwrap()() }
+/// A text of the stand-in.
+fn text(function: &str) -> String {
+    let mut bytes = vec![0_u8; 4096];
+    // SAFETY: the stand-in is loaded, its functions that write a text have this type, and there is room for it.
+    let length = unsafe {
+        let write = sys::culib().get::<unsafe extern "C" fn(*mut u8, usize) -> usize>(function.as_bytes()).unwrap();
+        write(bytes.as_mut_ptr(), bytes.len())
+    };
+    String::from_utf8(bytes[..length].to_vec()).unwrap()
+}
+
+/// No rule was broken, and everything was given back.
+fn expect_clean() {
+    assert_eq!(text("outcrop_stand_in_first_violation"), "", "a rule of the driver was broken");
+    assert_eq!(text("outcrop_stand_in_left"), "", "something was not given back");
 }
 
 /// A stand-in that has just been started.
@@ -99,7 +113,7 @@ fn a_tape_breaks_no_rule_of_the_driver() {
             }
         }
         drop((tape, buffer, device));
-        assert_eq!(violations(), 0);
+        expect_clean();
     });
 }
 
@@ -115,7 +129,75 @@ fn a_device_with_less_memory_than_asked_for_is_a_smaller_cache() {
         assert_eq!(stats.layers[0].used_bytes_max, 6 * MIB, "three chunks");
         (0..40).rev().for_each(|step| assert_eq!(*tape.take::<u64>(step).unwrap(), values(step)));
         drop((tape, device));
-        assert_eq!(violations(), 0);
+        expect_clean();
+    });
+}
+
+/// What a program does with a tape, from first to last, through three layers. Gives the first error.
+fn life(scratch: &Path) -> Result<(), String> {
+    let device = open_device(DeviceKind::Cuda, 0).map_err(|error| error.to_string())?;
+    let layer = DeviceLayer::new(Arc::clone(&device), 4 * MIB, Some(2 * MIB)).map_err(|error| error.to_string())?;
+    let mut buffer = device.buffer(MIB).map_err(|error| error.to_string())?;
+    let mut tape = Tape::builder().layer(Arc::new(layer)).host(4 * MIB).dir(scratch, "64 MiB").open().unwrap();
+    let sized = |step: u64| vec![step; 20_000 + (step as usize * 7919) % 90_000];
+    let mut go = |tape: &mut Tape| -> outcrop::Result<()> {
+        tape.save(0, &sized(0))?;
+        // Before most of what follows, so that it goes the way of registered memory.
+        let start = Instant::now();
+        while matches!(tape.stats().layers[1].memory.unwrap().pinning, Pinning::Not | Pinning::UnderWay) {
+            assert!(start.elapsed() < Duration::from_secs(30), "host memory was not registered: {:?}", tape.stats());
+            thread::sleep(Duration::from_micros(100));
+        }
+        for step in 1..16 {
+            match step % 3 {
+                0 => tape.save_buffer::<u64>(step, &buffer, 0, sized(step).len())?,
+                _ => tape.save(step, &sized(step))?,
+            }
+        }
+        for step in (0..16).rev() {
+            match step % 3 {
+                0 if step > 0 => tape.take_buffer::<u64>(step, &mut buffer, 0)?,
+                _ => assert!(*tape.take::<u64>(step)? == sized(step), "step {step} came back as another one"),
+            }
+        }
+        Ok(())
+    };
+    let outcome = go(&mut tape).map_err(|error| error.to_string());
+    if outcome.is_err() {
+        // Every later call ends, too.
+        assert!(tape.save(100, &sized(1)).is_err(), "a lost device took a snapshot");
+        assert!(tape.keys().into_iter().all(|key| tape.take::<u64>(key).is_err()), "a lost device gave a snapshot");
+    }
+    outcome
+}
+
+/// In every phase: opening, saving, draining, registering, taking, prefetching, closing.
+#[test]
+fn a_device_may_be_lost_in_every_phase_and_no_call_hangs() {
+    with_stand_in("a_device_may_be_lost_in_every_phase_and_no_call_hangs", || {
+        let scratch = tempfile::tempdir().unwrap();
+        life(scratch.path()).unwrap();
+        expect_clean();
+        for control in ["outcrop_stand_in_lose_after", "outcrop_stand_in_break_after"] {
+            let mut lives = 0;
+            loop {
+                start_afresh();
+                tell(control, lives * 7 + lives % 7);
+                let (sender, outcome) = channel();
+                let path = scratch.path().to_owned();
+                thread::spawn(move || sender.send(life(&path)));
+                let outcome =
+                    outcome.recv_timeout(Duration::from_secs(60)).expect("a life that ends, and without panic");
+                assert_eq!(text("outcrop_stand_in_first_violation"), "", "{control} {}", lives * 7 + lives % 7);
+                match outcome {
+                    Ok(()) => break,
+                    Err(error) => assert!(error.contains("lost"), "{error}"),
+                }
+                lives += 1;
+            }
+            assert!(lives > 20, "the device was lost {lives} times");
+        }
+        start_afresh();
     });
 }
 

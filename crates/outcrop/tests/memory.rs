@@ -1,11 +1,18 @@
 //! Host memory of a tape: touched when it pays, pinned when all of it is touched, and what happens where that is refused.
 
 use std::{
+    ops::Range,
+    path::PathBuf,
     process::Command,
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
-use outcrop::{Pinning, SpanKind, Strategy, Tape, Touching, layers::Turn};
+use outcrop::{
+    Pinning, SpanKind, Strategy, Tape, Touching,
+    layers::{Host, Layer, Turn},
+};
+use rustix::fs::{FlockOperation, flock};
 
 const MIB: u64 = 1 << 20;
 
@@ -156,4 +163,66 @@ fn layers_count_what_was_found_on_them() {
     assert_eq!(*tape.take::<u64>(15).unwrap(), vec![15; MIB as usize / 8]);
     let layers = tape.stats().layers;
     assert_eq!((layers[0].hits, layers[0].misses, layers[1].hits, layers[1].misses), (1, 1, 1, 0));
+}
+
+/// Host memory that looks, while it is pinned, whether somebody has the turn.
+struct Watched {
+    host: Host,
+    node: PathBuf,
+    /// Whether a ticket was there and locked, once it was pinned.
+    was_in_turn: OnceLock<bool>,
+}
+
+impl Layer for Watched {
+    fn name(&self) -> &str {
+        self.host.name()
+    }
+
+    fn capacity(&self) -> u64 {
+        self.host.capacity()
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) -> outcrop::layers::Result<()> {
+        self.host.write(at, bytes)
+    }
+
+    fn read(&self, at: u64, bytes: &mut [u8]) -> outcrop::layers::Result<()> {
+        Layer::read(&self.host, at, bytes)
+    }
+
+    fn touch(&self, range: Range<u64>) -> outcrop::layers::Result<()> {
+        self.host.touch(range)
+    }
+
+    fn pin(&self) -> outcrop::layers::Result<()> {
+        let tickets = std::fs::read_dir(&self.node).unwrap().map(|entry| std::fs::File::open(entry.unwrap().path()));
+        let is_locked = |file: std::fs::File| flock(&file, FlockOperation::NonBlockingLockShared).is_err();
+        let _ = self.was_in_turn.set(tickets.into_iter().any(|file| is_locked(file.unwrap())));
+        self.host.pin()
+    }
+
+    fn host(&self) -> Option<&Host> {
+        Some(&self.host)
+    }
+}
+
+#[test]
+fn memory_is_pinned_in_the_turn_and_not_beside_it() {
+    let Some(node) = std::env::var_os(TURNS).map(PathBuf::from) else {
+        let turns = tempfile::tempdir().unwrap();
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "memory_is_pinned_in_the_turn_and_not_beside_it", "--nocapture"]);
+        let output = child.env(TURNS, turns.path()).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+        assert!(std::fs::read_dir(turns.path()).unwrap().next().is_none(), "nothing is left");
+        return;
+    };
+    let watched =
+        Arc::new(Watched { host: Host::new(8 * MIB).unwrap(), node: node.clone(), was_in_turn: OnceLock::new() });
+    let mut tape = Tape::builder().layer(Arc::clone(&watched) as Arc<dyn Layer>).open().unwrap();
+    fill(&mut tape, 8);
+    until("pinned", || matches!(pinning(&tape), Pinning::Done | Pinning::Refused));
+    assert_eq!(watched.was_in_turn.get(), Some(&true));
+    until("the turn is over", || std::fs::read_dir(&node).unwrap().next().is_none());
 }

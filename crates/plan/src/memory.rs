@@ -155,6 +155,12 @@ pub(crate) struct Begun {
     is_pinned: bool,
 }
 
+impl Begun {
+    pub(crate) fn untouched_bytes(&self) -> u64 {
+        self.untouched_bytes
+    }
+}
+
 impl Memory {
     pub(crate) fn new(settings: MemorySettings) -> Self {
         let (strategy, reason) = match settings.touching {
@@ -230,6 +236,11 @@ impl Memory {
     /// Bytes of these that have never been touched.
     pub(crate) fn untouched_bytes(&self, extents: &Extents) -> u64 {
         extents.iter().map(|piece| piece.end.saturating_sub(piece.start.max(self.touched_bytes))).sum()
+    }
+
+    /// The program is lent room to do with as it likes, for as long as it likes.
+    pub(crate) fn begin_lend(&self, extents: &Extents) -> Begun {
+        Begun { untouched_bytes: self.untouched_bytes(extents), ..Begun::default() }
     }
 
     /// Somebody begins to write here, the program or a move.
@@ -308,12 +319,15 @@ impl Planner {
     }
 
     /// Of the next `bytes` of a layer that can be used before it is touched, or of the largest snapshot until now, as many as
-    /// nobody has touched.
+    /// nobody has touched; and as many as the program is still filling, for which the system has not provided memory yet.
     pub fn growth_bytes(&self, layer: LayerIndex, bytes: u64) -> u64 {
         let place = &self.layers[layer];
         let Some(memory) = place.memory.as_ref().filter(|memory| !memory.settings.needs_touch) else { return 0 };
         let end = place.space.frontier().saturating_add(bytes.max(self.bytes_max)).min(place.space.limit());
-        end.saturating_sub(memory.touched_bytes)
+        match end.saturating_sub(memory.touched_bytes) {
+            0 => 0,
+            bytes => bytes + self.filling_bytes,
+        }
     }
 
     /// A layer has been pinned, or could not be.
@@ -357,7 +371,9 @@ impl Planner {
     fn pin(&mut self, layer: LayerIndex) {
         let limit = self.layers[layer].space.limit();
         let Some(memory) = self.layers[layer].memory.as_mut().filter(|memory| memory.settings.pins) else { return };
-        if memory.touched_bytes >= limit && memory.pinning == Pinning::Not && limit > 0 {
+        // What has run out is not pinned: there is too little of it already.
+        let is_whole = memory.exhausted_until.is_none() && memory.touched_bytes >= limit && limit > 0;
+        if is_whole && memory.pinning == Pinning::Not {
             memory.pinning = Pinning::UnderWay;
             self.actions.push_back(Action::Pin { layer });
         }

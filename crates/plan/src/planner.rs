@@ -132,6 +132,8 @@ pub struct Planner {
     pub(crate) patience_until: Option<Timestamp>,
     /// The largest snapshot until now.
     pub(crate) bytes_max: u64,
+    /// Bytes of the front that are lent to be filled, in memory that nobody had touched.
+    pub(crate) filling_bytes: u64,
     pub(crate) actions: VecDeque<Action>,
     counters: Counters,
 }
@@ -178,6 +180,7 @@ impl Planner {
             handles: 1,
             patience_until: None,
             bytes_max: 0,
+            filling_bytes: 0,
             actions: VecDeque::new(),
             counters: Counters::default(),
             settings,
@@ -342,12 +345,18 @@ impl Planner {
     /// The program begins to fill a slot. While it only copies, that tells how fast the front can be written.
     pub(crate) fn begin_fill(&mut self, id: SnapshotId, extents: &Extents) -> Begun {
         let is_copy = self.snapshots[&id].is_copy;
-        let memory = self.layers[0].memory.as_mut().filter(|_| is_copy);
-        memory.map_or_else(Begun::default, |memory| memory.begin_write(self.now, extents, true))
+        let Some(memory) = &mut self.layers[0].memory else { return Begun::default() };
+        let begun = match is_copy {
+            true => memory.begin_write(self.now, extents, true),
+            false => memory.begin_lend(extents),
+        };
+        self.filling_bytes += begun.untouched_bytes();
+        begun
     }
 
     fn end_fill(&mut self, id: SnapshotId, is_filled: bool) {
         let snapshot = &self.snapshots[&id];
+        self.filling_bytes -= snapshot.copy(0).map_or(0, |copy| copy.begun.untouched_bytes());
         let Some(memory) = self.layers[0].memory.as_mut().filter(|_| snapshot.is_copy) else { return };
         match snapshot.copy(0) {
             Some(copy) if is_filled => memory.end_write(self.now, snapshot.bytes, copy.begun, copy.since),

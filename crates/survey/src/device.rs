@@ -3,7 +3,7 @@
 use outcrop_layers::{DeviceLayer, FoundDevice, Host, devices, open_device};
 
 use crate::{
-    DeviceRates, Options, bytes_of,
+    DeviceRates, Options, bytes_of, memory_left,
     rate::{self, BLOCK_BYTES, median},
 };
 
@@ -25,7 +25,8 @@ pub(crate) fn measure_all(options: &Options, progress: &mut dyn FnMut(&str)) -> 
 /// The rates of one device; nothing if too little of its memory is free.
 fn measure(found: &FoundDevice, name: &str, options: &Options) -> outcrop_layers::Result<Option<DeviceRates>> {
     let device = open_device(found.kind, found.index)?;
-    let Some(bytes) = bytes_of(device.free_bytes()?, options) else { return Ok(None) };
+    // The memory of some devices is that of the host.
+    let Some(bytes) = bytes_of(device.free_bytes()?.min(memory_left()), options) else { return Ok(None) };
     let host = Host::new(BLOCK_BYTES)?;
     host.touch(0..BLOCK_BYTES)?;
     let mut block = host.slot(0, BLOCK_BYTES)?;

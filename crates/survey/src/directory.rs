@@ -4,6 +4,7 @@ use std::{
     io,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
     time::Instant,
 };
 
@@ -14,9 +15,12 @@ use rustix::{
 };
 
 use crate::{
-    BYTES_MIN, DirectoryRates, Error, FREE_SHARE, FileRates, Options, Result, bytes_of,
+    BYTES_MIN, DirectoryRates, Error, FREE_SHARE, FileRates, Options, Result, bytes_of, memory_left,
     rate::{self, BLOCK_BYTES, median},
 };
+
+/// How the names begin of files that must have one.
+const NAME: &str = "outcrop-survey-";
 
 /// A directory that can be measured.
 pub(crate) struct Place {
@@ -37,6 +41,8 @@ impl Place {
         let needed_bytes = BYTES_MIN * FREE_SHARE;
         let bytes = bytes_of(free_bytes, options);
         let bytes = bytes.ok_or(Error::LittleSpace { path: path.to_owned(), free_bytes, needed_bytes })?;
+        // A file system may lie in memory, and say that it has more room than there is memory.
+        let bytes = bytes_of(memory_left(), options).map_or(bytes, |in_memory| bytes.min(in_memory));
         Ok(Self { path: absolute, device: stat.st_dev, bytes })
     }
 
@@ -72,8 +78,14 @@ impl Place {
         };
         progress(&format!("{}, through the page cache", self.path.display()));
         // What the cache has taken must be written out at the end, however long that takes: so no more than fits the
-        // time.
-        let fits = direct.map_or(self.bytes, |rates| (rates.write_new as f64 * options.time_max.as_secs_f64()) as u64);
+        // time, by what is known already, or else by what one block takes.
+        let write_new = match direct {
+            Some(rates) => rates.write_new,
+            None => {
+                self.rounds(&Options { rounds: 1, ..*options }, &mut block, BLOCK_BYTES, false).map_err(fail)?.write_new
+            }
+        };
+        let fits = (write_new as f64 * options.time_max.as_secs_f64()) as u64;
         let bytes = (fits / BLOCK_BYTES * BLOCK_BYTES).clamp(BLOCK_BYTES, self.bytes);
         let buffered = self.rounds(options, &mut block, bytes, false).map_err(fail)?;
         Ok(DirectoryRates { path: self.path.clone(), device: self.device, direct, buffered })
@@ -132,12 +144,47 @@ fn transfer(file: &OwnedFd, block: &mut Slot, at: u64, is_write: bool) -> rustix
 fn nameless(directory: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     let (flags, mode) = (flags | OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
     match openat(CWD, directory, flags | OFlags::TMPFILE, mode) {
-        // A file system or a kernel that cannot: the name lives for a moment.
-        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => {}
-        result => return result,
+        // A file system or a kernel that cannot.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => named(directory, flags, mode),
+        result => result,
     }
-    let path = directory.join(format!("outcrop-survey-{}", std::process::id()));
-    let file = openat(CWD, &path, flags | OFlags::CREATE | OFlags::EXCL, mode)?;
+}
+
+/// The same where every file has a name: it lives for a moment. One that somebody left behind who was killed in that moment
+/// is empty and means nothing, and goes.
+fn named(directory: &Path, flags: OFlags, mode: Mode) -> rustix::io::Result<OwnedFd> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let path = directory.join(format!("{NAME}{}-{number}", std::process::id()));
+    let open = || openat(CWD, &path, flags | OFlags::CREATE | OFlags::EXCL, mode);
+    let file = match open() {
+        Err(Errno::EXIST) => {
+            unlinkat(CWD, &path, AtFlags::empty())?;
+            open()?
+        }
+        result => result?,
+    };
     unlinkat(CWD, &path, AtFlags::empty())?;
     Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_must_have_a_name_loses_it_at_once_also_one_of_a_killed_survey() {
+        let directory = std::env::temp_dir().join(format!("outcrop-survey-test-{}", std::process::id()));
+        fs::create_dir(&directory).unwrap();
+        for number in 0..8 {
+            fs::write(directory.join(format!("{NAME}{}-{number}", std::process::id())), "").unwrap();
+        }
+        let open = || named(&directory, OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR).unwrap();
+        let files: Vec<_> = (0..8).map(|_| open()).collect();
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
+        assert_eq!(pwrite(&files[7], b"it can be used", 0), Ok(14));
+        fs::remove_dir(&directory).unwrap();
+    }
 }

@@ -118,6 +118,11 @@ fn bytes_of(free_bytes: u64, options: &Options) -> Option<u64> {
     (bytes >= BYTES_MIN).then_some(bytes)
 }
 
+/// The memory that this process could take now. Nobody knows on a system that does not say.
+fn memory_left() -> u64 {
+    outcrop_layers::memory_left().unwrap_or(u64::MAX)
+}
+
 fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }

@@ -2,7 +2,7 @@
 
 use std::{io, thread, time::Duration};
 
-use outcrop_layers::{Copier, Error as LayerError, Host, memory_left};
+use outcrop_layers::{Copier, Error as LayerError, Host};
 use rustix::{
     fs::{MemfdFlags, memfd_create},
     io::{pread, pwrite},
@@ -10,7 +10,7 @@ use rustix::{
 
 use crate::{
     Error, MemoryProfile, Options, PinnedRates, Result, SharedMemoryRates, TouchedRates, UntouchedRates, bytes_of,
-    cores,
+    cores, memory_left,
     rate::{self, BLOCK_BYTES, median},
 };
 
@@ -45,9 +45,10 @@ impl Rounds {
 
 /// Measures memory.
 pub(crate) fn measure(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<MemoryProfile> {
-    let free_bytes = memory_left().unwrap_or(u64::MAX);
-    let needed_bytes = crate::BYTES_MIN * crate::FREE_SHARE;
-    let bytes = bytes_of(free_bytes, options).ok_or(Error::LittleMemory { free_bytes, needed_bytes })?;
+    let free_bytes = memory_left();
+    // What is copied from takes as much as what is copied to.
+    let needed_bytes = 2 * crate::BYTES_MIN * crate::FREE_SHARE;
+    let bytes = bytes_of(free_bytes / 2, options).ok_or(Error::LittleMemory { free_bytes, needed_bytes })?;
     let source_host = Host::new(bytes)?;
     source_host.touch(0..bytes)?;
     let source = source_host.slot(0, bytes)?.seal();

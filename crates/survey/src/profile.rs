@@ -1,7 +1,8 @@
 //! What a survey has found, as a file that a person can read and a tape can use. All rates are bytes per second.
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, Write},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
@@ -186,15 +187,44 @@ impl Profile {
         Ok(profile)
     }
 
+    /// Looks whether a profile could be stored there, before the effort is made to have one.
+    pub fn check_file(path: &Path) -> Result<()> {
+        let fail = |source| file_error(path, "write", source);
+        if path.is_dir() {
+            return Err(fail(io::ErrorKind::IsADirectory.into()));
+        }
+        let partial = partial(path);
+        fs::File::create(&partial).and_then(|_| fs::remove_file(&partial)).map_err(fail)
+    }
+
     /// Writes it to a file, all of it or nothing.
     pub fn store(&self, path: &Path) -> Result<()> {
         let text = toml::to_string(self).map_err(|error| file_error(path, "write", io::Error::other(error)))?;
-        let mut partial = path.as_os_str().to_owned();
-        partial.push(format!(".{}", std::process::id()));
-        let written = fs::write(&partial, text).and_then(|()| fs::rename(&partial, path));
-        written.map_err(|source| {
+        let partial = partial(path);
+        let write = || {
+            let mut file = fs::File::create(&partial)?;
+            file.write_all(text.as_bytes())?;
+            // Else a crash could leave the name and not the text.
+            file.sync_all()?;
+            fs::rename(&partial, path)
+        };
+        write().map_err(|source| {
             let _ = fs::remove_file(&partial);
             file_error(path, "write", source)
+        })
+    }
+
+    /// Why it cannot be of this machine, if it cannot: cores or memory are others. Machines of one kind may share a profile, so
+    /// that the name does not count.
+    pub fn stranger(&self) -> Option<String> {
+        let (cores, bytes) = (crate::cores() as u64, crate::memory_bytes());
+        // The system keeps a little more or less for itself from one version to the next.
+        let is_other_memory = self.memory_bytes.abs_diff(bytes) > bytes / 10;
+        (self.cores != cores || is_other_memory).then(|| {
+            format!(
+                "it is of {}, with {} cores and {} bytes of memory; here are {cores} cores and {bytes} bytes",
+                self.machine, self.cores, self.memory_bytes
+            )
         })
     }
 
@@ -266,6 +296,13 @@ impl Profile {
         }
         rates
     }
+}
+
+/// Where a profile is until it is complete.
+fn partial(path: &Path) -> PathBuf {
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(format!(".{}", std::process::id()));
+    partial.into()
 }
 
 fn file_error(path: &Path, attempt: &'static str, source: io::Error) -> Error {

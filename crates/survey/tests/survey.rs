@@ -1,6 +1,7 @@
 //! What a survey measures, what it refuses, and what it leaves; what a profile says, and which ones are not believed.
 
 use std::{
+    ffi::CStr,
     fs, io,
     os::unix::{
         fs::{MetadataExt, PermissionsExt},
@@ -14,7 +15,7 @@ use std::{
 
 use outcrop_survey::{DirectoryRates, Error, FileRates, Options, Profile, Rates, Survey};
 use rustix::{
-    mount::{MountFlags, MountPropagationFlags, mount, mount_change},
+    mount::{MountFlags, MountPropagationFlags, mount, mount_change, mount_remount},
     process::{Resource, Rlimit, setrlimit},
 };
 use tempfile::tempdir;
@@ -71,6 +72,12 @@ fn a_profile_comes_back_from_its_file() {
     assert_eq!(names, ["profile.toml"]);
     let nowhere = profile.store(&given.path().join("missing/profile.toml")).unwrap_err();
     assert!(matches!(nowhere, Error::File { .. }), "{nowhere}");
+    Profile::check_file(&path).unwrap();
+    assert_eq!(Profile::load(&path).unwrap(), profile, "a look changes nothing");
+    for wrong in [given.path().to_owned(), given.path().join("missing/profile.toml")] {
+        assert!(matches!(Profile::check_file(&wrong), Err(Error::File { .. })), "{}", wrong.display());
+    }
+    assert_eq!(fs::read_dir(given.path()).unwrap().count(), 1);
     let missing = Profile::load(&given.path().join("missing.toml")).unwrap_err();
     assert!(missing.to_string().contains("missing.toml"), "{missing}");
 }
@@ -103,6 +110,32 @@ fn what_cannot_be_a_profile_is_refused_with_the_reason() {
         assert!(matches!(error, Error::Nonsense { .. }), "{error}");
         assert!(error.to_string().contains(words) && error.to_string().contains("outcrop survey"), "{error}");
     }
+}
+
+#[test]
+fn a_profile_of_another_machine_is_told_from_one_of_this_kind() {
+    let mut profile = survey(&[]).unwrap();
+    assert_eq!(profile.stranger(), None);
+    profile.machine = "node-17".to_owned();
+    profile.memory_bytes += profile.memory_bytes / 100;
+    assert_eq!(profile.stranger(), None, "another one of the same kind");
+    profile.cores += 1;
+    let reason = profile.stranger().unwrap();
+    assert!(reason.contains("node-17") && reason.contains(&format!("{} cores", profile.cores)), "{reason}");
+    profile.cores -= 1;
+    profile.memory_bytes *= 2;
+    assert!(profile.stranger().unwrap().contains(&profile.memory_bytes.to_string()));
+}
+
+#[test]
+fn surveys_at_the_same_time_are_not_in_each_others_way() {
+    let given = tempdir().unwrap();
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| survey(&[given.path(), given.path()]).unwrap());
+        }
+    });
+    assert!(is_empty(given.path()));
 }
 
 #[test]
@@ -190,6 +223,15 @@ fn child_with_little_room() {
     assert_eq!((free_bytes, needed_bytes), (79 << 20, 80 << 20));
     assert!(error.to_string().contains("no more than a tenth"), "{error}");
     assert!(is_empty(&given));
+    // The same place with just enough, and without the right to write.
+    let remount = |options: &CStr| mount_remount(&given, MountFlags::empty(), options);
+    remount(c"size=81m").unwrap();
+    assert_eq!(survey(&[&given]).unwrap().directories.len(), 1);
+    assert!(is_empty(&given));
+    mount_remount(&given, MountFlags::RDONLY, c"").unwrap();
+    let error = survey(&[&given]).unwrap_err();
+    assert!(matches!(&error, Error::Directory { source, .. } if source.kind() == io::ErrorKind::ReadOnlyFilesystem));
+    assert!(error.to_string().contains("in which this user may make files"), "{error}");
 }
 
 #[test]

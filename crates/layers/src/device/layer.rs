@@ -144,6 +144,11 @@ impl DeviceLayer {
         })
     }
 
+    /// An error if a buffer of the program is one of another device.
+    pub fn check_buffer(&self, buffer: &Buffer) -> Result<()> {
+        buffer.place(&*self.device, 0, 0).map(drop)
+    }
+
     /// Moves what lies in the cache to another place of it, which may overlap the old one.
     pub fn slide(&self, from: Range<u64>, to: u64) -> Result<()> {
         self.check_inside(&from)?;

@@ -334,12 +334,35 @@ impl Mapping {
         };
         match populated {
             Ok(()) => Ok(()),
-            // A kernel before 5.14: who fills the memory touches it.
-            Err(Errno::INVAL) => Ok(()),
+            // A kernel before 5.14.
+            Err(Errno::INVAL) => {
+                self.populate_by_hand(range);
+                Ok(())
+            }
             Err(errno @ Errno::NOMEM) => {
                 Err(self.exhausted(range.end - range.start, io::Error::from(errno).to_string()))
             }
             Err(errno) => Err(Error::transfer(&self.name, "touch memory", errno.into())),
+        }
+    }
+
+    /// Writes to every page of `range` the byte that it has. What is handed out is left out: who fills it touches it.
+    fn populate_by_hand(&self, range: &Range<u64>) {
+        for start in (range.start..range.end).step_by(HUGE_PAGE) {
+            let end = range.end.min(start + HUGE_PAGE as u64);
+            // No slot is made while the table is locked, so it is locked for a huge page at a time.
+            let table = self.table();
+            if table.slots.range(..end).next_back().is_some_and(|(_, &slot_end)| slot_end > start) {
+                continue;
+            }
+            for at in (start..end).step_by(rustix::param::page_size()) {
+                // SAFETY: the byte lies inside the reserved address space, there is memory behind it, and no slot has
+                // it.
+                unsafe {
+                    let byte = self.start.as_ptr().add(at as usize);
+                    byte.write_volatile(byte.read_volatile());
+                }
+            }
         }
     }
 
@@ -426,4 +449,28 @@ fn granted(bytes: u64) -> Result<u64> {
     }
     tracing::warn!(asked_bytes = bytes, granted_bytes = granted, "less host memory than asked for: {left}");
     Ok(granted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Host;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn memory_can_be_touched_by_hand() {
+        let host = Host::new(16 * MIB).unwrap();
+        let mut slot = host.slot(5 * MIB, 4096).unwrap();
+        slot.fill(7);
+        let mapping = host.mapping();
+        mapping.populate_by_hand(&(MIB..12 * MIB));
+        let is_there = |range| mapping.missing_bytes(&range) == 0;
+        assert!(is_there(MIB..4 * MIB) && is_there(6 * MIB + MIB..12 * MIB), "all but what is near a slot");
+        assert!(!is_there(12 * MIB..16 * MIB), "and nothing else");
+        assert!(slot.iter().all(|&byte| byte == 7));
+        drop(slot);
+        mapping.populate_by_hand(&(0..16 * MIB));
+        assert!(is_there(0..16 * MIB));
+        assert!(host.slot(5 * MIB, 4096).unwrap().iter().all(|&byte| byte == 7), "no byte is another");
+    }
 }

@@ -26,6 +26,8 @@ use rustix::{
 
 use crate::{Error, Result, node::Node};
 
+/// Of the names of all segments.
+const PREFIX: &str = "outcrop-shared-";
 const MAGIC: [u8; 8] = *b"outcrop1";
 /// Processes that can share a segment.
 const OWNERS_MAX: u32 = 1024;
@@ -60,7 +62,7 @@ pub(super) struct Segment {
 impl Segment {
     /// The segment `name` of `bytes_total`, made if nobody uses it, for a process that wants up to `bytes_mine` of it.
     pub(super) fn join(node: Node, name: &str, bytes_total: u64, bytes_mine: u64) -> Result<Self> {
-        let file_name = format!("outcrop-shared-{name}");
+        let file_name = format!("{PREFIX}{name}");
         let chunk_bytes = (bytes_total / CHUNKS_WANTED / HUGE_PAGE * HUGE_PAGE).clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX);
         let chunks = u32::try_from(bytes_total / chunk_bytes).unwrap_or(u32::MAX);
         if bytes_mine > u64::from(chunks) * chunk_bytes {
@@ -69,6 +71,7 @@ impl Segment {
             return Err(refusal(&node, &file_name, reason));
         }
         let (file, owner) = node.alone(|| {
+            remove_dead(&node, name);
             let file = match open(&node, &file_name)? {
                 Some(file) if has_living_owner(file.as_fd()).map_err(|errno| failure(&node, &file_name, errno))? => {
                     check_header(&file, chunk_bytes, chunks).map_err(|reason| refusal(&node, &file_name, reason))?;
@@ -248,6 +251,18 @@ impl Drop for Segment {
     }
 }
 
+/// Removes this user's segments that nobody living uses, but the one called `name`: all processes that shared them were
+/// killed, and their memory would be lost to the node until somebody chose the same name. The directory must be locked.
+fn remove_dead(node: &Node, name: &str) {
+    for other in node.names(PREFIX).unwrap_or_default().iter().filter(|other| *other != name) {
+        let file_name = format!("{PREFIX}{other}");
+        let Ok(Some(file)) = open(node, &file_name) else { continue };
+        if matches!(has_living_owner(file.as_fd()), Ok(false)) {
+            node.remove_same(&file_name, file.as_fd());
+        }
+    }
+}
+
 /// The length of a header, for so many chunks.
 fn header_bytes(chunks: u32) -> u64 {
     (CHUNKS_AT + 4 * u64::from(chunks)).next_multiple_of(HUGE_PAGE)
@@ -300,6 +315,9 @@ fn fill(file: &OwnedFd, chunk_bytes: u64, chunks: u32) -> rustix::io::Result<Opt
         return Ok(Some(room));
     }
     ftruncate(file, header_bytes(chunks) + bytes)?;
+    // So that a file system which becomes full never refuses who takes a chunk or gives it back.
+    let table_bytes = CHUNKS_AT + 4 * u64::from(chunks);
+    rustix::io::retry_on_intr(|| fallocate(file, FallocateFlags::empty(), 0, table_bytes))?;
     // The rest of the header is zeroes: no owners, nobody waits.
     let header = header(chunk_bytes, chunks);
     if pwrite(file, &header, 0)? == header.len() { Ok(None) } else { Err(Errno::IO) }
