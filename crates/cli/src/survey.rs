@@ -2,11 +2,15 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
+use comfy_table::ContentArrangement;
 use outcrop_survey::{Options, Profile, Survey};
 
 use crate::{say::say, table};
+
+/// Tables are no wider than this: long paths take several lines.
+const COLUMNS: u16 = 80;
 
 /// What to survey, and where to keep the outcome.
 #[derive(Args)]
@@ -24,6 +28,8 @@ pub(crate) struct SurveyArgs {
 }
 
 pub(crate) fn run(args: &SurveyArgs) -> Result<()> {
+    // Else some seconds of measuring would be for nothing.
+    Profile::check_file(&args.output).context("nothing was measured; name another file with --output")?;
     let options = Options::default();
     let directories = match &args.directories[..] {
         [] => Survey::usual_directories(&options),
@@ -50,6 +56,7 @@ fn print(profile: &Profile) {
         let cells = [rate(place.write), rank(place.write_rank), rate(place.read), rank(place.read_rank)];
         ranking.add_row(std::iter::once(place.place).chain(cells));
     }
+    ranking.set_content_arrangement(ContentArrangement::Dynamic).set_width(COLUMNS);
     say!("{ranking}");
     let memory = &profile.memory;
     let pinned = memory.pinned.as_ref();
@@ -64,9 +71,12 @@ fn print(profile: &Profile) {
     add("pinned when touched", pinned.map(|pinned| pinned.pin_touched));
     add("pinned when untouched", pinned.map(|pinned| pinned.pin_untouched));
     for device in &profile.devices {
-        add(&format!("mapped on {} ({})", device.name, device.model), Some(device.map));
+        add(&format!("mapped on {}", device.name), Some(device.map));
     }
     say!("{providing}");
+    for device in &profile.devices {
+        say!("{} is {}.", device.name, device.model);
+    }
     if let Some(refusal) = &memory.pin_refusal {
         say!("Memory was not pinned: {refusal}.");
     }

@@ -28,6 +28,17 @@ fn a_survey_prints_a_ranking_and_writes_a_profile() {
 }
 
 #[test]
+fn tables_fit_a_terminal_of_eighty_columns_whatever_paths_are_called() {
+    let directory = tempfile::tempdir().unwrap();
+    let long = "a-directory-with-quite-a-long-name/".repeat(3);
+    std::fs::create_dir_all(directory.path().join(&long)).unwrap();
+    let printed = text(&survey(directory.path(), &[&long]).stdout);
+    let widest =
+        printed.lines().filter(|line| line.starts_with(['┌', '│', '└'])).map(|line| line.chars().count()).max();
+    assert!(widest.is_some_and(|widest| widest <= 80), "{widest:?}\n{printed}");
+}
+
+#[test]
 fn programs_get_json_and_a_file_of_their_choice() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::create_dir(directory.path().join("scratch")).unwrap();
@@ -53,7 +64,12 @@ fn what_cannot_be_surveyed_is_explained_and_changes_nothing() {
         assert!(message.contains(name) && message.contains("name a directory") && !message.contains("measuring"));
     }
     let output = survey(directory.path(), &["--output", "missing/profile.toml"]);
-    assert!(text(&output.stderr).contains("cannot write the profile missing/profile.toml"), "{}", text(&output.stderr));
+    let message = text(&output.stderr);
+    assert!(
+        message.contains("cannot write the profile missing/profile.toml") && message.contains("--output"),
+        "{message}"
+    );
+    assert!(!message.contains("measuring"), "{message}");
     assert_eq!(entries(directory.path()), ["file"]);
 }
 

@@ -192,6 +192,24 @@ fn what_a_killed_process_had_is_free() {
 }
 
 #[test]
+fn what_was_shared_by_the_dead_alone_is_removed_by_the_next_of_any_name() {
+    let node = node();
+    let mut dead = sharer(node.path());
+    assert_eq!(dead.ask("touch 0 24"), "0");
+    let living = Host::shared_in(node.path(), "living", TOTAL, MIB).unwrap();
+    assert_eq!(names(node.path()), ["outcrop-shared-living", FILE], "those who live keep theirs");
+    dead.kill();
+    assert_eq!(names(node.path()), ["outcrop-shared-living", FILE]);
+    fs::create_dir(node.path().join("outcrop-shared-directory")).unwrap();
+    symlink("elsewhere", node.path().join("outcrop-shared-link")).unwrap();
+    let other = Host::shared_in(node.path(), "other", TOTAL, MIB).unwrap();
+    let left = ["directory", "link", "living", "other"].map(|name| format!("outcrop-shared-{name}"));
+    assert_eq!(names(node.path()), left);
+    drop((living, other));
+    assert_eq!(names(node.path()), left[..2]);
+}
+
+#[test]
 fn whatever_a_creator_that_died_has_left_is_made_anew() {
     let node = node();
     let path = node.path().join(FILE);
@@ -371,6 +389,33 @@ fn a_file_system_that_is_full_is_no_more_memory() {
         fs::remove_file(path.join("ballast")).unwrap();
         host.touch(0..16 * MIB).unwrap();
         host.slot(0, 16 * MIB).unwrap().fill(2);
+    });
+}
+
+#[test]
+fn a_file_system_with_room_for_a_few_pages_is_full_from_the_start_or_later_but_not_in_between() {
+    with_own_mounts(|path| {
+        let (mut refused, mut opened) = (0, 0);
+        for pages in 0..6 {
+            mount_memory(path, c"size=40m");
+            fs::write(path.join("ballast"), vec![1; (40 << 20) - pages * 4096]).unwrap();
+            match open(path, TOTAL) {
+                Ok(host) => {
+                    opened += 1;
+                    let touched = host.touch(0..MIB);
+                    assert!(is_exhausted(&touched), "{pages}: {touched:?}");
+                    fs::remove_file(path.join("ballast")).unwrap();
+                    host.touch(0..TOTAL).unwrap();
+                }
+                Err(error) => {
+                    refused += 1;
+                    assert!(matches!(error, Error::Segment { .. }), "{error:?}");
+                    fs::remove_file(path.join("ballast")).unwrap();
+                }
+            }
+            assert!(names(path).is_empty(), "nothing is left");
+        }
+        assert!(refused > 0 && opened > 0, "{refused} {opened}");
     });
 }
 

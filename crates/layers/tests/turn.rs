@@ -226,6 +226,62 @@ fn who_comes_later_waits_also_when_tickets_before_it_are_gone() {
 }
 
 #[test]
+fn a_ticket_that_somebody_removed_costs_nobody_another() {
+    let node = node();
+    let first = Turn::wait_in(node.path(), "test").unwrap();
+    fs::remove_file(node.path().join(ticket(0))).unwrap();
+    let second = Turn::wait_in(node.path(), "test").unwrap();
+    drop(first);
+    assert!(node.path().join(ticket(0)).exists(), "this one is the second's");
+    drop(second);
+    assert!(names(node.path()).is_empty());
+}
+
+/// In a child: many turns while other processes are forked.
+#[test]
+fn child_forks_while_it_takes_turns() {
+    let Some(node) = child_directory() else { return };
+    let is_done = std::sync::atomic::AtomicBool::new(false);
+    let mut forked = Vec::new();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            (0..2000).for_each(|_| drop(Turn::wait_in(&node, "test").unwrap()));
+            is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        for _ in 0..30 {
+            thread::sleep(Duration::from_millis(1));
+            // SAFETY: the new process only sleeps until it is killed.
+            match unsafe { libc::fork() } {
+                0 => loop {
+                    // SAFETY: waits for a signal.
+                    unsafe { libc::pause() };
+                },
+                child => forked.push(child),
+            }
+        }
+        let start = std::time::Instant::now();
+        while !is_done.load(std::sync::atomic::Ordering::Relaxed) && start.elapsed() < Duration::from_secs(20) {
+            thread::sleep(Duration::from_millis(5));
+        }
+        let is_done_in_time = is_done.load(std::sync::atomic::Ordering::Relaxed);
+        for child in forked {
+            // SAFETY: these are the processes that were made here, and none has been waited for.
+            unsafe {
+                libc::kill(child, libc::SIGKILL);
+                libc::waitpid(child, std::ptr::null_mut(), 0);
+            }
+        }
+        assert!(is_done_in_time, "a forked process keeps the directory locked");
+    });
+}
+
+#[test]
+fn a_process_that_is_forked_meanwhile_locks_nobody_out() {
+    let node = node();
+    expect_success(child("child_forks_while_it_takes_turns", node.path()));
+}
+
+#[test]
 fn a_directory_without_room_is_an_error_with_a_remedy() {
     with_own_mounts(|path| {
         mount_memory(path, c"nr_inodes=2");

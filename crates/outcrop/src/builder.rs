@@ -183,6 +183,9 @@ impl TapeBuilder {
     pub fn open(mut self) -> Result<Tape> {
         if let Some(path) = &self.profile {
             let profile = Profile::load(path)?;
+            if let Some(reason) = profile.stranger() {
+                tracing::warn!(profile = %path.display(), "the profile is not of this machine: {reason}");
+            }
             self.options.rates = self.layers.iter().map(|wish| wish.rates(&profile)).collect();
             self.options.memory_rates = MemoryRates {
                 pinned: profile.memory.pinned.as_ref().map(|pinned| pinned.rates.write_all_cores),
@@ -200,7 +203,13 @@ impl Wish {
     /// What a survey has found out about it.
     fn rates(&self, profile: &Profile) -> Rates {
         let known = match self {
-            Self::Dir(path, ..) => profile.directory(path).map(DirectoryRates::rates),
+            Self::Dir(path, ..) => {
+                let known = profile.directory(path).map(DirectoryRates::rates);
+                if known.is_none() {
+                    tracing::warn!(directory = %path.display(), "the profile knows nothing of this directory");
+                }
+                known
+            }
             _ => None,
         };
         Rates { write: known.map(|rates| rates.write), read: known.map(|rates| rates.read) }

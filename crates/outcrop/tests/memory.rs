@@ -1,9 +1,13 @@
 //! Host memory of a tape: touched when it pays, pinned when all of it is touched, and what happens where that is refused.
 
+#[path = "../../layers/tests/common/group.rs"]
+mod group;
+
 use std::{
+    io::Write,
     ops::Range,
     path::PathBuf,
-    process::Command,
+    process::{Command, Stdio},
     sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
@@ -225,4 +229,57 @@ fn memory_is_pinned_in_the_turn_and_not_beside_it() {
     until("pinned", || matches!(pinning(&tape), Pinning::Done | Pinning::Refused));
     assert_eq!(watched.was_in_turn.get(), Some(&true));
     until("the turn is over", || std::fs::read_dir(&node).unwrap().next().is_none());
+}
+
+/// Set in a child that lives in a control group of 256 MiB; a directory for its tapes.
+const GROUP: &str = "OUTCROP_TEST_GROUP";
+
+/// Fills tapes that were opened when there was more memory than there is now.
+#[test]
+fn child_in_a_small_group() {
+    let Some(directory) = std::env::var_os(GROUP) else { return };
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+    for (touching, mib) in [(Touching::Never, 1), (Touching::Never, 20), (Touching::Chosen, 20), (Touching::Chosen, 60)]
+    {
+        let host = || Tape::builder().host(200 * MIB).touching(touching).patience(Duration::from_millis(50));
+        let values = vec![7_u64; mib << 17];
+        let ballast = || vec![1_u8; (110 - mib) << 20];
+
+        let mut tape = host().dir(&directory, "1 GiB").open().unwrap();
+        let own = ballast();
+        (0..300 / mib as u64).for_each(|step| tape.save(step, &values).unwrap());
+        assert!(tape.stats().layers[1].written_bytes > 0, "what there is no memory for has sunk");
+        (0..300 / mib as u64).rev().for_each(|step| assert_eq!(*tape.take::<u64>(step).unwrap(), values));
+        drop((tape, own));
+
+        let mut tape = host().open().unwrap();
+        let own = ballast();
+        let error = (0..200 / mib as u64).find_map(|step| tape.save(step, &values).err()).unwrap().to_string();
+        assert!(error.contains("the control group"), "{error}");
+        drop((tape, own));
+
+        let mut tape = host().open().unwrap();
+        let own = ballast();
+        let mut lent: Vec<_> = (0..200 / mib as u64).map_while(|step| tape.lend::<u64>(step, mib << 17).ok()).collect();
+        assert!(!lent.is_empty() && lent.len() < 200 / mib, "{}", lent.len());
+        lent.iter_mut().for_each(|room| room.fill(7));
+        assert_eq!(own[3], 1);
+    }
+}
+
+#[test]
+fn a_tape_takes_no_memory_that_the_system_would_end_the_program_for() {
+    let group = match group::Group::new(256 * MIB) {
+        Ok(group) => group,
+        Err(reason) => return println!("SKIPPED: no control group can be made here: {reason}"),
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "child_in_a_small_group", "--nocapture"]).env(GROUP, directory.path());
+    let mut child = child.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    group.add(child.id());
+    child.stdin.take().unwrap().write_all(b"go on\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{}: {text}", output.status);
 }

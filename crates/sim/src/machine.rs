@@ -2,6 +2,8 @@
 //!
 //! A machine is a TOML file; every number in the built-in ones says where it comes from. Rates are bytes per second.
 
+use std::ops::RangeInclusive;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, error::Result};
@@ -14,7 +16,24 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("titan", include_str!("../machines/titan.toml")),
 ];
 
-const POSITIVE: &str = "it must be a number above 0, and not infinite";
+/// Of rates, in bytes or grid points per second: nothing is so slow or so fast, and times stay such that they can be counted.
+const RATES: RangeInclusive<f64> = 1e6..=1e15;
+const RATE_ADVICE: &str = "it must be between 1e6 and 1e15";
+
+/// Of bytes that cross memory for one byte.
+const TRAFFICS: RangeInclusive<f64> = 0.01..=100.0;
+const TRAFFIC_ADVICE: &str = "it must be between 0.01 and 100";
+
+/// Of processes and threads.
+const COUNTS: RangeInclusive<u64> = 1..=65_536;
+const COUNT_ADVICE: &str = "it must be between 1 and 65536";
+
+/// Of memory; of pieces in which it is mapped, as each of them is an event.
+const MEMORIES: RangeInclusive<u64> = 1 << 20..=1 << 50;
+const MEMORY_ADVICE: &str = "it must be between 1 MiB and 1 PiB";
+
+/// A minute is much for a first byte.
+const LATENCY_NS_MAX: u64 = 60_000_000_000;
 
 /// One kind of node, and what its nodes share.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -228,26 +247,28 @@ impl Machine {
 
     /// Finds values that cannot be.
     fn check(&self) -> Result<()> {
-        let wrong = |key: &str, value: String| {
-            let (machine, key) = (self.name.clone(), key.to_owned());
-            Error::Value { machine, key, value, advice: POSITIVE }
-        };
+        let wrong =
+            |key: String, value: String, advice| Err(Error::Value { machine: self.name.clone(), key, value, advice });
+        if self.name.is_empty() {
+            return wrong("name".to_owned(), "\"\"".to_owned(), "a machine needs a name");
+        }
         for (key, value) in self.rates() {
-            if !value.is_finite() || value <= 0.0 {
-                return Err(wrong(&key, value.to_string()));
+            let (range, advice) =
+                if key.ends_with("_traffic") { (TRAFFICS, TRAFFIC_ADVICE) } else { (RATES, RATE_ADVICE) };
+            if !range.contains(&value) {
+                return wrong(key, value.to_string(), advice);
             }
         }
-        for (key, value) in self.counts() {
-            if value == 0 {
-                return Err(wrong(&key, value.to_string()));
+        for (key, value, range, advice) in self.counts() {
+            if !range.contains(&value) {
+                return wrong(key, value.to_string(), advice);
             }
         }
         for (index, storage) in self.storage.iter().enumerate() {
             let is_repeated = self.storage[..index].iter().any(|other| other.name == storage.name);
             if is_repeated || storage.name.is_empty() {
-                let (machine, key) = (self.name.clone(), format!("storage.{index}.name"));
                 let advice = "every storage needs a name of its own";
-                return Err(Error::Value { machine, key, value: format!("{:?}", storage.name), advice });
+                return wrong(format!("storage.{index}.name"), format!("{:?}", storage.name), advice);
             }
         }
         Ok(())
@@ -297,22 +318,27 @@ impl Machine {
         all
     }
 
-    /// Every count and capacity with its key.
-    fn counts(&self) -> Vec<(String, u64)> {
+    /// Every count and capacity with its key, what it may be, and how to say that.
+    fn counts(&self) -> Vec<(String, u64, RangeInclusive<u64>, &'static str)> {
+        let count = |key: &str, value: u32| (key.to_owned(), value.into(), COUNTS, COUNT_ADVICE);
+        let memory = |key: &str, bytes: u64| (key.to_owned(), bytes, MEMORIES, MEMORY_ADVICE);
         let mut all = vec![
-            ("processes_per_node".to_owned(), self.processes_per_node.into()),
-            ("host.memory_bytes".to_owned(), self.host.memory_bytes),
-            ("host.processes_per_domain".to_owned(), self.host.processes_per_domain.into()),
-            ("host.touch_threads".to_owned(), self.host.touch_threads.into()),
+            count("processes_per_node", self.processes_per_node),
+            memory("host.memory_bytes", self.host.memory_bytes),
+            count("host.processes_per_domain", self.host.processes_per_domain),
+            count("host.touch_threads", self.host.touch_threads),
         ];
         if let Some(device) = &self.device {
-            all.push(("device.memory_bytes".to_owned(), device.memory_bytes));
-            all.push(("device.map_piece_bytes".to_owned(), device.map_piece_bytes));
-            all.push(("device.processes_per_link".to_owned(), device.processes_per_link.into()));
+            all.push(memory("device.memory_bytes", device.memory_bytes));
+            all.push(memory("device.map_piece_bytes", device.map_piece_bytes));
+            all.push(count("device.processes_per_link", device.processes_per_link));
         }
-        let capacity =
-            |storage: &Storage| (format!("storage.{}.node_capacity_bytes", storage.name), storage.node_capacity_bytes);
-        all.extend(self.storage.iter().map(capacity));
+        for Storage { name, node_capacity_bytes, latency_ns, .. } in &self.storage {
+            let capacity_key = format!("storage.{name}.node_capacity_bytes");
+            all.push((capacity_key, *node_capacity_bytes, 1..=u64::MAX, "it must be above 0"));
+            let latency_key = format!("storage.{name}.latency_ns");
+            all.push((latency_key, *latency_ns, 0..=LATENCY_NS_MAX, "it must be at most 60_000_000_000, a minute"));
+        }
         all
     }
 }

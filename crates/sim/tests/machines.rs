@@ -20,7 +20,7 @@ fn all_built_in_machines_are_sound() {
 
 #[test]
 fn a_rate_must_be_a_positive_number() {
-    for nonsense in ["0.0", "-3e9", "inf", "nan"] {
+    for nonsense in ["0.0", "-3e9", "inf", "-inf", "nan", "1e-5", "1e-300", "1e30", "1e308"] {
         let text = SMALL.replace("touched_bytes_per_second = 45e9", &format!("touched_bytes_per_second = {nonsense}"));
         let message = refusal(&text);
         assert!(message.contains("host.touched_bytes_per_second"), "{message}");
@@ -39,6 +39,33 @@ fn a_count_or_capacity_must_not_be_zero() {
     assert!(message.contains("storage.burst-buffer.node_capacity_bytes"), "{message}");
     let message = refusal(&SMALL.replace("memory_bytes = 137_438_953_472", "memory_bytes = -1"));
     assert!(message.contains("memory_bytes"), "{message}");
+}
+
+#[test]
+fn what_would_take_for_ever_or_cannot_be_counted_is_refused() {
+    const LARGE: &str = include_str!("../machines/dgx-a100.toml");
+    for (key, value) in [
+        ("name", "\"\""),
+        ("processes_per_node", "4294967295"),
+        ("device.map_piece_bytes", "1"),
+        ("device.map_piece_bytes", "9223372036854775807"),
+        ("device.memory_bytes", "9223372036854775807"),
+        ("device.processes_per_link", "0"),
+        ("device.paging_bytes_per_second", "1e-5"),
+        ("host.processes_per_domain", "4294967295"),
+        ("host.touch_threads", "4294967295"),
+        ("host.touch_traffic", "1e30"),
+        ("host.copy_traffic", "1e-300"),
+        ("storage.nvme.latency_ns", "9223372036854775807"),
+    ] {
+        let (line, table) = (key.rsplit('.').next().unwrap(), key.split('.').next().unwrap());
+        let start = if table == key { 0 } else { LARGE.find(&format!("[{table}]")).unwrap() };
+        let at = start + LARGE[start..].find(&format!("\n{line} = ")).unwrap() + 1;
+        let end = at + LARGE[at..].find('\n').unwrap();
+        let message = refusal(&format!("{}{line} = {value}{}", &LARGE[..at], &LARGE[end..]));
+        assert!(message.contains(&format!("{key} = ")), "{message}");
+        assert!(message.contains("must be") || message.contains("needs a name"), "{message}");
+    }
 }
 
 #[test]

@@ -13,6 +13,11 @@ fn demand(holds: bool, problem: impl FnOnce() -> String) -> Checked {
     if holds { Ok(()) } else { Err(problem()) }
 }
 
+/// Whether a snapshot has one copy, on this layer.
+fn is_only_on(saved: &Saved, layer: LayerIndex) -> bool {
+    saved.complete.len() == 1 && saved.complete.contains_key(&layer)
+}
+
 impl Trial {
     /// No layer is above its limit.
     pub(super) fn check_limits(&self) -> Checked {
@@ -20,6 +25,9 @@ impl Trial {
             let (used, most) = self.planner.used_bytes(index);
             demand(used <= most && most <= layer.capacity_bytes, || {
                 format!("layer {index} uses {used} and has used {most} of {}", layer.capacity_bytes)
+            })?;
+            demand(used <= layer.room_bytes, || {
+                format!("layer {index} uses {used}, and its medium was full at {}", layer.room_bytes)
             })?;
         }
         Ok(())
@@ -183,6 +191,45 @@ impl Trial {
         })
     }
 
+    /// The front can give no more room away: not all that lies nowhere else would find a place below. What is read last goes
+    /// first, and may be too large for a place that something smaller would fit.
+    fn check_nothing_could_sink(&self, refused: SnapshotId) -> Checked {
+        let stuck = |saved: &&Saved| saved.is_live && is_only_on(saved, 0);
+        let Some(bytes) = self.saved.values().filter(stuck).map(|saved| saved.bytes).max() else { return Ok(()) };
+        for (index, layer) in self.layers.iter().enumerate().skip(1).filter(|(_, layer)| layer.is_sound()) {
+            let is_deepest = |saved: &&Saved| saved.complete.last_key_value().is_some_and(|(&at, _)| at == index);
+            let kept_bytes: u64 = self.saved.values().filter(is_deepest).map(|saved| saved.bytes).sum();
+            demand(kept_bytes + bytes > layer.capacity_bytes, || {
+                format!("{refused:?} is refused, and {bytes} bytes of the front could sink to layer {index}")
+            })?;
+        }
+        Ok(())
+    }
+
+    /// With nothing in the program's hands, what lies elsewhere as well can leave the front, and the rest can slide: a snapshot
+    /// that fits then is not refused. A save also has to leave room for the largest that may have to come up.
+    fn check_no_room(&self, id: SnapshotId, saved: &Saved) -> Checked {
+        let front = &self.layers[0];
+        if !front.is_sound() || self.saved.values().any(|saved| saved.is_lent || saved.holders > 0) {
+            return Ok(());
+        }
+        let live = || self.saved.iter().filter(|&(other, saved)| *other != id && saved.is_live).map(|(_, saved)| saved);
+        let stuck_bytes: u64 = live().filter(|saved| is_only_on(saved, 0)).map(|saved| saved.bytes).sum();
+        if saved.is_live {
+            demand(stuck_bytes + saved.bytes > front.capacity_bytes, || {
+                format!("the read of {id:?} is refused, and {stuck_bytes} bytes are all that has to stay in the front")
+            })?;
+            // The planner saw to it that everything can come back.
+            return demand(self.coverage.faults > 0, || {
+                format!("the read of {id:?} is refused, and nothing ever failed")
+            });
+        }
+        let kept_bytes = live().filter(|saved| !is_only_on(saved, 0)).map(|saved| saved.bytes).max().unwrap_or(0);
+        demand(stuck_bytes + saved.bytes + kept_bytes > front.capacity_bytes, || {
+            format!("{id:?} is refused, and {stuck_bytes} bytes are all that has to stay in the front")
+        })
+    }
+
     pub(super) fn check_refusal(&self, id: SnapshotId, why: Refusal) -> Checked {
         let saved = self.known(id)?;
         let is_moving = self.jobs.iter().any(|job| matches!(job, Job::Move { .. }));
@@ -194,7 +241,9 @@ impl Trial {
             }
             Refusal::Full | Refusal::Held => {
                 demand(!is_moving, || format!("{id:?} is refused while something moves that could make room"))?;
-                demand(self.program.is_all_waiting(), || format!("{id:?} is refused while others could make room"))
+                demand(self.program.is_all_waiting(), || format!("{id:?} is refused while others could make room"))?;
+                self.check_nothing_could_sink(id)?;
+                if why == Refusal::Full { self.check_no_room(id, saved) } else { Ok(()) }
             }
             Refusal::Gone => demand(!saved.is_live, || format!("{id:?} is refused as gone, and it is not")),
             Refusal::Unreadable(layer) | Refusal::Damaged(layer) => {

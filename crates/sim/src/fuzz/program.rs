@@ -10,6 +10,9 @@ use super::{
     trial::{Checked, Saved, Trial},
 };
 
+/// Whatever takes more rounds than this has no end.
+const ROUNDS_MAX: u32 = 10_000;
+
 /// What a handle waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wish {
@@ -190,7 +193,10 @@ impl Trial {
     }
 
     fn discard(&mut self) -> Checked {
-        let Some(id) = self.any_live() else { return Ok(()) };
+        self.any_live().map_or(Ok(()), |id| self.discard_one(id))
+    }
+
+    fn discard_one(&mut self, id: SnapshotId) -> Checked {
         self.saved.get_mut(&id).ok_or("what is discarded is there")?.is_live = false;
         self.tell(Event::Discarded(id))
     }
@@ -250,7 +256,7 @@ impl Trial {
             if !self.program.is_anybody_waiting() && self.jobs.is_empty() {
                 return Ok(());
             }
-            if round > 10_000 {
+            if round > ROUNDS_MAX {
                 return Err("there is no end to what the planner wants done".to_owned());
             }
             if !self.jobs.is_empty() {
@@ -259,6 +265,7 @@ impl Trial {
                 // Nothing is under way: the program itself has to make room, or else somebody is refused.
                 let free = self.program.handles.iter().position(Handle::is_free);
                 match (free, self.any_live()) {
+                    (Some(_), Some(id)) if self.saved[&id].damaged != 0 => self.discard_one(id)?,
                     (Some(index), Some(id)) if !self.layers[0].is_broken => self.want(index, id, true)?,
                     (Some(_), _) if !self.program.is_all_waiting() => self.drop_free_handles()?,
                     _ => return Err("somebody waits, and nothing will ever happen".to_owned()),
@@ -324,7 +331,13 @@ impl Trial {
     }
 
     fn finish_waiting(&mut self) -> Checked {
-        while self.program.is_anybody_waiting() {
+        for round in 0.. {
+            if !self.program.is_anybody_waiting() {
+                break;
+            }
+            if round > ROUNDS_MAX {
+                return Err("a read is tried for ever".to_owned());
+            }
             if !self.jobs.is_empty() {
                 self.end_job()?;
             } else if !self.tick()? {

@@ -18,6 +18,12 @@ impl RealLayer {
         self.ready_bytes >= self.capacity_bytes || self.is_exhausted || self.is_shrunk
     }
 
+    /// Whether it has all the bytes that it was said to have, and they can be used.
+    pub(super) fn is_sound(&self) -> bool {
+        let is_there = !self.needs_touch || self.ready_bytes >= self.capacity_bytes;
+        is_there && !self.is_shared && !self.is_exhausted && !self.is_shrunk && !self.is_broken
+    }
+
     /// The largest piece of its memory where nothing lies.
     pub(super) fn largest_hole_bytes(&self) -> u64 {
         let mut end = 0;
@@ -50,6 +56,8 @@ pub(super) struct Saved {
     pub(super) complete: BTreeMap<LayerIndex, Extents>,
     /// Layers whose copy could not be read once: the planner may give it up.
     pub(super) doubtful: u32,
+    /// Layers whose copy can never be read again.
+    pub(super) damaged: u32,
     /// Of these a test has let the planner believe that they are complete.
     pub(super) missing: u32,
     pub(super) holders: u32,
@@ -62,6 +70,8 @@ pub(super) struct Saved {
 #[derive(Debug, Clone)]
 pub(super) struct RealLayer {
     pub(super) capacity_bytes: u64,
+    /// What it can hold: less than its capacity once its medium was full.
+    pub(super) room_bytes: u64,
     pub(super) needs_touch: bool,
     /// What there is no more of may come back.
     pub(super) is_shared: bool,
@@ -106,6 +116,8 @@ impl Trial {
         let mut random = Rng::with_seed(seed);
         let settings = stack::settings(&mut random);
         let program = Program::new(&mut random);
+        // Where nothing fails, nothing may be refused for want of room that was promised.
+        let may_fault = random.u32(0..4) > 0;
         Self {
             layers: real_layers(&settings),
             planner: Planner::new(settings),
@@ -114,7 +126,7 @@ impl Trial {
             jobs: Vec::new(),
             program,
             now_ns: 0,
-            may_fault: true,
+            may_fault,
             has_evicted: false,
             coverage: Coverage { seeds: 1, ..Coverage::default() },
             sabotage,
@@ -187,7 +199,10 @@ impl Trial {
             Action::Move { id, from, to, purpose } => {
                 self.check_move(id, &from, &to, purpose)?;
                 // A copy that could not be read has been given up, if it is to be written again.
-                let given_up = self.saved.get_mut(&id).and_then(|saved| saved.complete.remove(&to.layer));
+                let given_up = self.saved.get_mut(&id).and_then(|saved| {
+                    saved.damaged &= !(1 << to.layer);
+                    saved.complete.remove(&to.layer)
+                });
                 self.vacate(to.layer, &given_up.unwrap_or_default());
                 self.occupy(to.layer, &to.extents, id)?;
                 self.jobs.push(Job::Move { id, from, to });
@@ -222,6 +237,7 @@ impl Trial {
         let saved = self.saved.get_mut(&id).ok_or("what is evicted was never there")?;
         let extents = saved.complete.remove(&layer).unwrap_or_default();
         saved.doubtful &= !(1 << layer);
+        saved.damaged &= !(1 << layer);
         saved.missing &= !(1 << layer);
         self.vacate(layer, &extents);
         Ok(())
@@ -262,7 +278,9 @@ impl Trial {
     }
 
     fn end_move(&mut self, id: SnapshotId, from: &Place, to: Place) -> Checked {
-        let fault = self.fault(from.layer, to.layer);
+        let is_damaged = self.saved.get(&id).is_some_and(|saved| saved.damaged & (1 << from.layer) != 0);
+        let fault = if is_damaged { Some(Fault::SourceDamaged) } else { self.fault(from.layer, to.layer) };
+        let stays_damaged = self.random.bool();
         let (from, to, extents) = (from.layer, to.layer, to.extents);
         let saved = self.saved.get_mut(&id).ok_or("what moves was never there")?;
         let Some(fault) = fault else {
@@ -272,7 +290,11 @@ impl Trial {
         };
         self.coverage.faults += 1;
         match fault {
-            Fault::SourceUnreadable | Fault::SourceDamaged => saved.doubtful |= 1 << from,
+            Fault::SourceUnreadable => saved.doubtful |= 1 << from,
+            Fault::SourceDamaged => {
+                saved.doubtful |= 1 << from;
+                saved.damaged |= u32::from(stays_damaged) << from;
+            }
             Fault::TargetBroken => self.layers[to].is_broken = true,
             Fault::TargetFull if self.sabotage.lies_about_writes => {
                 let saved = self.saved.get_mut(&id).ok_or("what moves was never there")?;
@@ -280,7 +302,12 @@ impl Trial {
                 saved.missing |= 1 << to;
                 return self.tell(Event::Moved { id, from, to });
             }
-            Fault::TargetFull => self.layers[to].is_shrunk = true,
+            Fault::TargetFull => {
+                let used_bytes = self.planner.used_bytes(to).0 - saved.bytes;
+                let real = &mut self.layers[to];
+                real.is_shrunk = true;
+                real.room_bytes = real.room_bytes.min(used_bytes);
+            }
         }
         self.vacate(to, &extents);
         self.tell(Event::Failed { id, from, to, fault })
@@ -319,6 +346,7 @@ impl Trial {
 fn real_layers(settings: &Settings) -> Vec<RealLayer> {
     let real = |layer: &outcrop_plan::LayerSettings| RealLayer {
         capacity_bytes: layer.capacity_bytes,
+        room_bytes: layer.capacity_bytes,
         needs_touch: layer.memory.is_some_and(|memory| memory.needs_touch),
         is_shared: layer.memory.is_some_and(|memory| memory.is_shared),
         ready_bytes: 0,
