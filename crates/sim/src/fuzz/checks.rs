@@ -40,7 +40,8 @@ impl Trial {
             demand(piece.start < piece.end && piece.end <= real.capacity_bytes, || {
                 format!("{id:?} is put at {piece:?}, outside of layer {layer}")
             })?;
-            demand(!real.needs_touch || piece.end <= real.ready_bytes, || {
+            let must_be_ready = real.needs_touch || (real.is_exhausted && !real.is_shared);
+            demand(!must_be_ready || piece.end <= real.ready_bytes, || {
                 format!("{id:?} is put at {piece:?} of layer {layer}, which has not been touched")
             })?;
             let others: Vec<_> = real

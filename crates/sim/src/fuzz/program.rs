@@ -159,6 +159,7 @@ impl Trial {
         if self.planner.has_key(key) {
             return Ok(());
         }
+        self.run_out_of_memory()?;
         let id = SnapshotId(self.program.next_id);
         self.program.next_id += 1;
         let bytes = self.random.u64(1..=BYTES_MAX);
@@ -167,6 +168,19 @@ impl Trial {
         self.program.handles[index].waits = Some((id, if is_copy { Wish::Copy } else { Wish::Slot }));
         self.program.waiting.push_back(index);
         self.tell(Event::RoomWanted { id, key, bytes, is_copy })
+    }
+
+    /// Now and then there is no more memory for a front that can be used before it is touched.
+    fn run_out_of_memory(&mut self) -> Checked {
+        let real = &mut self.layers[0];
+        let can_run_out =
+            self.planner.memory(0).is_some() && !real.needs_touch && !real.is_shared && !real.is_exhausted;
+        if !can_run_out || !self.may_fault || self.random.u32(0..60) > 0 {
+            return Ok(());
+        }
+        self.coverage.faults += 1;
+        real.is_exhausted = true;
+        self.tell(Event::Exhausted { layer: 0 })
     }
 
     /// A lent slot is sealed, or comes back unfilled.
