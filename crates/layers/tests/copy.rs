@@ -28,8 +28,8 @@ proptest! {
         extra in 0_usize..3_000_000, from in 0_usize..100, to in 0_usize..100, threads in 1_usize..5,
     ) {
         let copier = Copier::new(threads);
-        // The first copy is by one thread, the second by all, and from then on by what was faster.
-        for expected in [Some(1), Some(threads), None] {
+        // The first copies are by all threads, the fifth by one, and from then on by what was faster.
+        for expected in [Some(threads), Some(threads), Some(threads), Some(threads), Some(1), None] {
             check(&copier, (8 << 20) + extra, from, to);
             prop_assert!(expected.is_none_or(|expected| copier.threads_used() == expected));
         }
