@@ -7,7 +7,7 @@ use std::{
 };
 
 /// Prints a line, as `println!` does. If nobody reads it any more (`outcrop sim list | head -1`), the program ends: whoever stopped
-/// reading knows as much as he wanted to.
+/// reading knows enough.
 macro_rules! say {
     ($($text:tt)*) => { $crate::say::line(format_args!($($text)*)) };
 }

@@ -260,7 +260,7 @@ impl Model {
             let (touchable_bytes, write_bytes) = (touchable as u64, bytes as u64);
             return self.set(Strategy::Sequential, Reason::TimeEnough { touchable_bytes, write_bytes });
         }
-        if !self.is_awaited && gap_ns > 0.0 && touchable >= bytes * KEEPS_UP {
+        if !self.is_awaited && touchable >= bytes * KEEPS_UP {
             return self.set(Strategy::Sequential, Reason::KeepsUp { gap_ns: gap_ns as u64 });
         }
         let sequential = self.sequential_ns(bytes, touchable);
