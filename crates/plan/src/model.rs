@@ -28,6 +28,10 @@ const KEEPS_UP: f64 = 0.125;
 /// Concurrent touching must make writes so much shorter to be chosen: it costs at once, and its gain comes later, if the program lasts.
 const WORTH_IT: f64 = 0.9;
 
+/// A measurement counts as at most so many times slower than what is known: now and then the system or the machine below takes its time
+/// for a page, a hundred times as long as for others, and that says nothing of the next ones. What stays slow is known after a few.
+const SPIKE: f64 = 2.0;
+
 /// When memory is touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Strategy {
@@ -209,9 +213,7 @@ impl Model {
     }
 
     pub(crate) fn touched(&mut self, bytes: u64, ns: u64, writing_ns: u64) {
-        if let Some(meter) = self.touch.meter(ns, writing_ns) {
-            meter.add(bytes, ns);
-        }
+        self.touch.add(bytes, ns, ns, writing_ns);
     }
 
     pub(crate) fn wrote(&mut self, write: Write) {
@@ -229,16 +231,11 @@ impl Model {
         };
         if other_rate.is_none() && other_bytes * 4 > write.bytes {
             // Neither can be told from the other.
-            if let Some(meter) = self.mixed.meter(write.ns, write.touching_ns) {
-                meter.add(write.bytes, write.ns);
-            }
-            return;
+            return self.mixed.add(write.bytes, write.ns, write.ns, write.touching_ns);
         }
         let other_ns = other_rate.map_or(0.0, |rate| other_bytes as f64 / rate);
         let ns = (write.ns as f64 - other_ns).max(write.ns as f64 / 4.0) as u64;
-        if let Some(meter) = pair.meter(write.ns, write.touching_ns) {
-            meter.add(bytes, ns);
-        }
+        pair.add(bytes, ns, write.ns, write.touching_ns);
         *(if is_mostly_touched { &mut self.touched } else { &mut self.untouched }) = pair;
     }
 
@@ -350,14 +347,16 @@ impl Pair {
         Self { alone: Meter::known(rate), contended: Meter::default() }
     }
 
-    /// The meter for something that took `ns`, during `other_ns` of which the other thing went on; none if it was neither
-    /// the one case nor the other.
-    fn meter(&mut self, ns: u64, other_ns: u64) -> Option<&mut Meter> {
-        match () {
-            () if other_ns * 4 <= ns => Some(&mut self.alone),
-            () if other_ns * 2 >= ns => Some(&mut self.contended),
-            () => None,
-        }
+    /// So many bytes took `bytes_ns` of something that took `ns`, during `other_ns` of which the other thing went on. If it was neither by
+    /// itself nor with the other most of the time, it does not count.
+    fn add(&mut self, bytes: u64, bytes_ns: u64, ns: u64, other_ns: u64) {
+        let meter = match () {
+            () if other_ns * 4 <= ns => &mut self.alone,
+            () if other_ns * 2 >= ns => &mut self.contended,
+            () => return,
+        };
+        let spike_ns = meter.measured_rate().map_or(f64::INFINITY, |rate| bytes as f64 / rate * SPIKE);
+        meter.add(bytes, bytes_ns.min(spike_ns as u64));
     }
 }
 
@@ -466,6 +465,22 @@ mod tests {
         model.choose(32 * MIB);
         assert!(matches!(model.reason(), Reason::KeepsUp { .. }), "{}", model.reason());
         assert_eq!(model.strategy(), Strategy::Sequential);
+    }
+
+    #[test]
+    fn once_very_slow_changes_nothing_but_often_does() {
+        let mut model = settled(1.0, 1.1);
+        let mut write = |ns: u64| {
+            let bytes = 32 * MIB;
+            model.begin(true, false);
+            model.paused(1_000_000);
+            model.touched(bytes, ns, ns);
+            model.wrote(Write { bytes, untouched_bytes: 0, ns, touching_ns: ns, is_pinned: false });
+            model.choose(bytes);
+            model.strategy()
+        };
+        assert_eq!(write(200_000_000), Strategy::Concurrent);
+        assert!((0..16).any(|_| write(200_000_000) == Strategy::Sequential));
     }
 
     #[test]

@@ -5,6 +5,9 @@ use crate::Timestamp;
 /// What came before counts for so much less with every new measurement.
 const DECAY: f64 = 0.7;
 
+/// What was known before counts as a measurement that took so long.
+const KNOWN_NS: f64 = 1.0;
+
 /// Sustained bandwidth: bytes over the time that they took, the latest ones counting most.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Meter {
@@ -17,8 +20,8 @@ impl Meter {
     /// A meter that begins with what was known before; the first measurement outweighs it.
     pub(crate) fn known(bytes_per_second: Option<u64>) -> Self {
         let rate = bytes_per_second.map_or(0.0, |rate| rate as f64 / 1e9);
-        let ns = if rate > 0.0 { 1.0 } else { 0.0 };
-        Self { bytes: rate, ns, rate_max: rate }
+        let ns = if rate > 0.0 { KNOWN_NS } else { 0.0 };
+        Self { bytes: rate * ns, ns, rate_max: rate }
     }
 
     pub(crate) fn add(&mut self, bytes: u64, ns: u64) {
@@ -30,6 +33,11 @@ impl Meter {
     /// Bytes per nanosecond, once anything is known.
     pub(crate) fn rate(&self) -> Option<f64> {
         (self.ns > 0.0).then(|| self.bytes / self.ns)
+    }
+
+    /// The same, but nothing of what was known before the first measurement.
+    pub(crate) fn measured_rate(&self) -> Option<f64> {
+        self.rate().filter(|_| self.ns > KNOWN_NS)
     }
 
     /// The best that it ever was.
