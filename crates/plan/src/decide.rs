@@ -26,6 +26,16 @@ enum Pressure {
     Full,
 }
 
+/// What has become of the wish to move a snapshot down.
+enum Sunk {
+    /// It is on its way.
+    Yes,
+    /// Enough is on its way already.
+    Later,
+    /// It fits nowhere.
+    NoRoom,
+}
+
 /// What memory that was used before has to offer to a save.
 enum Reuse {
     /// New memory is as good.
@@ -350,18 +360,25 @@ impl Planner {
         }
     }
 
-    /// Lets sink, from every layer but the last, what is read last and lies nowhere deeper.
+    /// Lets sink, from every layer but the last, what is read last and lies nowhere deeper. What fits nowhere stays; if somebody waits,
+    /// something smaller goes in its stead.
     fn drain(&mut self, pressure: &mut [Pressure; LAYERS_MAX]) {
         for from in 0..self.layers.len() - 1 {
-            while let Some((turn, id)) = self.farthest_dirty(from) {
+            let mut too_large = u64::MAX;
+            while let Some((turn, id)) = self.farthest_dirty(from, too_large) {
                 let is_many = self.turns.is_filling() && self.layers[from].dirty_bytes > self.drain_above_bytes(from);
                 let is_wanted = match pressure[from] {
                     Pressure::None => is_many,
                     Pressure::From(due) => is_many || self.turns.due(turn) > due,
                     Pressure::Full => true,
                 };
-                if !is_wanted || !self.sink(id, from, pressure) {
+                if !is_wanted {
                     break;
+                }
+                match self.sink(id, from, pressure) {
+                    Sunk::Yes => {}
+                    Sunk::NoRoom if pressure[from] == Pressure::Full => too_large = self.snapshots[&id].bytes,
+                    Sunk::NoRoom | Sunk::Later => break,
                 }
             }
         }
@@ -379,16 +396,17 @@ impl Planner {
         }
     }
 
-    fn farthest_dirty(&self, layer: LayerIndex) -> Option<(Turn, SnapshotId)> {
-        self.turns.farthest_first(&self.layers[layer].dirty).next()
+    fn farthest_dirty(&self, layer: LayerIndex, too_large: u64) -> Option<(Turn, SnapshotId)> {
+        let mut dirty = self.turns.farthest_first(&self.layers[layer].dirty);
+        dirty.find(|(_, id)| self.snapshots[id].bytes < too_large)
     }
 
-    /// Moves a snapshot down to the best layer with room. Says whether there is one.
-    fn sink(&mut self, id: SnapshotId, from: LayerIndex, pressure: &mut [Pressure; LAYERS_MAX]) -> bool {
+    /// Moves a snapshot down to the best layer with room.
+    fn sink(&mut self, id: SnapshotId, from: LayerIndex, pressure: &mut [Pressure; LAYERS_MAX]) -> Sunk {
         let bytes = self.snapshots[&id].bytes;
         for to in self.targets(from, bytes, pressure[from] == Pressure::Full) {
             if !self.has_lane(from, to, bytes) {
-                return false;
+                return Sunk::Later;
             }
             if !self.leaves_a_way_out(from, to, bytes) {
                 continue;
@@ -396,13 +414,13 @@ impl Planner {
             if let Some(extents) = self.room(to, bytes, |_, _| true) {
                 self.begin_move(id, from, Place { layer: to, extents }, Purpose::Drain);
                 self.chose(from, to);
-                return true;
+                return Sunk::Yes;
             }
             if !self.layers[to].is_growing() {
                 pressure[to] = Pressure::Full;
             }
         }
-        false
+        Sunk::NoRoom
     }
 
     /// Whether one more move of `bytes` may be under way from one layer to another.

@@ -263,3 +263,16 @@ fn a_refused_reader_does_not_free_what_another_has_claimed() {
     }
     assert_eq!(world.planner.find(0), Some(id), "both were refused, and it is still there");
 }
+
+/// What is read last is too large for the layer below; a smaller one makes room instead.
+#[test]
+fn a_snapshot_that_fits_nowhere_below_does_not_keep_smaller_ones_from_sinking() {
+    let mut world = World::new(&[10, 4], Order::Reverse);
+    let answers: Vec<_> = (0..).zip([6, 2, 2, 2]).map(|(key, bytes)| world.save(key, bytes, &mut |_| 0)).collect();
+    assert_eq!(answers, [Answer::Lent; 4]);
+    for key in (0..4).rev() {
+        let (id, answer) = world.read(key, true, &mut |_| 0);
+        assert_eq!(answer, Answer::Handed);
+        world.release(id);
+    }
+}
