@@ -39,6 +39,9 @@ impl Host {
     /// Reserves up to `bytes_mine` out of `bytes_total` that all processes share which name the same buffer, belong to
     /// the same user, and run on this machine. They must be told the same total.
     ///
+    /// It is taken in whole pieces of at least 2 MiB, at most 16 MiB, and else a 64th of the total: what is left of the total after the last
+    /// whole piece is used by nobody, and a process whose share is not a multiple of a piece keeps the rest of its last piece from others.
+    ///
     /// Nothing can be used before it has been touched, and what is touched must be free in the buffer: see
     /// [`needs_touch`](Self::needs_touch) and [`release`](Self::release).
     pub fn shared(name: &str, bytes_total: u64, bytes_mine: u64) -> Result<Self> {
@@ -48,9 +51,8 @@ impl Host {
     /// As `shared`, among processes that meet in `directory`.
     pub fn shared_in(directory: &Path, name: &str, bytes_total: u64, bytes_mine: u64) -> Result<Self> {
         node::check_name(directory, name)?;
-        let bytes = layer::aligned(bytes_mine);
-        let node = Node::open(directory)?;
-        let segment = Segment::join(node, name, bytes_total, bytes)?;
+        let segment = Segment::join(Node::open(directory)?, name, bytes_total, bytes_mine)?;
+        let bytes = layer::aligned(bytes_mine).min(segment.bytes());
         Ok(Self { mapping: Arc::new(Mapping::shared(name, bytes, segment)?) })
     }
 

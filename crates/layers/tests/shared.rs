@@ -283,14 +283,25 @@ fn other_sizes_are_refused_while_somebody_uses_it() {
     let reason = refusal(Host::shared_in(node.path(), "test", 2 * TOTAL, 4 * MIB));
     assert!(reason.contains("33554432 bytes and not 67108864"), "{reason}");
     let reason = refusal(open(node.path(), TOTAL + 1));
-    assert!(reason.contains("more than whole pieces"), "{reason}");
-    refusal(Host::shared_in(node.path(), "test", MIB, MIB));
+    assert!(reason.contains("more than the 33554432 for all"), "{reason}");
+    let reason = refusal(Host::shared_in(node.path(), "test", MIB, MIB));
+    assert!(reason.contains("less than the smallest piece"), "{reason}");
     drop(host);
     Host::shared_in(node.path(), "test", 2 * TOTAL, 4 * MIB).unwrap();
     assert!(Host::shared_in(node.path(), "../test", TOTAL, MIB).is_err());
     let there_is_not = Host::shared_in(node.path(), "test", 1 << 50, MIB);
     assert!(refusal(there_is_not).contains("of the file system"));
     assert!(names(node.path()).is_empty(), "what was refused leaves nothing");
+}
+
+#[test]
+fn a_process_may_have_all_there_is_of_a_total_that_is_no_multiple_of_a_piece() {
+    let node = node();
+    let total = TOTAL + MIB + 5;
+    let host = Host::shared_in(node.path(), "test", total, total).unwrap();
+    assert_eq!(host.capacity(), TOTAL, "what makes no whole piece is nobody's");
+    host.touch(0..TOTAL).unwrap();
+    drop(host.slot(0, TOTAL).unwrap());
 }
 
 #[test]

@@ -81,7 +81,8 @@ impl TapeBuilder {
 
     /// Adds up to `mine` of a host memory of `total` that several processes share: all of this machine and user that give the
     /// same name and total. What one of them does not use is there for the others; who finds none left waits, and drains to
-    /// the layers below.
+    /// the layers below. Memory goes from one to another in whole pieces, a 64th of the total but no more than 16 MiB: shares should be
+    /// multiples of that.
     pub fn shared_host(mut self, name: &str, total: impl Into<Size>, mine: impl Into<Size>) -> Self {
         self.layers.push(Wish::SharedHost(name.to_owned(), total.into(), mine.into()));
         self

@@ -20,7 +20,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{FallocateFlags, Mode, OFlags, fallocate, fstat, fstatvfs, ftruncate},
+    fs::{FallocateFlags, Mode, OFlags, fallocate, fstat, fstatfs, fstatvfs, ftruncate},
     io::{Errno, pread, pwrite},
 };
 
@@ -65,9 +65,12 @@ impl Segment {
         let file_name = format!("{PREFIX}{name}");
         let chunk_bytes = (bytes_total / CHUNKS_WANTED / HUGE_PAGE * HUGE_PAGE).clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX);
         let chunks = u32::try_from(bytes_total / chunk_bytes).unwrap_or(u32::MAX);
-        if bytes_mine > u64::from(chunks) * chunk_bytes {
-            let reason =
-                format!("{bytes_mine} bytes for one process are more than whole pieces of {bytes_total} for all");
+        if bytes_mine > bytes_total {
+            let reason = format!("{bytes_mine} bytes for one process are more than the {bytes_total} for all");
+            return Err(refusal(&node, &file_name, reason));
+        }
+        if chunks == 0 {
+            let reason = format!("{bytes_total} bytes for all are less than the smallest piece, {chunk_bytes}");
             return Err(refusal(&node, &file_name, reason));
         }
         let (file, owner) = node.alone(|| {
@@ -163,7 +166,7 @@ impl Segment {
         chunks * self.chunk_bytes
     }
 
-    fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         u64::from(self.chunks) * self.chunk_bytes
     }
 
@@ -298,12 +301,24 @@ fn make(node: &Node, file_name: &str, chunk_bytes: u64, chunks: u32) -> Result<O
     let file =
         node.make(file_name, Mode::RUSR | Mode::WUSR).map_err(|errno| node.failure("make a segment in it", errno))?;
     let reason = match fill(&file, chunk_bytes, chunks) {
-        Ok(None) => return Ok(file),
+        Ok(None) => {
+            warn_of_disk(node, &file);
+            return Ok(file);
+        }
         Ok(Some(room)) => format!("{bytes} bytes are more than the {room} of the file system: set a lower limit"),
         Err(errno) => io::Error::from(errno).to_string(),
     };
     node.remove(file_name);
     Err(refusal(node, file_name, reason))
+}
+
+/// Says so if what is to be memory lies on a disk.
+fn warn_of_disk(node: &Node, file: &OwnedFd) {
+    const TMPFS: u64 = 0x0102_1994;
+    if fstatfs(file).is_ok_and(|system| system.f_type as u64 != TMPFS) {
+        let path = node.path().display();
+        tracing::warn!(%path, "shared memory lies on a disk and is slow: set OUTCROP_NODE_DIR to a directory in memory");
+    }
 }
 
 /// Gives a new file its length and its header; tells the room of the file system instead if that can never be enough.
