@@ -7,8 +7,7 @@ mod common;
 mod device_checks;
 
 use std::{
-    io::{self, Write},
-    ptr,
+    io, ptr,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
@@ -18,7 +17,11 @@ use std::{
     time::Duration,
 };
 
-use common::{UNIT, child, child_directory, expect_success, pattern};
+use common::{
+    UNIT, child, child_directory,
+    device::{Call, Guard, Guarded, device},
+    expect_success, pattern,
+};
 use device_checks::{CAPACITY, Script, filled, touched};
 use opencl3::{
     context::Context,
@@ -26,23 +29,10 @@ use opencl3::{
     memory::{CL_MEM_READ_WRITE, create_buffer, release_mem_object},
 };
 use outcrop_layers::{
-    Buffer, Device, DeviceKind, DeviceLayer, Error, Event, Fault, Faulty, Feed, Host, Layer, OpenCl, Place,
-    Registration, Reservation, Result, Stream, Transfer, contract, devices, open_device,
+    Device, DeviceKind, DeviceLayer, Error, Fault, Faulty, Feed, Host, Layer, OpenCl, Result, Transfer, contract,
+    devices,
 };
 use proptest::prelude::*;
-
-/// The first device, if there is one. Where everything must be tested, there has to be.
-fn device() -> Option<Arc<dyn Device>> {
-    match open_device(DeviceKind::OpenCl, 0) {
-        Ok(device) => Some(device),
-        Err(error) if std::env::var_os("OUTCROP_TEST_ALL").is_none() => {
-            // Not by the macro, whose output is hidden while a test passes.
-            let _ = writeln!(io::stderr(), "SKIPPED, as there is no OpenCL device (Debian: pocl-opencl-icd): {error}");
-            None
-        }
-        Err(error) => panic!("OUTCROP_TEST_ALL is set, but {error}"),
-    }
-}
 
 #[test]
 fn layers_keep_the_contract() {
@@ -183,11 +173,8 @@ fn transfers_go_on_while_memory_is_being_registered() {
     let Some(device) = device() else { return };
     let (has_begun, begun) = channel();
     let (may_end, end) = channel();
-    let slow: Arc<dyn Device> = Arc::new(Wrapped {
-        registers: Some((has_begun, Mutex::new(end))),
-        ..Wrapped::new(&device, &Arc::new(AtomicBool::new(false)))
-    });
-    let layer = &touched(&slow, CAPACITY, None);
+    let slow = Arc::new(Fragile { registers: Some((has_begun, Mutex::new(end))), ..Fragile::default() });
+    let layer = &touched(&slow.device(&device), CAPACITY, None);
     let host = &Host::new(16 * UNIT).unwrap();
     thread::scope(|scope| {
         let registering = scope.spawn(|| layer.register(host));
@@ -204,9 +191,8 @@ fn transfers_go_on_while_memory_is_being_registered() {
 #[test]
 fn a_lost_device_stays_lost_and_host_memory_is_whole() {
     let Some(device) = device() else { return };
-    let is_lost = Arc::new(AtomicBool::new(false));
-    let fragile: Arc<dyn Device> = Arc::new(Wrapped::new(&device, &is_lost));
-    let layer = DeviceLayer::new(fragile, CAPACITY, Some(2 << 20)).unwrap();
+    let fragile = Arc::new(Fragile::default());
+    let layer = DeviceLayer::new(fragile.device(&device), CAPACITY, Some(2 << 20)).unwrap();
     layer.touch(0..2 << 20).unwrap();
     let host = Host::new(16 * UNIT).unwrap();
     let mut script = Script::default();
@@ -214,9 +200,9 @@ fn a_lost_device_stays_lost_and_host_memory_is_whole() {
         script.write(&host, index * UNIT, &pattern(index, UNIT), &[index * UNIT..(index + 1) * UNIT]);
     }
     // For one call only: the driver answers again after it, but what was on the device is gone.
-    is_lost.store(true, Relaxed);
+    fragile.is_lost.store(true, Relaxed);
     layer.run(&mut script);
-    assert!(!is_lost.load(Relaxed));
+    assert!(!fragile.is_lost.load(Relaxed));
     assert_eq!(script.done.len(), 4);
     for (transfer, result) in &script.done {
         assert!(matches!(result, Err(Error::DeviceLost { .. })), "{result:?}");
@@ -242,7 +228,7 @@ fn a_lost_device_stays_lost_and_host_memory_is_whole() {
 /// A feed that looks, whenever a transfer has failed, whether the device may still use its memory.
 struct Watcher {
     script: Script,
-    copies: Arc<Copies>,
+    fragile: Arc<Fragile>,
     failures: usize,
 }
 
@@ -254,7 +240,7 @@ impl Feed for Watcher {
     fn done(&mut self, transfer: Transfer, result: Result<()>) {
         if result.is_err() {
             self.failures += 1;
-            assert_eq!(self.copies.under_way.load(Relaxed), 0, "memory was given back while the device may use it");
+            assert_eq!(self.fragile.under_way.load(Relaxed), 0, "memory was given back while the device may use it");
         }
         self.script.done(transfer, result);
     }
@@ -264,9 +250,8 @@ impl Feed for Watcher {
 fn memory_of_a_transfer_that_fails_is_given_back_when_the_device_is_done_with_it() {
     let Some(device) = device() else { return };
     for is_refused in [true, false] {
-        let wrapped = Wrapped::new(&device, &Arc::new(AtomicBool::new(false)));
-        let copies = Arc::clone(&wrapped.copies);
-        let layer = touched(&(Arc::new(wrapped) as Arc<dyn Device>), CAPACITY, Some(UNIT));
+        let fragile = Arc::new(Fragile::default());
+        let layer = touched(&fragile.device(&device), CAPACITY, Some(UNIT));
         let host = Host::new(16 * UNIT).unwrap();
         let mut script = Script::default();
         // Each has two pieces, as it crosses the end of a chunk.
@@ -275,166 +260,67 @@ fn memory_of_a_transfer_that_fails_is_given_back_when_the_device_is_done_with_it
             script.write(&host, 2 * index * UNIT, &pattern(index, 2 * UNIT), &[at..at + 2 * UNIT]);
         }
         if is_refused {
-            copies.refuse_at.store(4, Relaxed);
+            fragile.refuse_at.store(4, Relaxed);
         } else {
-            copies.fails_at_end.store(true, Relaxed);
+            fragile.fails_at_end.store(true, Relaxed);
         }
-        let mut watcher = Watcher { script, copies, failures: 0 };
+        let mut watcher = Watcher { script, fragile, failures: 0 };
         layer.run(&mut watcher);
         assert_eq!((watcher.failures, watcher.script.done.len()), (1, 3));
     }
 }
 
-/// A device that is lost for one call when it is told to, and that may take its time to register memory.
-struct Wrapped {
-    inner: Arc<dyn Device>,
-    is_lost: Arc<AtomicBool>,
+/// A device that is lost for one call when it is told to, that may take its time to register memory, and whose copies are counted.
+#[derive(Default)]
+struct Fragile {
+    is_lost: AtomicBool,
     /// Who is told that registering has begun, and who tells that it may end.
     registers: Option<(Sender<()>, Mutex<Receiver<()>>)>,
-    copies: Arc<Copies>,
-}
-
-/// What the streams of a device have begun.
-#[derive(Default)]
-struct Copies {
-    /// How many nobody has waited for.
+    /// How many copies nobody has waited for.
     under_way: AtomicUsize,
-    /// How many are begun before one is refused; 0: all are.
+    /// How many copies are begun before one is refused; 0: all are begun.
     refuse_at: AtomicUsize,
-    /// Whether waiting for an event fails.
+    /// Whether waiting for an event fails, for once.
     fails_at_end: AtomicBool,
 }
 
-impl Copies {
-    fn begin(&self) -> Result<()> {
-        if self.refuse_at.load(Relaxed) > 0 && self.refuse_at.fetch_sub(1, Relaxed) == 1 {
-            return Err(Error::Broken {
-                layer: "fragile".into(),
-                attempt: "copy",
-                source: io::Error::other("told to"),
-            });
+impl Fragile {
+    fn device(self: &Arc<Self>, inner: &Arc<dyn Device>) -> Arc<dyn Device> {
+        Arc::new(Guarded { inner: Arc::clone(inner), guard: Arc::clone(self) as Arc<dyn Guard> })
+    }
+}
+
+impl Guard for Fragile {
+    fn call(&self, call: Call) -> Result<()> {
+        let told_to = |attempt| Error::Broken { layer: "fragile".into(), attempt, source: io::Error::other("told to") };
+        match call {
+            Call::Register => {
+                if let Some((has_begun, may_end)) = &self.registers {
+                    has_begun.send(()).unwrap();
+                    // Not for ever: transfers that wait for this would never let it end.
+                    may_end.lock().unwrap().recv_timeout(Duration::from_secs(20)).expect("transfers went on");
+                }
+                return Ok(());
+            }
+            Call::EventWait if self.fails_at_end.swap(false, Relaxed) => return Err(told_to("wait")),
+            Call::Stream | Call::Map(_) | Call::EventWait | Call::EventWaited => return Ok(()),
+            Call::Waited => self.under_way.store(0, Relaxed),
+            _ => {}
         }
-        self.under_way.fetch_add(1, Relaxed);
+        if self.is_lost.swap(false, Relaxed) {
+            return Err(Error::DeviceLost { device: "fragile".into(), reason: "it was told to".into() });
+        }
+        if matches!(call, Call::BeginCopyIn | Call::BeginCopyOut) {
+            if self.refuse_at.load(Relaxed) > 0 && self.refuse_at.fetch_sub(1, Relaxed) == 1 {
+                return Err(told_to("copy"));
+            }
+            self.under_way.fetch_add(1, Relaxed);
+        }
         Ok(())
     }
-}
 
-impl Wrapped {
-    fn new(inner: &Arc<dyn Device>, is_lost: &Arc<AtomicBool>) -> Self {
-        Self { inner: Arc::clone(inner), is_lost: Arc::clone(is_lost), registers: None, copies: Arc::default() }
-    }
-}
-
-/// Its streams.
-struct WrappedStream {
-    inner: Box<dyn Stream>,
-    is_lost: Arc<AtomicBool>,
-    copies: Arc<Copies>,
-}
-
-/// Their events.
-struct WrappedEvent {
-    inner: Box<dyn Event>,
-    copies: Arc<Copies>,
-}
-
-impl Event for WrappedEvent {
-    fn wait(&self) -> Result<()> {
-        if self.copies.fails_at_end.swap(false, Relaxed) {
-            return Err(Error::Broken {
-                layer: "fragile".into(),
-                attempt: "wait",
-                source: io::Error::other("told to"),
-            });
-        }
-        self.inner.wait()
-    }
-}
-
-fn check(is_lost: &AtomicBool) -> Result<()> {
-    if is_lost.swap(false, Relaxed) {
-        return Err(Error::DeviceLost { device: "fragile".into(), reason: "it was told to".into() });
-    }
-    Ok(())
-}
-
-impl Device for Wrapped {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-    fn identity(&self) -> usize {
-        self.inner.identity()
-    }
-    fn total_bytes(&self) -> u64 {
-        self.inner.total_bytes()
-    }
-    fn free_bytes(&self) -> Result<u64> {
-        self.inner.free_bytes()
-    }
-    fn chunk_bytes(&self) -> u64 {
-        self.inner.chunk_bytes()
-    }
-    fn granularity_bytes(&self) -> u64 {
-        self.inner.granularity_bytes()
-    }
-    fn reserve(&self, bytes: u64) -> Result<Box<dyn Reservation>> {
-        check(&self.is_lost).and_then(|()| self.inner.reserve(bytes))
-    }
-    fn buffer(&self, bytes: u64) -> Result<Buffer> {
-        check(&self.is_lost).and_then(|()| self.inner.buffer(bytes))
-    }
-    unsafe fn adopt(&self, handle: u64, bytes: u64) -> Result<Buffer> {
-        // SAFETY: the caller vouches for the handle.
-        unsafe { self.inner.adopt(handle, bytes) }
-    }
     fn needs_registration(&self) -> bool {
-        self.registers.is_some() || self.inner.needs_registration()
-    }
-    unsafe fn register(&self, address: ptr::NonNull<u8>, bytes: usize) -> Result<Registration> {
-        if let Some((has_begun, may_end)) = &self.registers {
-            has_begun.send(()).unwrap();
-            // Not for ever: transfers that wait for this would never let it end.
-            may_end.lock().unwrap().recv_timeout(Duration::from_secs(20)).expect("transfers went on");
-        }
-        // SAFETY: the caller keeps the memory.
-        unsafe { self.inner.register(address, bytes) }
-    }
-    fn stream(&self) -> Result<Box<dyn Stream>> {
-        let inner = self.inner.stream()?;
-        Ok(Box::new(WrappedStream { inner, is_lost: Arc::clone(&self.is_lost), copies: Arc::clone(&self.copies) }))
-    }
-}
-
-// SAFETY of all calls below: the caller vouches for the same.
-#[allow(clippy::undocumented_unsafe_blocks)]
-impl Stream for WrappedStream {
-    unsafe fn copy_in(&mut self, bytes: &[u8], to: Place) -> Result<()> {
-        check(&self.is_lost).and_then(|()| unsafe { self.inner.copy_in(bytes, to) })
-    }
-    unsafe fn copy_out(&mut self, from: Place, bytes: &mut [u8]) -> Result<()> {
-        check(&self.is_lost).and_then(|()| unsafe { self.inner.copy_out(from, bytes) })
-    }
-    unsafe fn begin_copy_in(&mut self, from: *const u8, to: Place, bytes: usize) -> Result<()> {
-        check(&self.is_lost).and_then(|()| self.copies.begin())?;
-        unsafe { self.inner.begin_copy_in(from, to, bytes) }
-    }
-    unsafe fn begin_copy_out(&mut self, from: Place, to: *mut u8, bytes: usize) -> Result<()> {
-        check(&self.is_lost).and_then(|()| self.copies.begin())?;
-        unsafe { self.inner.begin_copy_out(from, to, bytes) }
-    }
-    unsafe fn begin_copy_within(&mut self, from: Place, to: Place, bytes: usize) -> Result<()> {
-        check(&self.is_lost).and_then(|()| unsafe { self.inner.begin_copy_within(from, to, bytes) })
-    }
-    unsafe fn sum_words(&mut self, at: Place, first_word: u64, bytes: usize) -> Result<u64> {
-        check(&self.is_lost).and_then(|()| unsafe { self.inner.sum_words(at, first_word, bytes) })
-    }
-    fn record(&mut self) -> Result<Box<dyn Event>> {
-        let inner = check(&self.is_lost).and_then(|()| self.inner.record())?;
-        Ok(Box::new(WrappedEvent { inner, copies: Arc::clone(&self.copies) }))
-    }
-    fn wait(&mut self) -> Result<()> {
-        self.copies.under_way.store(0, Relaxed);
-        self.inner.wait().and_then(|()| check(&self.is_lost))
+        self.registers.is_some()
     }
 }
 

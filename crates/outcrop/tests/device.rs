@@ -1,16 +1,15 @@
 //! Tapes that begin in device memory: really on OpenCL, which the processor can offer as well.
 
-use std::{
-    collections::BTreeMap,
-    io::{self, Write},
-    sync::Arc,
-    thread,
-    time::Duration,
-};
+#[path = "../../layers/tests/common/device.rs"]
+#[allow(dead_code)]
+mod common;
 
+use std::{collections::BTreeMap, sync::Arc, thread, time::Duration};
+
+use common::device;
 use outcrop::{
     ErrorKind, Order, Part, Pinning, Ranking, SpanKind, Tape,
-    layers::{Device, DeviceKind, DeviceLayer, Layer, devices, open_device},
+    layers::{Device, DeviceLayer, Layer},
 };
 
 const MIB: u64 = 1 << 20;
@@ -18,17 +17,6 @@ const LEN: usize = MIB as usize / size_of::<f32>();
 
 fn values(step: u64) -> Vec<f32> {
     (0..LEN).map(|index| step as f32 + (index % 1000) as f32 / 1024.0).collect()
-}
-
-/// The first OpenCL device; where there is none, the test is skipped. The package pocl-opencl-icd makes the processor one.
-fn device() -> Option<Arc<dyn Device>> {
-    if devices().iter().any(|device| device.kind == DeviceKind::OpenCl) {
-        return Some(open_device(DeviceKind::OpenCl, 0).unwrap());
-    }
-    assert!(std::env::var_os("OUTCROP_TEST_ALL").is_none(), "OUTCROP_TEST_ALL is set, but there is no OpenCL device");
-    // Not by the macro, whose output is hidden while a test passes.
-    let _ = writeln!(io::stderr(), "SKIPPED: no OpenCL device; install pocl-opencl-icd and ocl-icd-libopencl1");
-    None
 }
 
 /// 8 MiB on the device in chunks of 2 MiB, 16 MiB in host memory, and a directory.

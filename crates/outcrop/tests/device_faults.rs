@@ -1,10 +1,11 @@
 //! Tapes over a device that is slow, full or lost when a test wants it to be: a real OpenCL device behind a wrapper.
 
+#[path = "../../layers/tests/common/device.rs"]
+mod common;
+
 use std::{
-    io::{self, Write},
-    ops::Range,
+    io,
     path::Path,
-    ptr::NonNull,
     sync::{
         Arc, Condvar, Mutex,
         atomic::{AtomicI64, Ordering::SeqCst},
@@ -14,12 +15,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use common::{Call, Guard, Guarded, device};
 use outcrop::{
     ErrorKind, Tape,
-    layers::{
-        Buffer, Device, DeviceKind, DeviceLayer, Error, Event, Layer, Place, Registration, Reservation, Result, Stream,
-        devices, open_device,
-    },
+    layers::{Buffer, Device, DeviceLayer, Error, Layer, Result},
 };
 
 const MIB: u64 = 1 << 20;
@@ -67,9 +66,14 @@ impl Gate {
 }
 
 impl Faults {
-    fn call(&self) -> Result<()> {
-        match &self.calls_left {
-            Some(left) if left.fetch_sub(1, SeqCst) <= 0 => Err(lost()),
+    fn map(&self, at: u64, bytes: u64) -> Result<()> {
+        if let Some(gate) = &self.gate {
+            gate.pass(at / bytes);
+        }
+        match &self.chunks_left {
+            Some(left) if left.fetch_sub(1, SeqCst) <= 0 => {
+                Err(Error::DeviceFull { device: "wrapped".into(), bytes, reason: "it was told to".into() })
+            }
             _ => Ok(()),
         }
     }
@@ -77,10 +81,6 @@ impl Faults {
     fn is_lost(&self) -> bool {
         self.calls_left.as_ref().is_some_and(|left| left.load(SeqCst) < 0)
     }
-}
-
-fn lost() -> Error {
-    Error::DeviceLost { device: "wrapped".into(), reason: "it was told to".into() }
 }
 
 /// One of many fails, for once.
@@ -94,146 +94,35 @@ fn fail_once(left: Option<&AtomicI64>) -> Result<()> {
     }
 }
 
-struct Wrapped {
-    inner: Arc<dyn Device>,
-    faults: Arc<Faults>,
-}
-
-struct WrappedReservation {
-    inner: Box<dyn Reservation>,
-    faults: Arc<Faults>,
-}
-
-struct WrappedStream {
-    inner: Box<dyn Stream>,
-    faults: Arc<Faults>,
-}
-
-struct WrappedEvent {
-    inner: Box<dyn Event>,
-    faults: Arc<Faults>,
-}
-
-impl Device for Wrapped {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-    fn identity(&self) -> usize {
-        self.inner.identity()
-    }
-    fn total_bytes(&self) -> u64 {
-        self.inner.total_bytes()
-    }
-    fn free_bytes(&self) -> Result<u64> {
-        self.inner.free_bytes()
-    }
-    fn chunk_bytes(&self) -> u64 {
-        self.inner.chunk_bytes()
-    }
-    fn granularity_bytes(&self) -> u64 {
-        self.inner.granularity_bytes()
-    }
-    fn reserve(&self, bytes: u64) -> Result<Box<dyn Reservation>> {
-        let inner = self.inner.reserve(bytes)?;
-        Ok(Box::new(WrappedReservation { inner, faults: Arc::clone(&self.faults) }))
-    }
-    fn buffer(&self, bytes: u64) -> Result<Buffer> {
-        self.inner.buffer(bytes)
-    }
-    unsafe fn adopt(&self, handle: u64, bytes: u64) -> Result<Buffer> {
-        // SAFETY: the caller vouches for the handle.
-        unsafe { self.inner.adopt(handle, bytes) }
-    }
-    fn needs_registration(&self) -> bool {
-        self.inner.needs_registration()
-    }
-    unsafe fn register(&self, address: NonNull<u8>, bytes: usize) -> Result<Registration> {
-        // SAFETY: the caller keeps the memory.
-        unsafe { self.inner.register(address, bytes) }
-    }
-    fn stream(&self) -> Result<Box<dyn Stream>> {
-        self.faults.call()?;
-        Ok(Box::new(WrappedStream { inner: self.inner.stream()?, faults: Arc::clone(&self.faults) }))
-    }
-}
-
-impl Reservation for WrappedReservation {
-    fn map(&mut self, range: Range<u64>) -> Result<Buffer> {
-        self.faults.call()?;
-        let bytes = range.end - range.start;
-        if let Some(gate) = &self.faults.gate {
-            gate.pass(range.start / bytes);
-        }
-        match &self.faults.chunks_left {
-            Some(left) if left.fetch_sub(1, SeqCst) <= 0 => {
-                Err(Error::DeviceFull { device: "wrapped".into(), bytes, reason: "it was told to".into() })
+impl Guard for Faults {
+    fn call(&self, call: Call) -> Result<()> {
+        match call {
+            Call::Reserve | Call::Buffer | Call::Register => return Ok(()),
+            Call::EventWait => {
+                thread::sleep(self.copy_time);
+                return Ok(());
             }
-            _ => self.inner.map(range),
+            _ => {}
+        }
+        match &self.calls_left {
+            Some(left) if left.fetch_sub(1, SeqCst) <= 0 => {
+                return Err(Error::DeviceLost { device: "wrapped".into(), reason: "it was told to".into() });
+            }
+            _ => {}
+        }
+        match call {
+            Call::Map(range) => self.map(range.start, range.end - range.start),
+            Call::CopyOut => fail_once(self.copies_out_left.as_ref()),
+            Call::BeginCopyWithin => fail_once(self.copies_within_left.as_ref()),
+            _ => Ok(()),
         }
     }
-}
-
-// SAFETY of all calls below: the caller vouches for the same.
-#[allow(clippy::undocumented_unsafe_blocks)]
-impl Stream for WrappedStream {
-    unsafe fn copy_in(&mut self, bytes: &[u8], to: Place) -> Result<()> {
-        self.faults.call()?;
-        unsafe { self.inner.copy_in(bytes, to) }
-    }
-    unsafe fn copy_out(&mut self, from: Place, bytes: &mut [u8]) -> Result<()> {
-        self.faults.call()?;
-        fail_once(self.faults.copies_out_left.as_ref())?;
-        unsafe { self.inner.copy_out(from, bytes) }
-    }
-    unsafe fn begin_copy_in(&mut self, from: *const u8, to: Place, bytes: usize) -> Result<()> {
-        self.faults.call()?;
-        unsafe { self.inner.begin_copy_in(from, to, bytes) }
-    }
-    unsafe fn begin_copy_out(&mut self, from: Place, to: *mut u8, bytes: usize) -> Result<()> {
-        self.faults.call()?;
-        unsafe { self.inner.begin_copy_out(from, to, bytes) }
-    }
-    unsafe fn begin_copy_within(&mut self, from: Place, to: Place, bytes: usize) -> Result<()> {
-        self.faults.call()?;
-        fail_once(self.faults.copies_within_left.as_ref())?;
-        unsafe { self.inner.begin_copy_within(from, to, bytes) }
-    }
-    unsafe fn sum_words(&mut self, at: Place, first_word: u64, bytes: usize) -> Result<u64> {
-        self.faults.call()?;
-        unsafe { self.inner.sum_words(at, first_word, bytes) }
-    }
-    fn record(&mut self) -> Result<Box<dyn Event>> {
-        self.faults.call()?;
-        Ok(Box::new(WrappedEvent { inner: self.inner.record()?, faults: Arc::clone(&self.faults) }))
-    }
-    fn wait(&mut self) -> Result<()> {
-        // What was begun has ended before anybody may hear of the loss.
-        self.inner.wait().and_then(|()| self.faults.call())
-    }
-}
-
-impl Event for WrappedEvent {
-    fn wait(&self) -> Result<()> {
-        thread::sleep(self.faults.copy_time);
-        self.inner.wait().and_then(|()| self.faults.call())
-    }
-}
-
-/// The first OpenCL device; where there is none, the test is skipped. The package pocl-opencl-icd makes the processor one.
-fn device() -> Option<Arc<dyn Device>> {
-    if devices().iter().any(|device| device.kind == DeviceKind::OpenCl) {
-        return Some(open_device(DeviceKind::OpenCl, 0).unwrap());
-    }
-    assert!(std::env::var_os("OUTCROP_TEST_ALL").is_none(), "OUTCROP_TEST_ALL is set, but there is no OpenCL device");
-    // Not by the macro, whose output is hidden while a test passes.
-    let _ = writeln!(io::stderr(), "SKIPPED: no OpenCL device; install pocl-opencl-icd and ocl-icd-libopencl1");
-    None
 }
 
 /// A layer of `bytes` in chunks of 1 MiB.
 fn layer(device: &Arc<dyn Device>, faults: &Arc<Faults>, bytes: u64) -> Arc<dyn Layer> {
-    let wrapped = Wrapped { inner: Arc::clone(device), faults: Arc::clone(faults) };
-    Arc::new(DeviceLayer::new(Arc::new(wrapped), bytes, Some(MIB)).unwrap())
+    let guarded = Guarded { inner: Arc::clone(device), guard: Arc::clone(faults) as Arc<dyn Guard> };
+    Arc::new(DeviceLayer::new(Arc::new(guarded), bytes, Some(MIB)).unwrap())
 }
 
 /// Carries out `work` on a thread of its own, and fails if it hangs.

@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 pub(crate) mod companion;
+pub(crate) mod device;
 pub(crate) mod group;
 pub(crate) mod mounts;
 
