@@ -305,6 +305,26 @@ fn a_process_may_have_all_there_is_of_a_total_that_is_no_multiple_of_a_piece() {
 }
 
 #[test]
+fn a_buffer_that_lies_on_a_disk_is_said_to_be_slow() {
+    let warns = |node: &Path| {
+        let logs = tempdir().unwrap();
+        let log = logs.path().join("log");
+        let writer = Arc::new(fs::File::create(&log).unwrap());
+        let subscriber = tracing_subscriber::fmt().with_writer(writer).finish();
+        tracing::subscriber::with_default(subscriber, || drop(open(node, 4 * MIB).unwrap()));
+        fs::read_to_string(log).unwrap().contains("lies on a disk")
+    };
+    with_own_mounts(|path| {
+        mount_memory(path, c"size=64m");
+        assert!(!warns(path));
+    });
+    let disk = tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    if rustix::fs::statfs(disk.path()).unwrap().f_type as u64 != 0x0102_1994 {
+        assert!(warns(disk.path()));
+    }
+}
+
+#[test]
 fn a_damaged_file_is_refused_while_it_is_in_use_and_made_anew_when_it_is_not() {
     let node = node();
     let path = node.path().join(FILE);
