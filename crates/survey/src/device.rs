@@ -31,7 +31,7 @@ fn measure(found: &FoundDevice, name: &str, options: &Options) -> outcrop_layers
     host.touch(0..BLOCK_BYTES)?;
     let mut block = host.slot(0, BLOCK_BYTES)?;
     let (mut maps, mut writes, mut reads) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..options.rounds.max(1) {
+    rate::rounds(options, || -> outcrop_layers::Result<()> {
         let layer = DeviceLayer::new(device.clone(), bytes, None)?;
         maps.push(rate::of(bytes, || layer.touch(0..bytes))?);
         let start = std::time::Instant::now();
@@ -40,7 +40,8 @@ fn measure(found: &FoundDevice, name: &str, options: &Options) -> outcrop_layers
         let start = std::time::Instant::now();
         let done = rate::blocks(done, options.time_max, |at| layer.copy_out(at, &mut block))?;
         reads.push(rate::per_second(done, start.elapsed()));
-    }
+        Ok(())
+    })?;
     let [map, write, read] = [maps, writes, reads].map(median);
     Ok(Some(DeviceRates {
         name: name.to_owned(),

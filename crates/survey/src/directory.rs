@@ -85,10 +85,15 @@ impl Place {
                 self.rounds(&Options { rounds: 1, ..*options }, &mut block, BLOCK_BYTES, false).map_err(fail)?.write_new
             }
         };
-        let fits = (write_new as f64 * options.time_max.as_secs_f64()) as u64;
-        let bytes = (fits / BLOCK_BYTES * BLOCK_BYTES).clamp(BLOCK_BYTES, self.bytes);
+        let bytes = self.fitting(write_new, options);
         let buffered = self.rounds(options, &mut block, bytes, false).map_err(fail)?;
         Ok(DirectoryRates { path: self.path.clone(), device: self.device, direct, buffered })
+    }
+
+    /// The bytes, in whole blocks, that are written in the time that there is at so many per second; at least one block.
+    fn fitting(&self, write: u64, options: &Options) -> u64 {
+        let bytes = (write as f64 * options.time_max.as_secs_f64()) as u64;
+        (bytes / BLOCK_BYTES * BLOCK_BYTES).clamp(BLOCK_BYTES, self.bytes)
     }
 
     fn rounds(
@@ -99,7 +104,7 @@ impl Place {
         is_direct: bool,
     ) -> rustix::io::Result<FileRates> {
         let mut rates = [Vec::new(), Vec::new(), Vec::new()];
-        for _ in 0..options.rounds.max(1) {
+        rate::rounds(options, || {
             let flags = if is_direct { OFlags::DIRECT } else { OFlags::empty() };
             let file = nameless(&self.path, flags)?;
             let mut extent = bytes;
@@ -118,7 +123,8 @@ impl Place {
                 // What is not there is neither overwritten nor read.
                 extent = extent.min(done);
             }
-        }
+            Ok(())
+        })?;
         let [write_new, overwrite, read] = rates.map(median);
         Ok(FileRates { write_new, overwrite, read })
     }
@@ -141,7 +147,7 @@ fn transfer(file: &OwnedFd, block: &mut Slot, at: u64, is_write: bool) -> rustix
 }
 
 /// A file without a name: it is gone when it is closed, whoever closes it.
-fn nameless(directory: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+pub(crate) fn nameless(directory: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     let (flags, mode) = (flags | OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
     match openat(CWD, directory, flags | OFlags::TMPFILE, mode) {
         // A file system or a kernel that cannot.
@@ -173,6 +179,15 @@ mod tests {
     use std::fs;
 
     use super::*;
+
+    #[test]
+    fn a_slow_directory_gets_no_more_through_the_page_cache_than_it_can_write_out_in_time() {
+        let place = Place { path: PathBuf::new(), device: 0, bytes: 8 * BLOCK_BYTES };
+        let options = Options { time_max: std::time::Duration::from_millis(500), ..Options::default() };
+        for (write, blocks) in [(0, 1), (BLOCK_BYTES, 1), (7 * BLOCK_BYTES, 3), (16 * BLOCK_BYTES, 8), (u64::MAX, 8)] {
+            assert_eq!(place.fitting(write, &options), blocks * BLOCK_BYTES, "{write} bytes per second");
+        }
+    }
 
     #[test]
     fn a_file_that_must_have_a_name_loses_it_at_once_also_one_of_a_killed_survey() {

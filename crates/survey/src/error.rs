@@ -11,8 +11,9 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum Error {
     /// A directory cannot be measured.
     #[error(
-        "cannot survey {}: {attempt}: {source}; name a directory in which this user may make files",
-        path.display()
+        "cannot survey {}: {attempt}: {source}; {}",
+        path.display(),
+        remedy(source)
     )]
     Directory {
         /// The directory.
@@ -68,4 +69,12 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+}
+
+fn remedy(source: &io::Error) -> &'static str {
+    match source.kind() {
+        // Others have filled it in the meantime, or this user may not have as much as is free.
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free some space there, or name another directory",
+        _ => "name a directory in which this user may make files",
+    }
 }

@@ -46,7 +46,7 @@ pub struct Options {
     pub bytes_max: u64,
     /// Measurements of slow places end after so long, with fewer bytes.
     pub time_max: Duration,
-    /// So many measurements are made of everything, of which the median counts.
+    /// So many measurements are made of everything, of which the median counts; fewer of slow places.
     pub rounds: usize,
     /// Whether devices are measured as well.
     pub has_devices: bool,
@@ -130,4 +130,28 @@ fn cores() -> usize {
 fn memory_bytes() -> u64 {
     let system = rustix::system::sysinfo();
     system.totalram.saturating_mul(u64::from(system.mem_unit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_survey_moves_whole_blocks_and_no_more_than_a_tenth_of_what_is_free() {
+        const MIB: u64 = 1 << 20;
+        let options = Options::default();
+        let cases = [(0, None), (79, None), (80, Some(8)), (119, Some(8)), (120, Some(12)), (1024, Some(100))];
+        for (free, wanted) in cases {
+            assert_eq!(bytes_of(free * MIB, &options), wanted.map(|wanted| wanted * MIB), "{free} MiB are free");
+        }
+        for free_bytes in [1280 * MIB, u64::MAX] {
+            assert_eq!(bytes_of(free_bytes, &options), Some(options.bytes_max));
+        }
+        // Of memory it needs two times as much, and so each has half.
+        assert!(
+            matches!(memory::bytes(159 * MIB, &options), Err(Error::LittleMemory { needed_bytes, .. }) if needed_bytes == 160 * MIB)
+        );
+        assert_eq!(memory::bytes(160 * MIB, &options).unwrap(), 8 * MIB);
+        assert_eq!(memory::bytes(u64::MAX, &options).unwrap(), options.bytes_max);
+    }
 }

@@ -43,25 +43,30 @@ impl Rounds {
     }
 }
 
-/// Measures memory.
-pub(crate) fn measure(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<MemoryProfile> {
-    let free_bytes = memory_left();
+/// How much is copied at a time where so much memory is free.
+pub(crate) fn bytes(free_bytes: u64, options: &Options) -> Result<u64> {
     // What is copied from takes as much as what is copied to.
     let needed_bytes = 2 * crate::BYTES_MIN * crate::FREE_SHARE;
-    let bytes = bytes_of(free_bytes / 2, options).ok_or(Error::LittleMemory { free_bytes, needed_bytes })?;
+    bytes_of(free_bytes / 2, options).ok_or(Error::LittleMemory { free_bytes, needed_bytes })
+}
+
+/// Measures memory.
+pub(crate) fn measure(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<MemoryProfile> {
+    let bytes = bytes(memory_left(), options)?;
     let source_host = Host::new(bytes)?;
     source_host.touch(0..bytes)?;
     let source = source_host.slot(0, bytes)?.seal();
     progress("memory");
     let mut rounds = Rounds::default();
-    for _ in 0..options.rounds.max(1) {
+    rate::rounds(options, || -> Result<()> {
         for (index, threads) in [1, cores()].into_iter().enumerate() {
             rounds.untouched[index].push(write(&Host::new(bytes)?, &source, threads)?);
             touched_and_pinned(&mut rounds, index, threads, &source)?;
         }
         let pin = rounds.pin(&Host::new(bytes)?, bytes);
         rounds.pin_untouched.extend(pin);
-    }
+        Ok(())
+    })?;
     progress("shared memory");
     let shared = shared(options, &source)?;
     let [write_one_core, write_all_cores] = rounds.untouched.map(median);
@@ -154,7 +159,7 @@ fn shared(options: &Options, source: &[u8]) -> Result<SharedMemoryRates> {
     let failure = |errno: rustix::io::Errno| -> Error {
         LayerError::transfer("memfd", "use shared memory", io::Error::from(errno)).into()
     };
-    for _ in 0..options.rounds.max(1) {
+    rate::rounds(options, || -> Result<()> {
         let file = memfd_create("outcrop-survey", MemfdFlags::CLOEXEC).map_err(failure)?;
         let write = || {
             rate::blocks(bytes, Duration::MAX, |at| {
@@ -168,7 +173,8 @@ fn shared(options: &Options, source: &[u8]) -> Result<SharedMemoryRates> {
             rate::blocks(bytes, Duration::MAX, |at| pread(&file, &mut target[..], at).map(drop)).map(drop)
         });
         reads.push(read.map_err(failure)?);
-    }
+        Ok(())
+    })?;
     let [write_untouched, write_touched, read] = [untouched, touched, reads].map(median);
     Ok(SharedMemoryRates { write_untouched, write_touched, read })
 }

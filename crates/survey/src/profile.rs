@@ -7,9 +7,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Result};
+use crate::{Error, Result, directory::nameless};
 
 /// Where a profile is kept unless another file is named.
 pub const FILE: &str = "outcrop-profile.toml";
@@ -17,6 +18,8 @@ pub const FILE: &str = "outcrop-profile.toml";
 pub const VERSION: u32 = 1;
 /// No place is as fast as this, in bytes per second.
 const RATE_MAX: u64 = 1_000_000_000_000_000;
+/// Few profiles are as long as this.
+const ROOM_BYTES: usize = 64 << 10;
 
 /// The speeds of one machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -193,8 +196,9 @@ impl Profile {
         if path.is_dir() {
             return Err(fail(io::ErrorKind::IsADirectory.into()));
         }
-        let partial = partial(path);
-        fs::File::create(&partial).and_then(|_| fs::remove_file(&partial)).map_err(fail)
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let file = nameless(directory, OFlags::empty()).map_err(|errno| fail(errno.into()))?;
+        fs::File::from(file).write_all(&[0; ROOM_BYTES]).map_err(fail)
     }
 
     /// Writes it to a file, all of it or nothing.

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::Options;
+
 /// What is moved by one call, and a multiple of every alignment. Long enough that calls cost nothing.
 pub(crate) const BLOCK_BYTES: u64 = 4 << 20;
 
@@ -22,6 +24,20 @@ pub(crate) fn blocks<E>(bytes: u64, time_max: Duration, mut work: impl FnMut(u64
         done += BLOCK_BYTES;
     }
     Ok(done)
+}
+
+/// Calls `round` as often as the options say, and less often where that takes long, but at least once.
+pub(crate) fn rounds<E>(options: &Options, mut round: impl FnMut() -> Result<(), E>) -> Result<(), E> {
+    let count = options.rounds.max(1);
+    // A round of a place writes, overwrites and reads. The last block of each may be late.
+    let time_max = options.time_max.saturating_mul(3).saturating_mul(u32::try_from(count).unwrap_or(u32::MAX));
+    let start = Instant::now();
+    let mut done = 0;
+    while done < count && (done == 0 || start.elapsed() < time_max) {
+        round()?;
+        done += 1;
+    }
+    Ok(())
 }
 
 pub(crate) fn per_second(bytes: u64, time: Duration) -> f64 {
@@ -51,5 +67,23 @@ mod tests {
         assert_eq!(count(Duration::ZERO), 1);
         assert_eq!(count(Duration::from_secs(3600)), 4);
         assert_eq!(blocks(4 * BLOCK_BYTES, Duration::MAX, |_| Err(5)), Err(5));
+    }
+
+    #[test]
+    fn a_slow_place_gets_fewer_rounds_but_at_least_one() {
+        let count = |rounds_wanted, time_max| {
+            let mut count = 0;
+            let options = Options { rounds: rounds_wanted, time_max, ..Options::default() };
+            rounds(&options, || {
+                count += 1;
+                Ok::<(), ()>(())
+            })
+            .unwrap();
+            count
+        };
+        assert_eq!(count(3, Duration::ZERO), 1);
+        assert_eq!(count(3, Duration::from_secs(3600)), 3);
+        assert_eq!(count(0, Duration::MAX), 1);
+        assert_eq!(rounds(&Options::default(), || Err(5)), Err(5));
     }
 }

@@ -1,24 +1,32 @@
 //! What a survey measures, what it refuses, and what it leaves; what a profile says, and which ones are not believed.
 
+#[path = "../../layers/tests/common/group.rs"]
+mod group;
+#[path = "../../layers/tests/common/mounts.rs"]
+mod mounts;
+
 use std::{
     ffi::CStr,
-    fs, io,
+    fs,
+    io::{self, Write},
     os::unix::{
         fs::{MetadataExt, PermissionsExt},
-        process::CommandExt,
+        process::{CommandExt, ExitStatusExt},
     },
     path::{Path, PathBuf},
-    process::Command,
-    thread,
+    process::{Command, Output, Stdio},
+    slice, thread,
     time::Duration,
 };
 
 use outcrop_survey::{DirectoryRates, Error, FileRates, Options, Profile, Rates, Survey};
 use rustix::{
-    mount::{MountFlags, MountPropagationFlags, mount, mount_change, mount_remount},
-    process::{Resource, Rlimit, setrlimit},
+    mount::{MountFlags, mount_remount},
+    process::{Resource, Rlimit, Signal, setrlimit},
 };
 use tempfile::tempdir;
+
+const MIB: u64 = 1 << 20;
 
 /// As little effort as gives numbers.
 fn quick() -> Options {
@@ -30,8 +38,15 @@ fn survey(directories: &[&Path]) -> outcrop_survey::Result<Profile> {
     Survey::run(&directories, &quick(), &mut |_| {})
 }
 
+fn names(directory: &Path) -> Vec<String> {
+    let name = |entry: io::Result<fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
+    let mut names: Vec<_> = fs::read_dir(directory).unwrap().map(name).collect();
+    names.sort();
+    names
+}
+
 fn is_empty(directory: &Path) -> bool {
-    fs::read_dir(directory).unwrap().next().is_none()
+    names(directory).is_empty()
 }
 
 #[test]
@@ -68,8 +83,7 @@ fn a_profile_comes_back_from_its_file() {
     profile.store(&path).unwrap();
     assert_eq!(Profile::load(&path).unwrap(), profile);
     profile.store(&path).expect("over an older one");
-    let names: Vec<_> = fs::read_dir(given.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(names, ["profile.toml"]);
+    assert_eq!(names(given.path()), ["profile.toml"]);
     let nowhere = profile.store(&given.path().join("missing/profile.toml")).unwrap_err();
     assert!(matches!(nowhere, Error::File { .. }), "{nowhere}");
     Profile::check_file(&path).unwrap();
@@ -204,52 +218,206 @@ fn child_directory() -> Option<PathBuf> {
     std::env::var_os(CHILD).map(PathBuf::from)
 }
 
-/// Carries out the test `name` as a child that works in `directory`, started by `command`.
-fn expect_success(mut command: Command, name: &str, directory: &Path) {
-    let output = command.args(["--exact", name, "--nocapture"]).env(CHILD, directory).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+/// Lets `command`, which starts this very program, carry out the test `name` as a child that works in `directory`.
+fn as_child<'a>(command: &'a mut Command, name: &str, directory: &Path) -> &'a mut Command {
+    command.args(["--exact", name, "--nocapture"]).env(CHILD, directory)
+}
+
+fn this_program() -> Command {
+    Command::new(std::env::current_exe().unwrap())
+}
+
+fn expect_success(output: &Output) {
+    let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// In a child with mounts of its own: a file system that is a little too small.
+/// In a child: so much and no more.
+fn set_limit(resource: Resource, most: u64) {
+    setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) }).unwrap();
+}
+
+/// The number behind `name` in a file of /proc about this process.
+fn of_process(file: &str, name: &str) -> io::Result<u64> {
+    let text = fs::read_to_string(Path::new("/proc/self").join(file))?;
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
+    Ok(value.trim().trim_end_matches(" kB").parse().unwrap())
+}
+
+/// In a child, so that nobody else writes: the bytes that surveys write, by the time that they have.
 #[test]
-fn child_with_little_room() {
+fn child_that_counts() {
     let Some(given) = child_directory() else { return };
-    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
-    mount_change("/", private).unwrap();
-    mount("tmpfs", &given, "tmpfs", MountFlags::empty(), c"size=79m").unwrap();
-    let error = survey(&[&given]).unwrap_err();
-    let Error::LittleSpace { free_bytes, needed_bytes, .. } = error else { panic!("{error}") };
-    assert_eq!((free_bytes, needed_bytes), (79 << 20, 80 << 20));
-    assert!(error.to_string().contains("no more than a tenth"), "{error}");
-    assert!(is_empty(&given));
-    // The same place with just enough, and without the right to write.
-    let remount = |options: &CStr| mount_remount(&given, MountFlags::empty(), options);
-    remount(c"size=81m").unwrap();
-    assert_eq!(survey(&[&given]).unwrap().directories.len(), 1);
-    assert!(is_empty(&given));
-    mount_remount(&given, MountFlags::RDONLY, c"").unwrap();
-    let error = survey(&[&given]).unwrap_err();
-    assert!(matches!(&error, Error::Directory { source, .. } if source.kind() == io::ErrorKind::ReadOnlyFilesystem));
-    assert!(error.to_string().contains("in which this user may make files"), "{error}");
+    let written = |time_max| {
+        let options = Options { time_max, rounds: 2, has_devices: false, ..quick() };
+        let before = of_process("io", "wchar").unwrap();
+        Survey::run(slice::from_ref(&given), &options, &mut |_| {}).unwrap();
+        (of_process("io", "wchar").unwrap() - before) / MIB
+    };
+    // Shared memory and the directory, past the page cache and through it: two times 8 MiB in each of two rounds.
+    let all = written(Duration::from_secs(3600));
+    assert!(all <= 3 * 2 * 2 * 8, "{all} MiB");
+    // One round, and of the directory one block of 4 MiB each.
+    assert_eq!(written(Duration::ZERO), 2 * 8 + 2 * 2 * 4);
+}
+
+#[test]
+fn a_survey_writes_a_bounded_number_of_bytes_and_few_where_that_is_slow() {
+    if let Err(error) = of_process("io", "wchar") {
+        println!("SKIPPED: this system does not count what is written: {error}");
+        return;
+    }
+    let given = tempdir().unwrap();
+    expect_success(&as_child(&mut this_program(), "child_that_counts", given.path()).output().unwrap());
+}
+
+/// In a child with little memory, as soon as it is told how much.
+#[test]
+fn child_with_little_memory() {
+    let Some(given) = child_directory() else { return };
+    let limit: u64 = io::read_to_string(io::stdin()).unwrap().parse().unwrap();
+    let peak = || of_process("status", "VmHWM").unwrap() << 10;
+    let before = peak();
+    // It would be ended for a longer file, which may lie in memory.
+    set_limit(Resource::Fsize, limit / 10);
+    // The drivers of devices take what they take.
+    let options = Options { time_max: Duration::from_secs(10), rounds: 1, has_devices: false, ..Options::default() };
+    let outcome = Survey::run(&[given], &options, &mut |_| {});
+    if limit < 160 * MIB {
+        let Err(Error::LittleMemory { free_bytes, needed_bytes }) = outcome else { panic!("{outcome:?}") };
+        assert!(free_bytes < limit && needed_bytes == 160 * MIB);
+        assert!(outcome.unwrap_err().to_string().contains("free at least"));
+        return;
+    }
+    outcome.unwrap();
+    // One block of a directory, a little for each core, and what any program needs, come on top.
+    let others = 12 * MIB + MIB / 4 * thread::available_parallelism().unwrap().get() as u64;
+    let taken = peak() - before;
+    assert!(taken <= limit / 10 + others, "{} of {} MiB", taken / MIB, limit / MIB);
+}
+
+#[test]
+fn a_survey_takes_a_tenth_of_a_small_memory_and_refuses_a_smaller_one() {
+    for limit in [512 * MIB, 144 * MIB] {
+        let group = match group::Group::new(limit) {
+            Ok(group) => group,
+            Err(reason) => return println!("SKIPPED: no control group can be made here: {reason}"),
+        };
+        let given = tempdir().unwrap();
+        let mut command = this_program();
+        let command = as_child(&mut command, "child_with_little_memory", given.path());
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        group.add(child.id());
+        child.stdin.take().unwrap().write_all(limit.to_string().as_bytes()).unwrap();
+        expect_success(&child.wait_with_output().unwrap());
+    }
+}
+
+/// In a child: a survey that the system ends while it writes, past the page cache or through it.
+#[test]
+fn child_that_is_ended() {
+    let Some(given) = child_directory() else { return };
+    let last = format!("{} the page cache", given.file_name().unwrap().to_str().unwrap());
+    Profile::check_file(&given.join("profile.toml")).unwrap();
+    let profile = Survey::run(slice::from_ref(&given), &quick(), &mut |what| {
+        if what.ends_with(&last) {
+            set_limit(Resource::Core, 0);
+            // In the middle of the second block.
+            set_limit(Resource::Fsize, 6 * MIB);
+        }
+    });
+    profile.unwrap().store(&given.join("profile.toml")).unwrap();
+}
+
+#[test]
+fn a_survey_that_is_ended_while_it_writes_leaves_nothing_and_an_older_profile() {
+    let given = tempdir().unwrap();
+    for moment in ["past", "through"] {
+        let directory = given.path().join(moment);
+        let path = directory.join("profile.toml");
+        fs::create_dir(&directory).unwrap();
+        fs::write(&path, "the older one").unwrap();
+        let output = as_child(&mut this_program(), "child_that_is_ended", &directory).output().unwrap();
+        assert_eq!(output.status.signal(), Some(Signal::XFSZ.as_raw()), "{output:?}");
+        assert_eq!(names(&directory), ["profile.toml"]);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "the older one");
+        survey(&[&directory]).unwrap().store(&path).unwrap();
+        assert_eq!(names(&directory), ["profile.toml"]);
+    }
+}
+
+/// Calls `test` with a file system of its own in memory.
+fn with_disk(options: &CStr, test: impl FnOnce(&Path) + Send) {
+    let mut is_there = false;
+    mounts::with_own_mounts(|given| {
+        is_there = true;
+        mounts::mount_memory(given, options);
+        test(given);
+    });
+    assert!(
+        is_there || std::env::var_os("OUTCROP_TEST_ALL").is_none(),
+        "OUTCROP_TEST_ALL is set, but nothing is mounted"
+    );
 }
 
 #[test]
 fn a_directory_with_too_little_room_is_refused() {
-    if !Command::new("unshare").args(["--mount", "true"]).status().is_ok_and(|status| status.success()) {
-        println!("SKIPPED: this user cannot mount file systems here");
-        return;
-    }
-    let mut command = Command::new("unshare");
-    command.arg("--mount").arg(std::env::current_exe().unwrap());
-    expect_success(command, "child_with_little_room", tempdir().unwrap().path());
+    with_disk(c"size=79m", |given| {
+        let error = survey(&[given]).unwrap_err();
+        let Error::LittleSpace { free_bytes, needed_bytes, .. } = error else { panic!("{error}") };
+        assert_eq!((free_bytes, needed_bytes), (79 * MIB, 80 * MIB));
+        assert!(error.to_string().contains("no more than a tenth"), "{error}");
+        assert!(is_empty(given));
+        // The same place with just enough, and without the right to write.
+        mount_remount(given, MountFlags::empty(), c"size=81m").unwrap();
+        assert_eq!(survey(&[given]).unwrap().directories.len(), 1);
+        assert!(is_empty(given));
+        mount_remount(given, MountFlags::RDONLY, c"").unwrap();
+        let error = survey(&[given]).unwrap_err();
+        assert!(
+            matches!(&error, Error::Directory { source, .. } if source.kind() == io::ErrorKind::ReadOnlyFilesystem)
+        );
+        assert!(error.to_string().contains("in which this user may make files"), "{error}");
+    });
+}
+
+/// Leaves no byte free.
+fn fill(directory: &Path) {
+    let mut ballast = fs::File::create(directory.join("ballast")).unwrap();
+    let error = io::copy(&mut io::repeat(1), &mut ballast).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+}
+
+#[test]
+fn a_disk_that_others_fill_meanwhile_ends_a_survey_with_advice_and_changes_nothing() {
+    with_disk(c"size=90m", |given| {
+        let path = given.join("profile.toml");
+        let profile = survey(&[given]).unwrap();
+        profile.store(&path).unwrap();
+        for moment in ["past", "through"] {
+            let outcome = Survey::run(&[given.to_owned()], &quick(), &mut |what| {
+                if what.contains(moment) {
+                    fill(given);
+                }
+            });
+            let error = outcome.unwrap_err();
+            assert!(error.to_string().contains("free some space there, or name another directory"), "{error}");
+            for outcome in [profile.store(&path), Profile::check_file(&path)] {
+                let error = outcome.unwrap_err();
+                assert!(matches!(&error, Error::File { source, .. } if source.kind() == io::ErrorKind::StorageFull));
+            }
+            assert_eq!(names(given), ["ballast", "profile.toml"]);
+            assert_eq!(Profile::load(&path).unwrap(), profile);
+            fs::remove_file(given.join("ballast")).unwrap();
+        }
+    });
 }
 
 /// In a child: an ordinary user, who may make files in `open` only, and pin nothing.
 #[test]
 fn child_without_privilege() {
     let Some(given) = child_directory() else { return };
-    setrlimit(Resource::Memlock, Rlimit { current: Some(0), maximum: Some(0) }).unwrap();
+    set_limit(Resource::Memlock, 0);
     let error = survey(&[&given.join("closed")]).unwrap_err();
     assert!(error.to_string().contains("in which this user may make files"), "{error}");
     let profile = survey(&[&given.join("open")]).unwrap();
@@ -269,7 +437,7 @@ fn a_user_without_privilege_surveys_what_there_is() {
         println!("SKIPPED: only root can become another user");
         return;
     }
-    let is_reachable = Command::new(std::env::current_exe().unwrap()).arg("--list").uid(USER).output().is_ok();
+    let is_reachable = this_program().arg("--list").uid(USER).output().is_ok();
     if !is_reachable {
         println!("SKIPPED: another user may not run this program where it lies");
         return;
@@ -279,8 +447,7 @@ fn a_user_without_privilege_surveys_what_there_is() {
         fs::create_dir_all(given.path().join(name)).unwrap();
         fs::set_permissions(given.path().join(name), PermissionsExt::from_mode(mode)).unwrap();
     }
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.uid(USER);
-    expect_success(command, "child_without_privilege", given.path());
+    let mut command = this_program();
+    expect_success(&as_child(&mut command, "child_without_privilege", given.path()).uid(USER).output().unwrap());
     assert!(is_empty(&given.path().join("open")) && is_empty(&given.path().join("closed")));
 }
