@@ -92,7 +92,9 @@ fn case(options: &Options, processes: usize, gap_ms: f64, supply: &mut Supply) -
         for number in 0..Way::ALL.len() {
             let number = (number + round * 3) % Way::ALL.len();
             let Options { host_bytes, snapshot_bytes, .. } = *options;
-            let order = Order { way: Way::ALL[number], host_bytes, snapshot_bytes, gap_ms };
+            let way = Way::ALL[number];
+            let is_steady = way == Way::Ours && processes == 1;
+            let order = Order { way, host_bytes, snapshot_bytes, gap_ms, is_steady };
             outcomes[number].push(at_once(&order, processes, supply)?);
         }
     }

@@ -23,6 +23,8 @@ pub struct Order {
     pub snapshot_bytes: u64,
     /// Milliseconds of computing between two saves.
     pub gap_ms: f64,
+    /// Whether saves into memory that was used before are measured as well.
+    pub is_steady: bool,
 }
 
 /// What it has cost.
@@ -104,7 +106,7 @@ fn measure(order: &Order, state: &mut [u8], init_seconds: f64, room: &mut dyn Ro
         outcome.take_seconds += start.elapsed().as_secs_f64();
         ensure!(first == step as u8, "step {step} came back as another one");
     }
-    if order.way == Way::Ours {
+    if order.is_steady {
         steady(state, room, &mut outcome)?;
     }
     Ok(outcome)
