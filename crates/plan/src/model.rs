@@ -225,9 +225,9 @@ impl Model {
         let touched_bytes = write.bytes - write.untouched_bytes;
         let is_mostly_touched = write.untouched_bytes * 4 < write.bytes;
         // The larger part is measured; what the smaller one must have taken does not count, as far as that is known.
-        let (mut pair, bytes, other_bytes, other_rate) = match is_mostly_touched {
-            true => (self.touched, touched_bytes, write.untouched_bytes, self.untouched_rate()),
-            false => (self.untouched, write.untouched_bytes, touched_bytes, self.touched_rate()),
+        let (bytes, other_bytes, other_rate) = match is_mostly_touched {
+            true => (touched_bytes, write.untouched_bytes, self.untouched_rate()),
+            false => (write.untouched_bytes, touched_bytes, self.touched_rate()),
         };
         if other_rate.is_none() && other_bytes * 4 > write.bytes {
             // Neither can be told from the other.
@@ -235,8 +235,8 @@ impl Model {
         }
         let other_ns = other_rate.map_or(0.0, |rate| other_bytes as f64 / rate);
         let ns = (write.ns as f64 - other_ns).max(write.ns as f64 / 4.0) as u64;
+        let pair = if is_mostly_touched { &mut self.touched } else { &mut self.untouched };
         pair.add(bytes, ns, write.ns, write.touching_ns);
-        *(if is_mostly_touched { &mut self.touched } else { &mut self.untouched }) = pair;
     }
 
     /// Looks at the measurements again, after a write, with so much left to be touched.
