@@ -85,12 +85,13 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
     })
 }
 
-/// Every way, in several rounds, in turn, each round beginning with another one: the best of the rounds.
+/// Every way, in several rounds, each in another order, as it matters whose memory a process gets: the best of the rounds.
 fn case(options: &Options, processes: usize, gap_ms: f64, supply: &mut Supply) -> Result<Vec<Run>> {
     let mut outcomes: Vec<Vec<Outcome>> = vec![Vec::new(); Way::ALL.len()];
     for round in 0..options.rounds.max(1) {
         for number in 0..Way::ALL.len() {
-            let number = (number + round * 3) % Way::ALL.len();
+            // The number of ways is a prime: every step takes in all of them, each after another one.
+            let number = (number * (1 + round % (Way::ALL.len() - 1)) + round) % Way::ALL.len();
             let Options { host_bytes, snapshot_bytes, .. } = *options;
             let way = Way::ALL[number];
             let is_steady = way == Way::Ours && processes == 1;

@@ -16,6 +16,9 @@ use crate::{
 /// When both ways have been measured, the other one is tried again after so many writes.
 const WRITES_PER_TRIAL: u32 = 64;
 
+/// After so many if the one is twice as good as the other: a trial costs what the writes after it do not find touched.
+const WRITES_PER_VAIN_TRIAL: u32 = 256;
+
 /// As long as the sequential way has not been measured, it is tried after so many.
 const WRITES_BEFORE_FIRST_TRIAL: u32 = 16;
 
@@ -266,7 +269,9 @@ impl Model {
             self.until_touched_ns(bytes, cycle_ns, left_bytes as f64).map_or(steady, |ns| ns.min(steady))
         });
         match (concurrent, sequential) {
-            (Some(concurrent), Some(sequential)) if self.writes_since_trial < WRITES_PER_TRIAL => {
+            (Some(concurrent), Some(sequential))
+                if self.writes_since_trial < writes_per_trial(concurrent, sequential) =>
+            {
                 let reason = Reason::Faster { concurrent_ns: concurrent as u64, sequential_ns: sequential as u64 };
                 let is_faster = concurrent < sequential * WORTH_IT;
                 self.set(if is_faster { Strategy::Concurrent } else { Strategy::Sequential }, reason);
@@ -339,6 +344,11 @@ impl Model {
         let ns_per_byte = 1.0 / untouched - 1.0 / touch;
         Some(if ns_per_byte > 0.0 { 1.0 / ns_per_byte } else { untouched })
     }
+}
+
+fn writes_per_trial(concurrent_ns: f64, sequential_ns: f64) -> u32 {
+    let is_clear = concurrent_ns.max(sequential_ns) > 2.0 * concurrent_ns.min(sequential_ns);
+    if is_clear { WRITES_PER_VAIN_TRIAL } else { WRITES_PER_TRIAL }
 }
 
 impl Pair {
@@ -465,6 +475,14 @@ mod tests {
         model.choose(32 * MIB);
         assert!(matches!(model.reason(), Reason::KeepsUp { .. }), "{}", model.reason());
         assert_eq!(model.strategy(), Strategy::Sequential);
+    }
+
+    #[test]
+    fn what_is_clearly_worse_is_tried_more_rarely() {
+        assert_eq!(writes_per_trial(3.0, 5.0), WRITES_PER_TRIAL);
+        for (concurrent, sequential) in [(3.0, 7.0), (7.0, 3.0)] {
+            assert_eq!(writes_per_trial(concurrent, sequential), WRITES_PER_VAIN_TRIAL);
+        }
     }
 
     #[test]
