@@ -104,7 +104,12 @@ fn serve(shared: &Arc<Shared>, lane: Lane) {
 
 fn touch(shared: &Shared, layer: LayerIndex, range: std::ops::Range<u64>) {
     let start_ns = shared.now_ns();
-    let result = shared.layers[layer].touch(range);
+    // What the program is filling is not all there yet, and must not be taken from it.
+    let promised_bytes = shared.lock().planner.filling_bytes();
+    let result = match shared.host_at(layer) {
+        Some(host) => host.touch_beside(range, promised_bytes),
+        None => shared.layers[layer].touch(range),
+    };
     if shared.trace.is_on() {
         let (track, end_ns) = ("touch".to_owned(), shared.now_ns());
         shared.trace.add(Span { kind: SpanKind::Touch, key: None, track, start_ns, end_ns, note: None });

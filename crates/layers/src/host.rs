@@ -112,7 +112,12 @@ impl Host {
     /// Has the system provide the memory of `range` now, so that writing to it later is fast. Shared memory is taken
     /// from the others for it. [`Error::Exhausted`] if there is no more, before the system would end a program for it.
     pub fn touch(&self, range: Range<u64>) -> Result<()> {
-        self.mapping.touch(&range)
+        self.touch_beside(range, 0)
+    }
+
+    /// As `touch`, while others are about to use `promised_bytes` that they have asked for with [`may_grow`](Self::may_grow).
+    pub fn touch_beside(&self, range: Range<u64>, promised_bytes: u64) -> Result<()> {
+        self.mapping.touch(&range, promised_bytes)
     }
 
     /// Asks for leave to write to `bytes` that have never been touched: [`Error::Exhausted`] if the system would end a program for

@@ -330,6 +330,11 @@ impl Planner {
         }
     }
 
+    /// Bytes never touched that the program is filling.
+    pub fn filling_bytes(&self) -> u64 {
+        self.filling_bytes
+    }
+
     /// A layer has been pinned, or could not be.
     pub(crate) fn pinned(&mut self, layer: LayerIndex, is_done: bool) {
         if let Some(memory) = &mut self.layers[layer].memory {

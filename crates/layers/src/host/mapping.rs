@@ -173,13 +173,13 @@ impl Mapping {
     }
 
     /// Has the system provide the memory of `range` now.
-    pub(super) fn touch(&self, range: &Range<u64>) -> Result<()> {
+    pub(super) fn touch(&self, range: &Range<u64>, promised_bytes: u64) -> Result<()> {
         check_range(&self.name, range, self.bytes as u64)?;
         let Some(segment) = &self.segment else {
             let starts = (range.start..range.end).step_by(LOOK_EVERY_BYTES as usize);
             return starts.into_iter().try_for_each(|start| {
                 let piece = start..range.end.min(start + LOOK_EVERY_BYTES);
-                self.check_memory_left(&piece)?;
+                self.check_memory_left(&piece, promised_bytes)?;
                 self.populate(&piece)
             });
         };
@@ -228,7 +228,7 @@ impl Mapping {
         };
         mapped.map_err(|errno| fail("map a chunk of shared memory", errno))?;
         self.wish_for_huge_pages(range.clone());
-        self.check_memory_left(range)?;
+        self.check_memory_left(range, 0)?;
         // A file system in memory that is full would end the program at the first access.
         segment.reserve(&self.name, chunk)?;
         self.populate(range)
@@ -290,7 +290,7 @@ impl Mapping {
         if self.segment.is_some() && self.table().chunks.contains(&None) {
             return Err(Error::Untouched { layer: self.name.clone(), range });
         }
-        self.check_memory_left(&range)?;
+        self.check_memory_left(&range, 0)?;
         // SAFETY: the range is the whole mapping, and locking pages changes no byte of it.
         let outcome = unsafe { mlock(self.address(0).cast(), self.bytes) };
         let Err(errno) = outcome else { return Ok(()) };
@@ -366,9 +366,9 @@ impl Mapping {
         }
     }
 
-    /// An error if the system would rather end this program than give it what is missing of `range`.
-    fn check_memory_left(&self, range: &Range<u64>) -> Result<()> {
-        self.take_allowance(range.end - range.start, || self.missing_bytes(range))
+    /// An error if the system would rather end this program than give it what is missing of `range`, and what was promised.
+    fn check_memory_left(&self, range: &Range<u64>, promised_bytes: u64) -> Result<()> {
+        self.take_allowance(range.end - range.start, || self.missing_bytes(range) + promised_bytes)
     }
 
     /// An error if the system would rather end this program than give it `bytes` more; of which so many are `missing`, where
@@ -382,9 +382,10 @@ impl Mapping {
             if missing_bytes > left.bytes {
                 return Err(self.exhausted(missing_bytes, left.to_string()));
             }
-            *allowance_bytes = (left.bytes / LOOK_EVERY_SHARE).min(LOOK_EVERY_BYTES);
+            *allowance_bytes = ((left.bytes - missing_bytes) / LOOK_EVERY_SHARE).min(LOOK_EVERY_BYTES);
+        } else {
+            *allowance_bytes -= bytes;
         }
-        *allowance_bytes = allowance_bytes.saturating_sub(bytes);
         Ok(())
     }
 
