@@ -265,6 +265,14 @@ fn child_in_a_small_group() {
         lent.iter_mut().for_each(|room| room.fill(7));
         assert_eq!(own[3], 1);
     }
+
+    // What was granted is there when it is filled, whatever has been touched ahead meanwhile.
+    let mut tape = Tape::builder().host(200 * MIB).pin(false).open().unwrap();
+    let own = vec![1_u8; 70 << 20];
+    let mut lent = tape.lend::<u8>(0, 100 << 20).unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    lent.fill(7);
+    assert_eq!((own[3], lent[3]), (1, 7));
 }
 
 #[test]
