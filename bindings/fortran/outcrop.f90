@@ -234,6 +234,16 @@ module outcrop
       integer(c_int), value :: element
       integer(c_int) :: status
     end function
+    function c_session_shape(session, name, order, dimensions, shape, global, offset) &
+        bind(c, name='outcrop_session_shape') result(status)
+      import :: c_char, c_int, c_ptr, c_size_t
+      type(c_ptr), value :: session, global, offset
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int), value :: order
+      integer(c_size_t), value :: dimensions
+      integer(c_size_t), intent(in) :: shape(*)
+      integer(c_int) :: status
+    end function
     function c_session_unprotect(session, name) bind(c, name='outcrop_session_unprotect') result(status)
       import :: c_char, c_int, c_ptr
       type(c_ptr), value :: session
@@ -504,13 +514,20 @@ contains
     class(*), intent(inout), target :: values(..)
     integer(c_int), intent(out), optional :: status
     character(*), intent(inout), optional :: message
-    integer(c_int) :: element
+    integer(c_int), parameter :: column_major = 1
+    integer(c_int) :: element, outcome
     integer(c_size_t) :: count
+    integer :: at
     if (is_refused(0_int64, values, status, message)) return
     element = element_of(values)
     count = size(values, kind=c_size_t)
     if (element == of_bytes) count = bytes_of(values)
-    call ends(c_session_protect(self%handle, trim(name) // c_null_char, place_of(values), count, element), status, message)
+    outcome = c_session_protect(self%handle, trim(name) // c_null_char, place_of(values), count, element)
+    if (outcome == 0 .and. element /= of_bytes) then
+      outcome = c_session_shape(self%handle, trim(name) // c_null_char, column_major, int(rank(values), c_size_t), &
+        [(size(values, at, kind=c_size_t), at=1, rank(values))], c_null_ptr, c_null_ptr)
+    end if
+    call ends(outcome, status, message)
   end subroutine
 
   ! Leaves a region out from here on.

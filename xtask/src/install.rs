@@ -17,11 +17,12 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Puts everything below `prefix`: what was built is in `built`, the rest below `root`.
 pub(crate) fn put(root: &Path, built: &Path, prefix: &Path) -> Result<()> {
-    put_file(&built.join("outcrop"), &prefix.join("bin/outcrop"))?;
+    put_object(&built.join("outcrop"), &prefix.join("bin/outcrop"))?;
     let veloc = root.join("bindings/veloc");
     put_with(&prefix.join("lib/libveloc-client.so"), |new| {
         let status = Command::new(veloc.join("link.sh")).arg(built.join("libveloc_client.a")).arg(new).status()?;
-        status.success().then_some(()).ok_or_else(|| io::Error::other(format!("link.sh ended with {status}")))
+        status.success().then_some(()).ok_or_else(|| io::Error::other(format!("link.sh ended with {status}")))?;
+        strip(new)
     })?;
     put_tree(&veloc.join("include"), &prefix.join("include"))?;
     put_library(root, built, prefix)
@@ -32,10 +33,10 @@ pub(crate) fn put_library(root: &Path, built: &Path, prefix: &Path) -> Result<()
     let lib = prefix.join("lib");
     let major = VERSION.split('.').next().unwrap_or_default();
     let (full, named) = (format!("liboutcrop.so.{VERSION}"), format!("liboutcrop.so.{major}"));
-    put_file(&built.join("liboutcrop_c.so"), &lib.join(&full))?;
+    put_object(&built.join("liboutcrop_c.so"), &lib.join(&full))?;
     put_link(&full, &lib.join(&named))?;
     put_link(&named, &lib.join("liboutcrop.so"))?;
-    put_file(&built.join("liboutcrop_c.a"), &lib.join("liboutcrop.a"))?;
+    put_object(&built.join("liboutcrop_c.a"), &lib.join("liboutcrop.a"))?;
     put_tree(&root.join("bindings/c/include"), &prefix.join("include"))?;
     put_file(&root.join("bindings/fortran/outcrop.f90"), &prefix.join("share/outcrop/fortran/outcrop.f90"))?;
     let package = root.join("bindings/c/package");
@@ -65,6 +66,42 @@ fn put_tree(from: &Path, to: &Path) -> Result<()> {
 
 fn put_file(from: &Path, to: &Path) -> Result<()> {
     put_with(to, |new| fs::copy(from, new).map(drop)).with_context(|| format!("cannot copy {}", from.display()))
+}
+
+/// Copies a program or library without what only debuggers read.
+fn put_object(from: &Path, to: &Path) -> Result<()> {
+    let copy = |new: &Path| fs::copy(from, new).map(drop).and_then(|()| strip(new));
+    put_with(to, copy).with_context(|| format!("cannot copy {}", from.display()))
+}
+
+/// Removes symbols and debug information, of the standard library too: the linker does so for programs, but an archive is not
+/// linked. Where there is no `strip`, it stays as it is.
+fn strip(object: &Path) -> io::Result<()> {
+    // In an archive, symbols are what programs are linked by.
+    let is_archive = fs::read(object)?.starts_with(b"!<arch>");
+    let what = if is_archive { "--strip-debug" } else { "--strip-unneeded" };
+    match Command::new("strip").arg(what).arg(object).output() {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// What was installed and how large it is: programs and libraries, without links.
+pub(crate) fn sizes(prefix: &Path) -> Result<Vec<(String, u64)>> {
+    let mut sizes = Vec::new();
+    for directory in ["bin", "lib"] {
+        for entry in fs::read_dir(prefix.join(directory))? {
+            let (entry, name) = entry.map(|entry| (entry.metadata(), entry.file_name()))?;
+            let entry = entry?;
+            if entry.is_file() {
+                sizes.push((format!("{directory}/{}", name.display()), entry.len()));
+            }
+        }
+    }
+    sizes.sort();
+    Ok(sizes)
 }
 
 fn put_link(target: &str, at: &Path) -> Result<()> {

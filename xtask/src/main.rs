@@ -4,6 +4,9 @@
 
 mod header;
 mod install;
+mod links;
+mod settings;
+mod soak;
 mod tidy;
 
 use std::{
@@ -13,19 +16,23 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
-const USAGE: &str = "usage: cargo xtask check | tidy | header | install --prefix DIR
+const USAGE: &str = "usage: cargo xtask check | tidy | soak | header | settings | install --prefix DIR
 
-check:   format, clippy, tidy, and whether the C header is up to date
-tidy:    what no linter knows: which crate may use which, sizes of files, first lines
-header:  make the C header anew
-install: build everything and put programs, libraries, headers and modules below DIR";
+check:    format, clippy, tidy, and whether the C header and the pages on settings are up to date
+tidy:     what no linter knows: which crate may use which, sizes of files, first lines, wrapped prose
+soak:     all tests with their sweeps at full size, and a table of what they covered
+header:   make the C header again
+settings: make docs/settings.md and the Python types of settings again
+install:  build everything and put programs, libraries, headers and modules below DIR";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["check"] => check(),
         ["tidy"] => tidy::check(),
+        ["soak"] => soak::run(),
         ["header"] => root().and_then(|root| header::write(&root)),
+        ["settings"] => root().and_then(|root| settings::write(&root)),
         ["install", "--prefix", prefix] => install(Path::new(prefix)),
         _ => Err(anyhow::anyhow!(USAGE)),
     };
@@ -42,18 +49,22 @@ fn check() -> Result<()> {
     cargo(&["fmt", "--all", "--check"])?;
     cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])?;
     tidy::check()?;
-    header::check(&root()?)
+    header::check(&root()?)?;
+    settings::check(&root()?)
 }
 
 /// Builds everything and puts it below a directory.
 fn install(prefix: &Path) -> Result<()> {
-    let mut arguments = vec!["build", "--release"];
+    let mut arguments = vec!["build", "--profile", "dist"];
     arguments.extend(install::PACKAGES.iter().flat_map(|package| ["-p", package]));
     cargo(&arguments)?;
     let root = root()?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    install::put(&root, &target.join("release"), prefix)?;
+    install::put(&root, &target.join("dist"), prefix)?;
     println!("Outcrop is installed in {}", prefix.display());
+    for (name, bytes) in install::sizes(prefix)? {
+        println!("{:8.1} MB  {name}", bytes as f64 / 1e6);
+    }
     Ok(())
 }
 

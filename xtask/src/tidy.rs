@@ -1,7 +1,11 @@
-//! What no linter knows: which crate may use which, how long files are, and how they begin.
+//! What no linter knows: which crate may use which, how long files are, how they begin, how prose wraps,
+//! and where threads may sleep.
+
+mod directions;
+mod prose;
+mod waiting;
 
 use std::{
-    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -12,51 +16,17 @@ use anyhow::{Context, Result};
 /// A file that is longer wants to be two.
 const LINES_MAX: usize = 800;
 
-/// Which crates of this workspace each of them may use. Dependencies point one way: plan and layers know nobody, the
-/// engine drives the one against the other, programs use `outcrop`, and the command line uses all.
-const MAY_USE: &[(&str, &[&str])] = &[
-    ("outcrop-plan", &[]),
-    ("outcrop-cuda-stand-in", &[]),
-    ("outcrop-format", &[]),
-    ("outcrop-track", &["outcrop-format"]),
-    ("outcrop-layers", &["outcrop-cuda-stand-in"]),
-    ("outcrop-catalog", &["outcrop-format", "outcrop-layers"]),
-    ("outcrop-engine", &["outcrop-plan", "outcrop-layers"]),
-    ("outcrop-survey", &["outcrop-layers"]),
-    ("outcrop-crash", &["outcrop-layers"]),
-    (
-        "outcrop",
-        &[
-            "outcrop-plan",
-            "outcrop-format",
-            "outcrop-layers",
-            "outcrop-track",
-            "outcrop-catalog",
-            "outcrop-engine",
-            "outcrop-survey",
-            "outcrop-crash",
-            "outcrop-cuda-stand-in",
-        ],
-    ),
-    ("outcrop-rtm", &["outcrop"]),
-    ("outcrop-sim", &["outcrop-plan"]),
-    ("outcrop-bench", &["outcrop", "outcrop-rtm", "outcrop-sim", "outcrop-track"]),
-    ("outcrop-cli", &["outcrop", "outcrop-bench", "outcrop-rtm", "outcrop-survey", "outcrop-sim"]),
-    ("outcrop-c", &["outcrop"]),
-    ("outcrop-veloc", &["outcrop", "outcrop-format"]),
-    ("outcrop-python", &["outcrop"]),
-    ("xtask", &[]),
-];
-
 /// All checks.
 pub(crate) fn check() -> Result<()> {
     let root = crate::root()?;
-    let mut problems = wrong_dependencies(&metadata(&root)?);
+    let mut problems = directions::wrong_dependencies(&metadata(&root)?);
     for file in sources(&root)? {
         let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
         let name = file.strip_prefix(&root).unwrap_or(&file).display().to_string();
-        problems.extend(wrong_file(&name, &text));
+        problems.extend(unmerged(&name, &text));
+        problems.extend(if name.ends_with(".rs") { wrong_file(&name, &text) } else { prose::wrong_page(&name, &text) });
     }
+    problems.extend(crate::links::problems(&root)?);
     crate::report(&problems)
 }
 
@@ -68,39 +38,27 @@ fn metadata(root: &Path) -> Result<serde_json::Value> {
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
-/// Uses of a crate by one that may not.
-fn wrong_dependencies(metadata: &serde_json::Value) -> Vec<String> {
-    let may_use: BTreeMap<_, _> = MAY_USE.iter().copied().collect();
-    let mut problems = Vec::new();
-    for package in metadata["packages"].as_array().into_iter().flatten() {
-        let name = package["name"].as_str().unwrap_or_default();
-        let Some(allowed) = may_use.get(name) else {
-            problems.push(format!("{name} is not in xtask's list of who may use whom"));
-            continue;
-        };
-        for dependency in package["dependencies"].as_array().into_iter().flatten() {
-            let used = dependency["name"].as_str().unwrap_or_default();
-            if may_use.contains_key(used) && !allowed.contains(&used) {
-                problems.push(format!("{name} must not use {used}"));
-            }
-        }
-    }
-    problems
-}
-
-/// Every Rust file that git knows or would know.
+/// Every Rust file and every page that git knows or would know.
 fn sources(root: &Path) -> Result<Vec<PathBuf>> {
     let output = Command::new("git")
-        .args(["ls-files", "--cached", "--others", "--exclude-standard", "*.rs"])
+        .args(["ls-files", "--cached", "--others", "--exclude-standard", "*.rs", "*.md"])
         .current_dir(root)
         .output()?;
     let listed = String::from_utf8(output.stdout)?;
     Ok(listed.lines().map(|line| root.join(line)).filter(|path| path.exists()).collect())
 }
 
+/// What an unfinished merge has left.
+fn unmerged(name: &str, text: &str) -> Option<String> {
+    let marks = ["<".repeat(7), ">".repeat(7)];
+    let nth = text.lines().position(|line| marks.iter().any(|mark| line.starts_with(mark)))?;
+    Some(format!("{name}:{} is where a merge was not finished", nth + 1))
+}
+
 /// What is wrong with one file.
 fn wrong_file(name: &str, text: &str) -> Vec<String> {
-    let mut problems = Vec::new();
+    let mut problems = prose::wrong_paths(name, text);
+    problems.extend(waiting::wrong_sleep(name, text));
     let lines = text.lines().count();
     if lines > LINES_MAX {
         problems.push(format!("{name} has {lines} lines; {LINES_MAX} are enough"));
@@ -121,12 +79,10 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_direction_is_found() {
-        let metadata = serde_json::json!({"packages": [
-            {"name": "outcrop-plan", "dependencies": [{"name": "serde"}, {"name": "outcrop-layers"}]},
-            {"name": "stranger", "dependencies": []},
-        ]});
-        assert_eq!(wrong_dependencies(&metadata).len(), 2);
+    fn unfinished_merges_are_found() {
+        let text = format!("one\n{} ours\ntwo\n", "<".repeat(7));
+        assert_eq!(unmerged("a.md", &text).unwrap(), "a.md:2 is where a merge was not finished");
+        assert!(unmerged("a.md", "one <<<<<<< two\n").is_none());
     }
 
     #[test]

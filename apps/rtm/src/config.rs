@@ -47,7 +47,7 @@ pub struct Config {
     pub receiver_spacing: f32,
     /// Depth of the receivers in metres.
     pub receiver_depth: f32,
-    /// A snapshot is taken every so many time steps.
+    /// Time steps between two snapshots.
     pub snapshot_every: usize,
     /// Whether long waves, which are not reflections, are filtered out of the image.
     pub laplacian_filter: bool,
@@ -72,7 +72,7 @@ pub enum Spacing {
     expecting = "shots must be a number of shots, or a list of positions [x, ..] or [[x, y], ..] in metres"
 )]
 pub enum Shots {
-    /// So many, spread evenly along x.
+    /// This many, spread evenly along x.
     Count(usize),
     /// At these x, in metres.
     Along(Vec<f32>),

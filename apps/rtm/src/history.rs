@@ -131,7 +131,7 @@ impl History for Files {
 impl Drop for Files {
     fn drop(&mut self) {
         for &step in self.kept.keys() {
-            // There is nobody left to tell; a file that stays is found by its name.
+            // There is no caller left to tell; a file that stays is found by its name.
             let _ = fs::remove_file(self.path(step));
         }
     }

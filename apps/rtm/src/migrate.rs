@@ -40,7 +40,7 @@ pub struct Progress {
     pub steps: usize,
 }
 
-/// Who is told of the progress.
+/// Hears the progress.
 pub type OnProgress<'a> = &'a mut (dyn FnMut(Progress) + Send);
 
 /// Where the time of a migration went, in seconds, and what it moved. No second is counted twice.

@@ -9,7 +9,7 @@ use crate::model::{Grid, Model};
 use crate::stencil::{Layout, Pass, RADIUS_MAX, Real, Sweep, Taps, spectral_radius};
 use rayon::prelude::*;
 
-/// A task sweeps so many points at least: fewer would not be worth handing it to another thread.
+/// The least points of a task: fewer would not be worth handing to another thread.
 const TASK_POINTS: usize = 1 << 14;
 /// Tasks that each thread gets, if there are points enough: a few, so that a late thread can be helped out, and not
 /// many, because neighbouring planes of one task share what they read.

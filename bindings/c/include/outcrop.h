@@ -37,6 +37,12 @@
 // Where a version may have come to, for outcrop_session_wait: host memory, from where this process can restore it.
 #define OUTCROP_HOST -1
 
+// The last index runs fastest in memory, as in C.
+#define OUTCROP_ROW_MAJOR 0
+
+// The first index runs fastest in memory, as in Fortran.
+#define OUTCROP_COLUMN_MAJOR 1
+
 // What a call returns: 0 is success, and outcrop_error() says what any other one means.
 typedef enum {
   // All is well.
@@ -95,6 +101,8 @@ typedef enum {
   OUTCROP_C128 = 12,
   // bool
   OUTCROP_BOOL = 13,
+  // Text in UTF-8; its elements are its bytes.
+  OUTCROP_TEXT = 14,
 } outcrop_element;
 
 // A slot in the program's hands, to compute into.
@@ -237,6 +245,28 @@ outcrop_status outcrop_session_protect(outcrop_session *session,
                                        void *data,
                                        size_t count,
                                        int element);
+
+// Says how the elements of a protected region form an array: `dimensions` numbers at `shape`, in the order of the indices, and
+// OUTCROP_ROW_MAJOR or OUTCROP_COLUMN_MAJOR. If it is a part of a global array, `global` has as many numbers, the dimensions of that
+// one, and `offset` the index of the part's first element; otherwise both are NULL. A region of which nothing is said has one
+// dimension, and so has one that is protected anew.
+outcrop_status outcrop_session_shape(outcrop_session *session,
+                                     const char *name,
+                                     int order,
+                                     size_t dimensions,
+                                     const size_t *shape,
+                                     const size_t *global,
+                                     const size_t *offset);
+
+// How many dimensions a region has in a version, and the first `room` of them. The order is OUTCROP_ROW_MAJOR or
+// OUTCROP_COLUMN_MAJOR.
+outcrop_status outcrop_session_region_shape(outcrop_session *session,
+                                            uint64_t version,
+                                            const char *name,
+                                            int *order,
+                                            size_t *dimensions,
+                                            size_t *shape,
+                                            size_t room);
 
 // Leaves a region out from here on.
 outcrop_status outcrop_session_unprotect(outcrop_session *session, const char *name);

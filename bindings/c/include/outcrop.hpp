@@ -7,6 +7,7 @@
 #include <complex>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -240,6 +241,18 @@ class Session {
     constexpr outcrop_element element = detail::element<T>();
     const std::size_t elements = element == OUTCROP_U8 ? count * sizeof(T) : count;
     detail::check(outcrop_session_protect(handle_.get(), name.c_str(), values, elements, element));
+  }
+
+  // An array of several dimensions, the last index running fastest: protect("field", data, {ny, nx}).
+  template <typename T>
+  void protect(const std::string &name, T *values, std::initializer_list<std::size_t> shape) {
+    std::size_t count = 1;
+    for (const std::size_t dimension : shape) count *= dimension;
+    protect(name, values, count);
+    if (detail::element<T>() != OUTCROP_U8 || sizeof(T) == 1) {
+      detail::check(outcrop_session_shape(handle_.get(), name.c_str(), OUTCROP_ROW_MAJOR, shape.size(), shape.begin(),
+                                          nullptr, nullptr));
+    }
   }
 
   // A vector must not grow or move while it is protected; protect it again if it has.

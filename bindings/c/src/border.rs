@@ -11,6 +11,7 @@ use std::{
 };
 
 use outcrop::{Error, ErrorKind};
+use tracing_subscriber::{filter::Targets, prelude::*};
 
 /// The version of this header. That of the library is what outcrop_version() says.
 pub const OUTCROP_VERSION_MAJOR: u32 = 0;
@@ -98,7 +99,7 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self { status: error.kind().into(), message: error.to_string() }
+        Self { status: error.kind().into(), message: format!("{error:#}") }
     }
 }
 
@@ -167,9 +168,11 @@ pub(crate) fn check_version(header: u32) -> Outcome<()> {
 pub(crate) fn start_log() {
     static START: Once = Once::new();
     START.call_once(|| {
-        if let Ok(filter) = tracing_subscriber::EnvFilter::try_from_env("OUTCROP_LOG") {
+        let filter = std::env::var("OUTCROP_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
+        if let Some(filter) = filter {
+            let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
             // A program that has a log of its own, in Rust, keeps it.
-            let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+            let _ = tracing_subscriber::registry().with(lines).with(filter).try_init();
         }
     });
 }
@@ -259,9 +262,10 @@ mod tests {
 
     #[test]
     fn statuses_are_the_exit_codes_of_the_program() {
-        use ErrorKind::{Busy, Damaged, Exists, Full, Held, Missing, Storage, TooLarge, Usage};
-        for kind in [Usage, Exists, Missing, TooLarge, Full, Held, Damaged, Storage, Busy] {
-            assert_eq!(outcrop_status::from(kind) as u32, u32::from(kind.exit_code()), "{kind:?}");
+        for kind in ErrorKind::all() {
+            let status = outcrop_status::from(kind);
+            assert_eq!(status as u32, u32::from(kind.exit_code()), "{kind:?}");
+            assert_eq!(format!("{status:?}"), kind.c_name());
         }
     }
 }

@@ -13,7 +13,7 @@ use std::{
     },
 };
 
-use outcrop::Error;
+use outcrop::bindings::{closed, forked};
 
 use crate::border::{Failure, Outcome, answer};
 
@@ -129,7 +129,7 @@ pub(crate) unsafe fn give<H: Opaque>(place: *mut *mut H, make: impl FnOnce() -> 
 pub(crate) fn with<H: Opaque, T>(handle: *const H, work: impl FnOnce(&mut H::Value) -> Outcome<T>) -> Outcome<T> {
     let cell = find(handle)?.cell;
     let mut value = cell.lock().map_err(|_| Failure::panicked(H::NAME))?;
-    work(value.as_mut().ok_or(Error::Closed)?)
+    work(value.as_mut().ok_or_else(|| closed(H::NAME))?)
 }
 
 /// Ends a handle, when nobody works with it any more. What it stood for is the caller's.
@@ -143,7 +143,7 @@ pub(crate) fn close<H: Opaque>(handle: *const H) -> Outcome<H::Value> {
     }
     drop(table);
     let mut value = cell.lock().map_err(|_| Failure::panicked(H::NAME))?;
-    Ok(value.take().ok_or(Error::Closed)?)
+    Ok(value.take().ok_or_else(|| closed(H::NAME))?)
 }
 
 /// What a handle stands for, and where it is in the table.
@@ -163,7 +163,7 @@ fn find<H: Opaque>(handle: *const H) -> Outcome<Found<H::Value>> {
     let owner = number >> (USE_BITS + SLOT_BITS);
     let unknown = || Failure::usage(format!("this {name} is not open: it was closed before, or never was a {name}"));
     if owner != process() {
-        return Err(if is_of_family(owner) { Error::Forked { process: owner as u32 }.into() } else { unknown() });
+        return Err(if is_of_family(owner) { forked(name, owner as u32).into() } else { unknown() });
     }
     let table = table();
     let entry = table.slots.get(slot).filter(|slot| slot.uses == uses).and_then(|slot| slot.entry.as_ref());

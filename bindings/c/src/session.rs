@@ -6,7 +6,9 @@ use std::{
     slice,
 };
 
-use outcrop::{Element, Part, PartMut, Reached, Session};
+use outcrop::{
+    DIMENSIONS_MAX, Element, MemoryOrder, Part, PartMut, Reached, Session, Shape, ShapeError, store::SavedRegion,
+};
 
 use crate::{
     border::{Failure, Outcome, answer, call, check_memory, outcrop_status, text},
@@ -17,6 +19,11 @@ use crate::{
 pub const OUTCROP_ALL: c_int = 0;
 /// Where a version may have come to, for outcrop_session_wait: host memory, from where this process can restore it.
 pub const OUTCROP_HOST: c_int = -1;
+
+/// The last index runs fastest in memory, as in C.
+pub const OUTCROP_ROW_MAJOR: c_int = 0;
+/// The first index runs fastest in memory, as in Fortran.
+pub const OUTCROP_COLUMN_MAJOR: c_int = 1;
 
 /// One series of versions. Calls on one session are made one after the other.
 pub struct outcrop_session {
@@ -60,6 +67,8 @@ pub enum outcrop_element {
     OUTCROP_C128 = 12,
     /// bool
     OUTCROP_BOOL = 13,
+    /// Text in UTF-8; its elements are its bytes.
+    OUTCROP_TEXT = 14,
 }
 
 /// A session with the regions that the program has protected.
@@ -72,6 +81,7 @@ pub(crate) struct Protected {
 struct Region {
     name: String,
     element: Element,
+    shape: Shape,
     data: NonNull<u8>,
     bytes: usize,
 }
@@ -80,6 +90,24 @@ struct Region {
 unsafe impl Send for Region {}
 
 impl Region {
+    /// What is saved.
+    fn part(&self) -> Part<'_> {
+        // SAFETY: the program has protected it and not ended that, so that it is there, and leaves it alone during this call.
+        let bytes = unsafe { slice::from_raw_parts(self.data.as_ptr(), self.bytes) };
+        Part::of(&self.name, self.element.clone(), bytes).like(&self.shape)
+    }
+
+    /// What is restored.
+    ///
+    /// # Safety
+    /// No other region that is restored at the same time has any of these bytes.
+    unsafe fn part_mut(&self) -> PartMut<'_> {
+        // SAFETY: the program has protected it and not ended that, and leaves it alone during this call; the caller vouches for
+        // the rest.
+        let bytes = unsafe { slice::from_raw_parts_mut(self.data.as_ptr(), self.bytes) };
+        PartMut::of(&self.name, self.element.clone(), bytes).like(&self.shape)
+    }
+
     fn end(&self) -> usize {
         self.data.addr().get() + self.bytes
     }
@@ -116,13 +144,7 @@ impl Protected {
 
     fn save(&mut self, version: u64) -> Outcome<()> {
         self.check_any()?;
-        let part = |region: &Region| {
-            // SAFETY: the program has protected it and not ended that, so that it is there, and leaves it alone during this call.
-            let bytes = unsafe { slice::from_raw_parts(region.data.as_ptr(), region.bytes) };
-            (region.name.clone(), region.element, bytes)
-        };
-        let parts: Vec<_> = self.regions.iter().map(part).collect();
-        let parts: Vec<_> = parts.iter().map(|(name, element, bytes)| Part::of(name, *element, bytes)).collect();
+        let parts: Vec<_> = self.regions.iter().map(Region::part).collect();
         Ok(self.session.save(version, &parts)?)
     }
 
@@ -138,14 +160,8 @@ impl Protected {
             let (one, other) = (&pair[0].name, &pair[1].name);
             return Err(Failure::usage(format!("regions {one} and {other} overlap: they cannot be restored together")));
         }
-        let part = |region: &Region| {
-            // SAFETY: the program has protected it and not ended that, and leaves it alone during this call; no two overlap.
-            let bytes = unsafe { slice::from_raw_parts_mut(region.data.as_ptr(), region.bytes) };
-            (region.name.clone(), region.element, bytes)
-        };
-        let mut parts: Vec<_> = self.regions.iter().map(part).collect();
-        let mut parts: Vec<_> =
-            parts.iter_mut().map(|(name, element, bytes)| PartMut::of(name, *element, bytes)).collect();
+        // SAFETY: no two of them overlap.
+        let mut parts: Vec<_> = self.regions.iter().map(|region| unsafe { region.part_mut() }).collect();
         Ok(restore(&mut self.session, &mut parts)?)
     }
 }
@@ -167,18 +183,124 @@ pub unsafe extern "C" fn outcrop_session_protect(
         if name.is_empty() {
             return Err(Failure::usage("a region needs a name"));
         }
-        let known = usize::try_from(element).ok().and_then(|element| Element::ALL.get(element));
-        let element = *known.ok_or_else(|| {
+        let known = usize::try_from(element).ok().and_then(|element| Element::ALL.into_iter().nth(element));
+        let element = known.ok_or_else(|| {
             Failure::usage(format!("region {name}: {element} is no outcrop_element; use OUTCROP_F64 or another one"))
         })?;
         let bytes = count.saturating_mul(element.bytes());
         let data = check_memory(data, bytes, &format!("region {name}"))?;
-        let region = Region { name: name.to_owned(), element, data, bytes };
+        let region = Region { name: name.to_owned(), element, shape: Shape::flat(count), data, bytes };
         with(session, |session| {
             session.protect(region);
             Ok(())
         })
     })
+}
+
+/// Says how the elements of a protected region form an array: `dimensions` numbers at `shape`, in the order of the indices, and
+/// OUTCROP_ROW_MAJOR or OUTCROP_COLUMN_MAJOR. If it is a part of a global array, `global` has as many numbers, the dimensions of that
+/// one, and `offset` the index of the part's first element; otherwise both are NULL. A region of which nothing is said has one
+/// dimension, and so has one that is protected anew.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcrop_session_shape(
+    session: *mut outcrop_session,
+    name: *const c_char,
+    order: c_int,
+    dimensions: usize,
+    shape: *const usize,
+    global: *const usize,
+    offset: *const usize,
+) -> outcrop_status {
+    call(|| {
+        // SAFETY: the program keeps to the header.
+        let name = unsafe { text(name, "name of the region") }?;
+        let order = match order {
+            OUTCROP_ROW_MAJOR => MemoryOrder::RowMajor,
+            OUTCROP_COLUMN_MAJOR => MemoryOrder::ColumnMajor,
+            _ => {
+                return Err(Failure::usage(format!(
+                    "{order} is no order; use OUTCROP_ROW_MAJOR or OUTCROP_COLUMN_MAJOR"
+                )));
+            }
+        };
+        if dimensions > DIMENSIONS_MAX {
+            let problem = format!("region {name}: {dimensions} dimensions; at most {DIMENSIONS_MAX} are possible");
+            return Err(Failure::usage(problem));
+        }
+        if shape.is_null() && dimensions > 0 {
+            return Err(Failure::usage(format!("region {name}: the shape is NULL")));
+        }
+        if global.is_null() != offset.is_null() {
+            return Err(Failure::usage(format!(
+                "region {name}: a part needs a global shape and an offset, or neither"
+            )));
+        }
+        let numbers = |at: *const usize| match dimensions {
+            0 => &[][..],
+            // SAFETY: it is not null, and the program keeps to the header.
+            _ => unsafe { slice::from_raw_parts(at, dimensions) },
+        };
+        let wrong = |error: ShapeError| Failure::usage(format!("region {name}: {error}"));
+        let mut described = Shape::new(numbers(shape), order).map_err(wrong)?;
+        if !global.is_null() {
+            described = described.in_box(numbers(global), numbers(offset)).map_err(wrong)?;
+        }
+        with(session, |session| {
+            let at = session.position(name)?;
+            let region = &mut session.regions[at];
+            described.check_bytes(region.element.bytes(), region.bytes as u64).map_err(wrong)?;
+            region.shape = described;
+            Ok(())
+        })
+    })
+}
+
+/// How many dimensions a region has in a version, and the first `room` of them. The order is OUTCROP_ROW_MAJOR or
+/// OUTCROP_COLUMN_MAJOR.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcrop_session_region_shape(
+    session: *mut outcrop_session,
+    version: u64,
+    name: *const c_char,
+    order: *mut c_int,
+    dimensions: *mut usize,
+    shape: *mut usize,
+    room: usize,
+) -> outcrop_status {
+    call(|| {
+        // SAFETY: the program keeps to the header.
+        let (name, order, dimensions) = unsafe {
+            (text(name, "name of the region")?, answer(order, "order")?, answer(dimensions, "number of dimensions")?)
+        };
+        if shape.is_null() && room > 0 {
+            return Err(Failure::usage("there is room for dimensions, but its address is NULL"));
+        }
+        with(session, |session| {
+            let saved = saved_region(session, version, name)?;
+            order.write(match saved.shape.order() {
+                MemoryOrder::RowMajor => OUTCROP_ROW_MAJOR,
+                MemoryOrder::ColumnMajor => OUTCROP_COLUMN_MAJOR,
+            });
+            dimensions.write(saved.shape.dimensions().len());
+            for (at, dimension) in saved.shape.dimensions().iter().enumerate().take(room) {
+                // SAFETY: the program has said that there is room for so many.
+                unsafe { shape.add(at).write(*dimension) };
+            }
+            Ok(())
+        })
+    })
+}
+
+/// A region of a version.
+fn saved_region(session: &mut Protected, version: u64, name: &str) -> Outcome<SavedRegion> {
+    let mut regions = session.session.regions(version)?;
+    match regions.iter().position(|region| region.name == name) {
+        Some(at) => Ok(regions.swap_remove(at)),
+        None => {
+            let names: Vec<_> = regions.iter().map(|region| region.name.as_str()).collect();
+            Err(Failure::missing(format!("version {version} has no region {name}, only {}", names.join(", "))))
+        }
+    }
 }
 
 /// Leaves a region out from here on.
@@ -283,14 +405,7 @@ pub unsafe extern "C" fn outcrop_session_region_size(
         // SAFETY: the program keeps to the header.
         let (name, bytes) = unsafe { (text(name, "name of the region")?, answer(bytes, "length")?) };
         with(session, |session| {
-            let regions = session.session.regions(version)?;
-            let Some(region) = regions.iter().find(|region| region.name == name) else {
-                let names: Vec<_> = regions.iter().map(|region| region.name.as_str()).collect();
-                return Err(Failure::missing(format!(
-                    "version {version} has no region {name}, only {}",
-                    names.join(", ")
-                )));
-            };
+            let region = saved_region(session, version, name)?;
             bytes.write(usize::try_from(region.bytes).unwrap_or(usize::MAX));
             Ok(())
         })
@@ -353,7 +468,9 @@ mod tests {
 
     #[test]
     fn elements_have_the_places_that_the_header_says() {
-        use outcrop_element::{OUTCROP_BOOL, OUTCROP_C64, OUTCROP_F64, OUTCROP_I32, OUTCROP_U8, OUTCROP_U64};
+        use outcrop_element::{
+            OUTCROP_BOOL, OUTCROP_C64, OUTCROP_F64, OUTCROP_I32, OUTCROP_TEXT, OUTCROP_U8, OUTCROP_U64,
+        };
         let known = [
             (OUTCROP_U8, "u8"),
             (OUTCROP_I32, "i32"),
@@ -361,10 +478,11 @@ mod tests {
             (OUTCROP_F64, "f64"),
             (OUTCROP_C64, "c64"),
             (OUTCROP_BOOL, "bool"),
+            (OUTCROP_TEXT, "text"),
         ];
         for (element, name) in known {
             assert_eq!(Element::ALL[element as usize].name(), name);
         }
-        assert_eq!(OUTCROP_BOOL as usize + 1, Element::ALL.len());
+        assert_eq!(OUTCROP_TEXT as usize + 1, Element::ALL.len());
     }
 }

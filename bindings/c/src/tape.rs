@@ -6,7 +6,7 @@ use std::{
     ptr,
 };
 
-use outcrop::{Error, Lent, Past, Stats, Tape, TapeBuilder};
+use outcrop::{Lent, Past, Stats, Tape, TapeBuilder, bindings::huge};
 
 use crate::{
     border::{Failure, Outcome, answer, call, check_version, memory, memory_mut, outcrop_status, start_log, text},
@@ -147,7 +147,7 @@ pub unsafe extern "C" fn outcrop_tape_lend(
         let data = unsafe { answer(data, "address of the slot") }?.write(ptr::null_mut());
         let lend = || {
             if isize::try_from(bytes).is_err() {
-                return Err(Error::Huge { key }.into());
+                return Err(huge(key).into());
             }
             let mut lent: Lent<u8> = with(tape, |tape| Ok(tape.lend(key, bytes)?))?;
             *data = lent.as_mut_ptr().cast();

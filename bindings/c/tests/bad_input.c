@@ -23,8 +23,8 @@ static void configurations(void) {
   DEMAND(tape == NULL);
   REFUSED(OUTCROP_USAGE, "not TOML", outcrop_tape_open("host = = 3", &tape));
   REFUSED(OUTCROP_USAGE, "did you mean host", outcrop_tape_open("hots = '1 MiB'", &tape));
-  REFUSED(OUTCROP_USAGE, "is not a size", outcrop_tape_open("host = 'large'", &tape));
-  REFUSED(OUTCROP_USAGE, "it can be reverse", outcrop_tape_open("host = '1 MiB'\norder = 'revrese'", &tape));
+  REFUSED(OUTCROP_USAGE, "write a size", outcrop_tape_open("host = 'large'", &tape));
+  REFUSED(OUTCROP_USAGE, "it can be \"reverse\"", outcrop_tape_open("host = '1 MiB'\norder = 'revrese'", &tape));
   REFUSED(OUTCROP_USAGE, "not UTF-8", outcrop_tape_open("host = '\xff'", &tape));
   REFUSED(OUTCROP_STORAGE, "/dev/null", outcrop_tape_open("host = '1 MiB'\ndir = [{path='/dev/null/x', limit=100000}]", &tape));
   REFUSED(OUTCROP_USAGE, "needs a directory", outcrop_store_open("host = '1 MiB'", &store));
@@ -179,7 +179,7 @@ static void sessions(void) {
   REFUSED(OUTCROP_USAGE, "NULL", outcrop_session_protect(session, "field", NULL, 100, OUTCROP_F64));
   REFUSED(OUTCROP_USAGE, "NULL", outcrop_session_protect(session, NULL, field, 100, OUTCROP_F64));
   REFUSED(OUTCROP_USAGE, "needs a name", outcrop_session_protect(session, "", field, 100, OUTCROP_F64));
-  REFUSED(OUTCROP_USAGE, "outcrop_element", outcrop_session_protect(session, "field", field, 100, 14));
+  REFUSED(OUTCROP_USAGE, "outcrop_element", outcrop_session_protect(session, "field", field, 100, 99));
   REFUSED(OUTCROP_USAGE, "outcrop_element", outcrop_session_protect(session, "field", field, 100, -1));
   REFUSED(OUTCROP_USAGE, "more than memory", outcrop_session_protect(session, "field", field, SIZE_MAX / 4, OUTCROP_F64));
   FINE(outcrop_session_protect(session, "field", field, 100, OUTCROP_F64));

@@ -8,12 +8,13 @@ mod install;
 
 use std::{
     fs,
-    os::unix::process::ExitStatusExt,
+    os::unix::{fs::symlink, process::ExitStatusExt},
     path::{Path, PathBuf},
     process::{Command, Output},
     sync::OnceLock,
 };
 
+use outcrop_testing::skip;
 use tempfile::TempDir;
 
 /// What is found with every compiler's help.
@@ -30,9 +31,28 @@ fn prefix() -> &'static Path {
     PREFIX.get_or_init(|| {
         // Tests end without dropping what is static: it lies where the next run overwrites it.
         let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("prefix");
-        let built = std::env::current_exe().unwrap().parent().unwrap().to_owned();
-        install::put_library(root(), &built, &prefix).unwrap();
+        install::put_library(root(), built(), &prefix).unwrap();
         prefix
+    })
+}
+
+/// Where cargo has put the library: next to the test programs that depend on it.
+fn built() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| std::env::current_exe().unwrap().parent().unwrap().to_owned())
+}
+
+/// A directory with the library as it was built, with its symbols: what is installed has none, and valgrind needs them.
+fn with_symbols() -> &'static Path {
+    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+    DIRECTORY.get_or_init(|| {
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("symbols");
+        fs::create_dir_all(&directory).unwrap();
+        let major = env!("CARGO_PKG_VERSION").split('.').next().unwrap();
+        let library = directory.join(format!("liboutcrop.so.{major}"));
+        let _ = fs::remove_file(&library);
+        symlink(built().join("liboutcrop_c.so"), library).unwrap();
+        directory
     })
 }
 
@@ -40,8 +60,7 @@ fn prefix() -> &'static Path {
 fn has(tool: &str) -> bool {
     let is_there = Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success());
     if !is_there {
-        assert!(std::env::var_os("OUTCROP_TEST_ALL").is_none(), "this test must run, but there is no {tool}");
-        println!("SKIPPED: there is no {tool}");
+        skip(format_args!("there is no {tool}"));
     }
     is_there
 }
@@ -112,7 +131,7 @@ impl Program {
     fn checked_for(&self, leaks: &str) -> Command {
         let mut command = quiet(Command::new("valgrind"));
         let suppressions = root().join("bindings/c/tests/valgrind.supp");
-        command.args(["--quiet", "--error-exitcode=99", leaks]);
+        command.args(["--quiet", "--error-exitcode=99", leaks]).env("LD_LIBRARY_PATH", with_symbols());
         command.arg(format!("--suppressions={}", suppressions.display())).arg(&self.path);
         command
     }
@@ -154,6 +173,20 @@ fn tests_itself(sources: &[&str], words: &str) {
     if has("valgrind") {
         run(program.checked().arg(program.place("checked")));
     }
+}
+
+#[test]
+fn what_is_installed_is_stripped() {
+    if !has("strip") || !has("readelf") {
+        return;
+    }
+    let sections = |file: &str| run(Command::new("readelf").args(["-SW"]).arg(prefix().join("lib").join(file)));
+    let library = sections("liboutcrop.so");
+    assert!(library.contains(".dynsym"), "{library}");
+    assert!(!library.contains(".symtab") && !library.contains(".debug_"), "{library}");
+    let archive = sections("liboutcrop.a");
+    // Programs are linked by its symbols.
+    assert!(archive.contains(".symtab") && !archive.contains(".debug_"));
 }
 
 #[test]
@@ -221,7 +254,7 @@ fn every_call_works_from_fortran() {
 fn a_failure_without_status_ends_a_fortran_program_with_the_message() {
     let Some(program) = Program::compile(&["fortran/outcrop.f90", "fortran/examples/heat.f90"]) else { return };
     let output = program.command().arg("/dev/null/x").output().unwrap();
-    assert!(!output.status.success() && text(&output).contains("outcrop: cannot make a store"), "{}", text(&output));
+    assert!(!output.status.success() && text(&output).contains("outcrop: cannot create a store"), "{}", text(&output));
 }
 
 #[test]

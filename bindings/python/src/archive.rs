@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use numpy::PyUntypedArrayMethods;
 use outcrop::{
     ErrorKind,
     catalog::{Catalog, Error, Reader},
@@ -10,8 +9,9 @@ use outcrop::{
 use pyo3::prelude::*;
 
 use crate::{
-    arrays::{Flat, element},
+    arrays::Flat,
     errors::{raise, usage},
+    store::{Described, Value, described, element},
 };
 
 /// A version that one rank has saved in a directory.
@@ -60,20 +60,22 @@ impl Archive {
         Ok(Self { name, number, reader })
     }
 
-    /// Name, element and bytes of each region.
-    fn _regions(&self, _version: u64) -> Vec<(String, String, u64)> {
+    /// Name, element, dimensions and memory order of each region.
+    fn _regions(&self, _version: u64) -> Vec<Described> {
         let regions = self.reader.manifest().regions.iter();
-        regions.map(|region| (region.name.clone(), region.element.clone(), region.blocks.bytes())).collect()
+        regions.map(|region| described(region.name.clone(), region.element.clone(), &region.shape)).collect()
     }
 
-    /// Copies values into these arrays, given as pairs of name and array.
-    fn _read(&self, py: Python<'_>, _version: u64, targets: Vec<(String, Bound<'_, PyAny>)>) -> PyResult<()> {
-        for (name, target) in &targets {
+    /// Copies values into these arrays, given by name.
+    fn _read(&self, py: Python<'_>, _version: u64, targets: Vec<Value<'_>>) -> PyResult<()> {
+        for (name, made_of, target) in &targets {
             let mut flat = Flat::of_mut(target)?;
-            let saved = self.reader.manifest().region(name).map(|region| region.element.as_str());
-            let asked = element(&flat.array().dtype()).name();
-            if saved.is_some_and(|saved| saved != asked) {
-                return Err(usage(py, format!("{name} holds {} and not {asked}", saved.unwrap_or_default())));
+            let asked = element(made_of.as_deref(), &flat)?;
+            if let Some(saved) = self.reader.manifest().region(name) {
+                if saved.element != asked.name() {
+                    return Err(usage(py, format!("{name} holds {} and not {}", saved.element, asked.name())));
+                }
+                saved.shape.fits(&flat.shape()?).map_err(|error| usage(py, format!("{name} {error}")))?;
             }
             let bytes = flat.bytes_mut();
             py.detach(|| self.reader.read(name, 0, bytes, &|_| {})).map_err(|error| raise(py, &error.into()))?;

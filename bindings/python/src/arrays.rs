@@ -8,83 +8,10 @@ use numpy::{
         self, _PyArray_GET_ITEM_DATA, NPY_ARRAY_C_CONTIGUOUS, NPY_ARRAY_F_CONTIGUOUS, NPY_ARRAY_WRITEABLE, NpyTypes,
     },
 };
-use outcrop::Element;
-use pyo3::{intern, prelude::*, sync::PyOnceLock, types::PyList};
+use outcrop::{Element, MemoryOrder, Shape};
+use pyo3::{intern, prelude::*, sync::PyOnceLock};
 
 use crate::errors::usage;
-
-/// How an array lies in a region of a snapshot: what is needed to make it again.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Label {
-    /// Which of the [`Dtypes`].
-    pub(crate) dtype: usize,
-    pub(crate) is_fortran: bool,
-    pub(crate) shape: Vec<usize>,
-    /// The program's name for it; empty where it has none.
-    pub(crate) name: String,
-}
-
-impl Label {
-    /// As the name of a region. So a snapshot and what is known of its arrays are one, whichever thread does what with it.
-    pub(crate) fn encode(&self) -> String {
-        use std::fmt::Write;
-        let mut text = format!("{}{}", self.dtype, if self.is_fortran { 'F' } else { 'C' });
-        for (index, extent) in self.shape.iter().enumerate() {
-            // Writing to a text does not fail.
-            let _ = write!(text, "{}{extent}", if index == 0 { "" } else { "," });
-        }
-        text.push(':');
-        text.push_str(&self.name);
-        text
-    }
-
-    /// From the name of a region.
-    pub(crate) fn decode(text: &str) -> Option<Self> {
-        let (layout, name) = text.split_once(':')?;
-        let at = layout.find(['C', 'F'])?;
-        let extents = layout[at + 1..].split(',').filter(|extent| !extent.is_empty());
-        Some(Self {
-            dtype: layout[..at].parse().ok()?,
-            is_fortran: layout[at..].starts_with('F'),
-            shape: extents.map(|extent| extent.parse().ok()).collect::<Option<_>>()?,
-            name: name.to_owned(),
-        })
-    }
-}
-
-/// The dtypes that a tape has met. NumPy's own objects are kept, because some have no name that says all: structures, units of time.
-pub(crate) struct Dtypes(Py<PyList>);
-
-impl Dtypes {
-    pub(crate) fn new(py: Python<'_>) -> Self {
-        Self(PyList::empty(py).unbind())
-    }
-
-    /// The number of a dtype.
-    pub(crate) fn number(&self, dtype: &Bound<'_, PyArrayDescr>) -> PyResult<usize> {
-        if dtype.itemsize() == 0 {
-            // NumPy takes it for a dtype whose length it may choose, and would make the array longer than the region.
-            return Err(usage(
-                dtype.py(),
-                format!("elements of the dtype {dtype} have no length; choose one with a length"),
-            ));
-        }
-        let known = self.0.bind(dtype.py());
-        for (index, other) in known.iter().enumerate() {
-            // Most programs use one or two, and NumPy has one object for each plain one.
-            if other.is(dtype) || other.eq(dtype)? {
-                return Ok(index);
-            }
-        }
-        known.append(dtype)?;
-        Ok(known.len() - 1)
-    }
-
-    /// The dtype of a number.
-    pub(crate) fn dtype<'py>(&self, py: Python<'py>, number: usize) -> PyResult<Bound<'py, PyArrayDescr>> {
-        Ok(self.0.bind(py).get_item(number)?.cast_into()?)
-    }
-}
 
 /// An array whose bytes lie in one piece. It keeps them alive.
 pub(crate) struct Flat<'py> {
@@ -120,14 +47,15 @@ impl<'py> Flat<'py> {
         &self.array
     }
 
-    fn is_fortran(&self) -> bool {
-        !self.array.is_c_contiguous()
+    /// What it is made of.
+    pub(crate) fn element(&self) -> PyResult<Element> {
+        element(&self.array.dtype())
     }
 
-    /// How it lies in memory.
-    pub(crate) fn label(&self, dtypes: &Dtypes, name: &str) -> PyResult<Label> {
-        let dtype = dtypes.number(&self.array.dtype())?;
-        Ok(Label { dtype, is_fortran: self.is_fortran(), shape: self.array.shape().to_vec(), name: name.to_owned() })
+    /// How its elements form an array.
+    pub(crate) fn shape(&self) -> PyResult<Shape> {
+        let order = if self.array.is_c_contiguous() { MemoryOrder::RowMajor } else { MemoryOrder::ColumnMajor };
+        shape_of(self.array.py(), self.array.shape(), order)
     }
 
     /// Its bytes. As everywhere in NumPy, a program that writes to them on another thread meanwhile gets what it deserves: some old and
@@ -153,36 +81,80 @@ impl<'py> Flat<'py> {
     }
 }
 
-/// What the core calls the elements of a dtype; bytes where it has no name for them.
-pub(crate) fn element(dtype: &Bound<'_, PyArrayDescr>) -> Element {
+/// The shape of an array.
+pub(crate) fn shape_of(py: Python<'_>, extents: &[usize], order: MemoryOrder) -> PyResult<Shape> {
+    Shape::new(extents, order).map_err(|error| usage(py, error.to_string()))
+}
+
+/// What the core calls the elements of a dtype: numbers by the name that all languages know, others by NumPy's description.
+pub(crate) fn element(dtype: &Bound<'_, PyArrayDescr>) -> PyResult<Element> {
+    static DESCRIBED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let py = dtype.py();
+    if dtype.itemsize() == 0 {
+        // NumPy takes it for a dtype whose length it may choose, and would make the array longer than the region.
+        return Err(usage(py, format!("elements of the dtype {dtype} have no length; choose one with a length")));
+    }
     let is_native = matches!(dtype.byteorder(), b'=' | b'|') && !dtype.has_fields() && !dtype.has_subarray();
-    let kind = match dtype.kind() {
-        b'u' => 'u',
-        b'i' => 'i',
-        b'f' => 'f',
-        b'c' => 'c',
-        b'b' => return Element::named("bool").unwrap_or(Element::BYTE),
-        _ => return Element::BYTE,
+    let name = match (dtype.kind(), dtype.itemsize()) {
+        _ if !is_native => None,
+        (b'b', 1) => Some("bool"),
+        (b'u', 1) => Some("u8"),
+        (b'u', 2) => Some("u16"),
+        (b'u', 4) => Some("u32"),
+        (b'u', 8) => Some("u64"),
+        (b'i', 1) => Some("i8"),
+        (b'i', 2) => Some("i16"),
+        (b'i', 4) => Some("i32"),
+        (b'i', 8) => Some("i64"),
+        (b'f', 2) => Some("f16"),
+        (b'f', 4) => Some("f32"),
+        (b'f', 8) => Some("f64"),
+        (b'c', 8) => Some("c64"),
+        (b'c', 16) => Some("c128"),
+        _ => None,
     };
-    let named = Element::named(&format!("{kind}{}", dtype.itemsize() * 8));
-    named.filter(|_| is_native).unwrap_or(Element::BYTE)
+    match name {
+        Some(name) => Ok(Element::other(name, dtype.itemsize())),
+        None => {
+            let described = DESCRIBED.import(py, "outcrop._arrays", "described")?;
+            Ok(Element::other(described.call1((dtype,))?.extract::<String>()?, dtype.itemsize()))
+        }
+    }
+}
+
+/// The dtype of such elements.
+pub(crate) fn dtype<'py>(py: Python<'py>, element: &Element) -> PyResult<Bound<'py, PyArrayDescr>> {
+    static DTYPE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    // The most frequent ones, which need no Python.
+    match element.name() {
+        "f64" => return Ok(numpy::dtype::<f64>(py)),
+        "f32" => return Ok(numpy::dtype::<f32>(py)),
+        "u8" => return Ok(numpy::dtype::<u8>(py)),
+        "i64" => return Ok(numpy::dtype::<i64>(py)),
+        _ => {}
+    }
+    Ok(DTYPE.import(py, "outcrop._arrays", "dtype_of")?.call1((element.name(),))?.cast_into()?)
 }
 
 /// An array over memory that belongs to `base`, read-only unless said otherwise.
 ///
 /// # Safety
-/// At `start` there are as many bytes as the label and the dtype say, aligned for the dtype, for as long as `base` lives. Nobody writes to them
+/// At `start` there are as many bytes as the shape and the dtype say, aligned for the dtype, for as long as `base` lives. Nobody writes to them
 /// meanwhile, or, if it is writable, nobody else reads or writes.
 pub(crate) unsafe fn view<'py>(
-    label: &Label,
+    shape: &Shape,
     dtype: Bound<'py, PyArrayDescr>,
     start: *mut u8,
     base: Bound<'py, PyAny>,
     is_writable: bool,
 ) -> PyResult<Bound<'py, PyUntypedArray>> {
     let py = dtype.py();
-    let mut extents: Vec<npyffi::npy_intp> = label.shape.iter().map(|extent| *extent as npyffi::npy_intp).collect();
-    let order = if label.is_fortran { NPY_ARRAY_F_CONTIGUOUS } else { NPY_ARRAY_C_CONTIGUOUS };
+    let mut extents: Vec<npyffi::npy_intp> =
+        shape.dimensions().iter().map(|extent| *extent as npyffi::npy_intp).collect();
+    let order = match shape.order() {
+        MemoryOrder::RowMajor => NPY_ARRAY_C_CONTIGUOUS,
+        MemoryOrder::ColumnMajor => NPY_ARRAY_F_CONTIGUOUS,
+    };
     let flags = order | if is_writable { NPY_ARRAY_WRITEABLE } else { 0 };
     // SAFETY: the caller vouches for the memory; the dtype's reference is given away, as the function wants it.
     let array = unsafe {

@@ -17,7 +17,12 @@ mod _outcrop {
     use crate::{
         archive::{_versions, Archive},
         slot::{Lent, Slot},
-        store::Session,
+        store::{Session, Store},
         tape::Tape,
     };
+
+    /// The version of the package, which is that of the crates.
+    #[pymodule_export]
+    #[allow(non_upper_case_globals)]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
 }

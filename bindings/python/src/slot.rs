@@ -2,12 +2,12 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use numpy::PyUntypedArray;
-use outcrop::{ErrorKind, LentRegions, OfProcess, PastRegions};
+use numpy::{PyArrayDescr, PyUntypedArray};
+use outcrop::{Element, ErrorKind, LentRegions, PastRegions, Shape, bindings::OfProcess};
 use pyo3::{ffi, prelude::*, types::PyDict};
 
 use crate::{
-    arrays::{Dtypes, Label, make_read_only, view},
+    arrays::{dtype, make_read_only, view},
     errors::{raise, usage},
     threads::Shared,
 };
@@ -26,33 +26,41 @@ enum Content {
 
 impl Slot {
     fn new(py: Python<'_>, content: Content) -> PyResult<Bound<'_, Self>> {
-        Bound::new(py, Self { content: OfProcess::new(Mutex::new(content)) })
+        Bound::new(py, Self { content: OfProcess::new("lent array", Mutex::new(content)) })
     }
 }
 
 /// A snapshot that was handed over, as an array if it was saved as one, else as a dictionary of arrays.
-pub(crate) fn past<'py>(py: Python<'py>, dtypes: &Dtypes, regions: PastRegions) -> PyResult<Bound<'py, PyAny>> {
+pub(crate) fn past(py: Python<'_>, regions: PastRegions) -> PyResult<Bound<'_, PyAny>> {
     let mut places = Vec::new();
     for name in regions.names() {
-        let (bytes, _) = regions.bytes(name).map_err(|error| raise(py, &error))?;
-        let label = Label::decode(name).ok_or_else(|| usage(py, format!("{name} was not saved by Python")))?;
-        places.push((label, bytes.as_ptr().cast_mut()));
+        let part = regions.part(name).map_err(|error| raise(py, &error))?;
+        let shape = regions.shape(name).map_err(|error| raise(py, &error))?.clone();
+        places.push((name.to_owned(), shape, part.element, part.bytes.as_ptr().cast_mut()));
     }
     let slot = Slot::new(py, Content::Past { _regions: regions })?;
-    let array = |label: &Label, start| {
+    let array = |shape: &Shape, element: &Element, start| {
         // SAFETY: the slot holds the snapshot, which nobody changes, and is the array's base. It was saved from such an array.
-        unsafe { view(label, dtypes.dtype(py, label.dtype)?, start, slot.clone().into_any(), false) }
+        unsafe { view(shape, dtype(py, element)?, start, slot.clone().into_any(), false) }
     };
     match &places[..] {
-        [(label, start)] if label.name.is_empty() => Ok(array(label, *start)?.into_any()),
+        [(name, shape, element, start)] if name.is_empty() => Ok(array(shape, element, *start)?.into_any()),
         places => {
             let arrays = PyDict::new(py);
-            for (label, start) in places {
-                arrays.set_item(&label.name, array(label, *start)?)?;
+            for (name, shape, element, start) in places {
+                arrays.set_item(name, array(shape, element, *start)?)?;
             }
             Ok(arrays.into_any())
         }
     }
+}
+
+/// An array that a program wants to fill.
+pub(crate) struct Wish<'py> {
+    /// Its name; empty where it has none.
+    pub(crate) name: String,
+    pub(crate) shape: Shape,
+    pub(crate) dtype: Bound<'py, PyArrayDescr>,
 }
 
 /// A slot to compute into. In a `with` block it is the array, or a dictionary of them; the end of the block makes it a snapshot, an
@@ -76,26 +84,25 @@ impl Lent {
     pub(crate) fn new(
         py: Python<'_>,
         tape: Arc<Shared>,
-        dtypes: &Dtypes,
         key: u64,
-        labels: &[Label],
+        wishes: Vec<Wish<'_>>,
         mut regions: LentRegions,
     ) -> PyResult<Self> {
         let mut starts = Vec::new();
-        for label in labels {
-            starts.push(regions.bytes_mut(&label.encode()).map_err(|error| raise(py, &error))?.as_mut_ptr());
+        for wish in &wishes {
+            starts.push(regions.bytes_mut(&wish.name).map_err(|error| raise(py, &error))?.as_mut_ptr());
         }
         let slot = Slot::new(py, Content::Lent(regions))?;
         let mut given = Vec::new();
-        for (label, start) in labels.iter().zip(starts) {
+        for (wish, start) in wishes.into_iter().zip(starts) {
             let array = |base: Bound<'_, PyAny>| {
                 // SAFETY: the slot owns the memory and outlives the array. Regions do not overlap, and Rust does not touch
                 // them until `make_read_only` was called.
-                unsafe { view(label, dtypes.dtype(py, label.dtype)?, start, base, true) }.map(Bound::unbind)
+                unsafe { view(&wish.shape, wish.dtype.clone(), start, base, true) }.map(Bound::unbind)
             };
             let root = array(slot.clone().into_any())?;
             let array = array(root.bind(py).clone().into_any())?;
-            given.push((label.name.clone(), Given { root, array }));
+            given.push((wish.name, Given { root, array }));
         }
         Ok(Self { tape, key, slot: slot.unbind(), given })
     }

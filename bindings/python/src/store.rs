@@ -1,28 +1,87 @@
-//! A session of a store, as the Python half of the package uses it.
+//! Stores and their sessions, as the Python half of the package uses them.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
-use numpy::PyUntypedArrayMethods;
-use outcrop::{Error, OfProcess, Part, PartMut, Reached, Store, StoreBuilder, store::Watch};
+use numpy::{PyArrayDescrMethods, PyUntypedArrayMethods};
+use outcrop::{
+    Element, MemoryOrder, Part, PartMut, Reached, Shape,
+    bindings::{OfProcess, closed},
+    store::Watch,
+};
 use pyo3::prelude::*;
 
 use crate::{
-    arrays::{Flat, element},
+    arrays::Flat,
     errors::{number, raise, usage},
 };
 
-/// A store and one series of versions in it. Values are NumPy arrays here; `outcrop.Store` deals with everything else.
+/// A place for checkpoints, described by a JSON text; `outcrop.Store` makes it from keyword arguments.
 #[pyclass(frozen, subclass, weakref, module = "outcrop")]
-pub(crate) struct Session {
-    open: OfProcess<RwLock<Option<Open>>>,
-    /// To wait while another thread uses the session.
-    watch: OfProcess<Mutex<Option<Watch>>>,
+pub(crate) struct Store {
+    open: OfProcess<Mutex<Option<outcrop::Store>>>,
 }
 
-struct Open {
-    /// Ends before the store does.
-    session: outcrop::Session,
-    store: Mutex<Store>,
+impl Store {
+    /// Works with a handle of its own, so that other threads need not wait for it.
+    fn call<T: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&outcrop::Store) -> outcrop::Result<T> + Send,
+    ) -> PyResult<T> {
+        let call = || {
+            let store = lock(self.open.get()?).clone().ok_or_else(|| closed("store"))?;
+            call(&store)
+        };
+        py.detach(call).map_err(|error| raise(py, &error))
+    }
+}
+
+#[pymethods]
+impl Store {
+    #[new]
+    #[pyo3(signature = (settings, /))]
+    fn new(py: Python<'_>, settings: &str) -> PyResult<Self> {
+        let store =
+            py.detach(|| outcrop::StoreBuilder::from_json(settings)?.open()).map_err(|error| raise(py, &error))?;
+        Ok(Self { open: OfProcess::new("store", Mutex::new(Some(store))) })
+    }
+
+    /// Whether it is time to save, by the `interval` and what saving has cost until now. With several ranks, all of them call it.
+    fn due(&self, py: Python<'_>) -> PyResult<bool> {
+        self.call(py, outcrop::Store::due)
+    }
+
+    /// How many seconds to wait between two saves, by what is known now, for each directory; None without an `interval`.
+    fn interval_seconds(&self, py: Python<'_>) -> PyResult<Vec<Option<f64>>> {
+        self.call(py, |store| Ok(store.interval_seconds()))
+    }
+
+    /// What has been done until now and what it has cost, as a dictionary.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let stats = self.call(py, |store| Ok(store.stats()))?;
+        let text = serde_json::to_string(&stats).map_err(|error| usage(py, error.to_string()))?;
+        py.import("json")?.call_method1("loads", (text,))
+    }
+
+    /// Ends this handle; the store itself ends with its last session.
+    fn _close(&self, py: Python<'_>) -> PyResult<()> {
+        let close = || lock(self.open.get()?).take().ok_or_else(|| closed("store")).map(drop);
+        py.detach(close).map_err(|error| raise(py, &error))
+    }
+
+    /// Whether it was closed.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.open.get().is_ok_and(|open| lock(open).is_none())
+    }
+}
+
+/// One series of versions in a store. Values are NumPy arrays here; `outcrop.Session` deals with everything else.
+#[pyclass(frozen, subclass, weakref, module = "outcrop")]
+pub(crate) struct Session {
+    open: OfProcess<RwLock<Option<outcrop::Session>>>,
+    /// To wait while another thread uses the session.
+    watch: OfProcess<Mutex<Option<Watch>>>,
 }
 
 impl Session {
@@ -33,17 +92,21 @@ impl Session {
         call: impl FnOnce(&mut outcrop::Session) -> outcrop::Result<T> + Send,
     ) -> PyResult<T> {
         let call = || {
-            let mut open = self.open.get()?.write().unwrap_or_else(PoisonError::into_inner);
-            call(&mut open.as_mut().ok_or(Error::Closed)?.session)
+            let mut session = self.open.get()?.write().unwrap_or_else(PoisonError::into_inner);
+            call(session.as_mut().ok_or_else(|| closed("session"))?)
         };
         py.detach(call).map_err(|error| raise(py, &error))
     }
 
     /// Looks at it, as other threads may at the same time.
-    fn look<T: Send>(&self, py: Python<'_>, look: impl FnOnce(&Open) -> outcrop::Result<T> + Send) -> PyResult<T> {
+    fn look<T: Send>(
+        &self,
+        py: Python<'_>,
+        look: impl FnOnce(&outcrop::Session) -> outcrop::Result<T> + Send,
+    ) -> PyResult<T> {
         let look = || {
-            let open = self.open.get()?.read().unwrap_or_else(PoisonError::into_inner);
-            look(open.as_ref().ok_or(Error::Closed)?)
+            let session = self.open.get()?.read().unwrap_or_else(PoisonError::into_inner);
+            look(session.as_ref().ok_or_else(|| closed("session"))?)
         };
         py.detach(look).map_err(|error| raise(py, &error))
     }
@@ -52,70 +115,62 @@ impl Session {
 #[pymethods]
 impl Session {
     #[new]
-    #[pyo3(signature = (name, settings, /))]
-    fn new(py: Python<'_>, name: &str, settings: &str) -> PyResult<Self> {
-        let open = || {
-            let store = StoreBuilder::from_json(settings)?.open()?;
-            let session = store.session(name)?;
-            Ok(Open { session, store: Mutex::new(store) })
-        };
-        let open = py.detach(open).map_err(|error| raise(py, &error))?;
-        let watch = OfProcess::new(Mutex::new(Some(open.session.watch())));
-        Ok(Self { open: OfProcess::new(RwLock::new(Some(open))), watch })
+    #[pyo3(signature = (store, name, /))]
+    fn new(py: Python<'_>, store: &Store, name: &str) -> PyResult<Self> {
+        let session = store.call(py, |store| store.session(name))?;
+        let watch = OfProcess::new("session", Mutex::new(Some(session.watch())));
+        Ok(Self { open: OfProcess::new("session", RwLock::new(Some(session))), watch })
     }
 
-    /// Saves these arrays, given as pairs of name and array.
-    fn _save(
-        &self,
-        py: Python<'_>,
-        version: &Bound<'_, PyAny>,
-        values: Vec<(String, Bound<'_, PyAny>)>,
-    ) -> PyResult<()> {
+    /// Saves these arrays, given by name, what they are made of if that is not their dtype, and the array.
+    fn _save(&self, py: Python<'_>, version: &Bound<'_, PyAny>, values: Vec<Value<'_>>) -> PyResult<()> {
         let version = number(version)?;
-        let flats = values.iter().map(|(name, array)| Ok((name.as_str(), Flat::of(array)?)));
-        let flats = flats.collect::<PyResult<Vec<_>>>()?;
-        let parts = flats.iter().map(|(name, flat)| Part::of(name, element(&flat.array().dtype()), flat.bytes()));
-        let parts: Vec<Part<'_>> = parts.collect();
+        let flats = values.iter().map(|(_, _, array)| Flat::of(array)).collect::<PyResult<Vec<_>>>()?;
+        let mut parts = Vec::with_capacity(flats.len());
+        for ((name, made_of, _), flat) in values.iter().zip(&flats) {
+            let element = element(made_of.as_deref(), flat)?;
+            parts.push(Part::of(name, element, flat.bytes()).like(&flat.shape()?));
+        }
         self.call(py, |session| session.save(version, &parts))
     }
 
-    /// Restores a version into these arrays, given as pairs of name and array, on all ranks.
-    fn _restore(&self, py: Python<'_>, version: u64, targets: Vec<(String, Bound<'_, PyAny>)>) -> PyResult<()> {
+    /// Restores a version into these arrays, given by name, on all ranks.
+    fn _restore(&self, py: Python<'_>, version: u64, targets: Vec<Value<'_>>) -> PyResult<()> {
         let mut flats = flats_mut(&targets)?;
-        let mut parts = parts_mut(&mut flats);
+        let mut parts = parts_mut(&targets, &mut flats, true)?;
         self.call(py, |session| session.restore(version, &mut parts)).map(drop)
     }
 
-    /// Restores the newest version that is whole on all ranks, as `_restore` does. Says which one.
-    fn _restore_latest(&self, py: Python<'_>, targets: Vec<(String, Bound<'_, PyAny>)>) -> PyResult<Option<u64>> {
+    /// Restores the newest version that is whole on all ranks, as `_restore` does, whatever its shapes are. Says which one.
+    fn _restore_latest(&self, py: Python<'_>, targets: Vec<Value<'_>>) -> PyResult<Option<u64>> {
         let mut flats = flats_mut(&targets)?;
-        let mut parts = parts_mut(&mut flats);
+        let mut parts = parts_mut(&targets, &mut flats, false)?;
         let restored = self.call(py, |session| session.restore_latest(&mut parts))?;
         Ok(restored.map(|restored| restored.version))
     }
 
     /// Copies values of a version into these arrays, without going on from there, and without other ranks.
-    fn _read(&self, py: Python<'_>, version: u64, targets: Vec<(String, Bound<'_, PyAny>)>) -> PyResult<()> {
+    fn _read(&self, py: Python<'_>, version: u64, targets: Vec<Value<'_>>) -> PyResult<()> {
         let mut flats = flats_mut(&targets)?;
-        let mut parts = parts_mut(&mut flats);
+        let mut parts = parts_mut(&targets, &mut flats, true)?;
         self.call(py, |session| session.read(version, &mut parts))
     }
 
-    /// What this rank has in a version: name, element and bytes of each region.
-    fn _regions(&self, py: Python<'_>, version: u64) -> PyResult<Vec<(String, String, u64)>> {
+    /// What this rank has in a version: name, element, dimensions and memory order of each region.
+    fn _regions(&self, py: Python<'_>, version: u64) -> PyResult<Vec<Described>> {
         let regions = self.call(py, |session| session.regions(version))?;
-        Ok(regions.into_iter().map(|region| (region.name, region.element, region.bytes)).collect())
+        Ok(regions.into_iter().map(|region| described(region.name, region.element, &region.shape)).collect())
     }
 
     /// The newest version that all ranks have.
     fn _latest(&self, py: Python<'_>) -> PyResult<Option<u64>> {
-        self.look(py, |open| open.session.latest())
+        self.look(py, outcrop::Session::latest)
     }
 
     /// The versions that can be restored or are on their way, in ascending order.
     #[getter]
     fn versions(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
-        self.look(py, |open| Ok(open.session.versions()))
+        self.look(py, |session| Ok(session.versions()))
     }
 
     /// Waits until a version is complete and durable in a directory, 1 being the first, or in all. An error if it never will be.
@@ -124,7 +179,7 @@ impl Session {
         let version = number(version)?;
         let reached = layer.map_or(Reached::All, Reached::Layer);
         let wait = || {
-            let watch = lock(self.watch.get()?).clone().ok_or(Error::Closed)?;
+            let watch = lock(self.watch.get()?).clone().ok_or_else(|| closed("session"))?;
             watch.wait(version, reached)
         };
         py.detach(wait).map_err(|error| raise(py, &error))
@@ -133,11 +188,6 @@ impl Session {
     /// Waits until everything under way has come to its end. An error if some version has not reached a directory.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         self.call(py, outcrop::Session::flush)
-    }
-
-    /// Whether it is time to save, by the `interval` and what saving has cost until now. With several ranks, all of them call it.
-    fn due(&self, py: Python<'_>) -> PyResult<bool> {
-        self.look(py, |open| lock(&open.store).due())
     }
 
     /// Forgets all versions above `version`, or all, for good, so that the series can go on from there in another way.
@@ -156,22 +206,13 @@ impl Session {
         })
     }
 
-    /// What has been done until now and what it has cost, as a dictionary.
-    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let stats = self.look(py, |open| Ok(lock(&open.store).stats()))?;
-        let text = serde_json::to_string(&stats).map_err(|error| usage(py, error.to_string()))?;
-        py.import("json")?.call_method1("loads", (text,))
-    }
-
-    /// Waits until everything is where it belongs, and ends the store. An error if some version has not reached a directory.
+    /// Waits until everything is where it belongs, and ends the session. An error if some version has not reached a directory.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let close = || {
             let mut open = self.open.get()?.write().unwrap_or_else(PoisonError::into_inner);
-            let Open { session, store } = open.take().ok_or(Error::Closed)?;
+            let session = open.take().ok_or_else(|| closed("session"))?;
             lock(self.watch.get()?).take();
-            let outcome = session.finish();
-            drop(store);
-            outcome
+            session.finish()
         };
         py.detach(close).map_err(|error| raise(py, &error))
     }
@@ -183,28 +224,52 @@ impl Session {
     }
 }
 
-/// Arrays to be filled, by name. No two of them may share memory.
-fn flats_mut<'a, 'py>(targets: &'a [(String, Bound<'py, PyAny>)]) -> PyResult<Vec<(&'a str, Flat<'py>)>> {
-    let flats = targets.iter().map(|(name, array)| Ok((name.as_str(), Flat::of_mut(array)?)));
-    let flats = flats.collect::<PyResult<Vec<_>>>()?;
-    let mut places: Vec<_> = flats.iter().map(|(name, flat)| (flat.bytes().as_ptr_range(), *name)).collect();
+/// A value of a version: its name, what it is made of if that is not the array's dtype, and the array.
+pub(crate) type Value<'py> = (String, Option<String>, Bound<'py, PyAny>);
+
+/// What a value is made of.
+pub(crate) fn element(made_of: Option<&str>, flat: &Flat<'_>) -> PyResult<Element> {
+    match made_of {
+        Some(made_of) => Ok(Element::other(made_of.to_owned(), flat.array().dtype().itemsize())),
+        None => flat.element(),
+    }
+}
+
+/// Arrays to be filled. No two of them may share memory.
+fn flats_mut<'py>(targets: &[Value<'py>]) -> PyResult<Vec<Flat<'py>>> {
+    let flats = targets.iter().map(|(_, _, array)| Flat::of_mut(array)).collect::<PyResult<Vec<_>>>()?;
+    let mut places: Vec<_> =
+        flats.iter().zip(targets).map(|(flat, (name, ..))| (flat.bytes().as_ptr_range(), name)).collect();
     places.sort_by_key(|(place, _)| place.start);
     match places.iter().zip(places.iter().skip(1)).find(|((one, _), (other, _))| one.end > other.start) {
         None => Ok(flats),
         Some(((_, one), (_, other))) => {
             let problem =
                 format!("{one} and {other} are to be restored into the same memory; give each an array of its own");
-            Err(usage(targets[0].1.py(), problem))
+            Err(usage(targets[0].2.py(), problem))
         }
     }
 }
 
-fn parts_mut<'a>(flats: &'a mut [(&str, Flat<'_>)]) -> Vec<PartMut<'a>> {
-    let part = |(name, flat): &'a mut (&str, Flat<'_>)| {
-        let element = element(&flat.array().dtype());
-        PartMut::of(name, element, flat.bytes_mut())
+/// Arrays as what is to be restored, with their shapes or as nothing but so many elements.
+fn parts_mut<'a>(targets: &'a [Value<'_>], flats: &'a mut [Flat<'_>], with_shapes: bool) -> PyResult<Vec<PartMut<'a>>> {
+    let part = |((name, made_of, _), flat): (&'a Value<'_>, &'a mut Flat<'_>)| {
+        let (element, shape) = (element(made_of.as_deref(), flat)?, flat.shape()?);
+        let part = PartMut::of(name, element, flat.bytes_mut());
+        Ok(if with_shapes { part.like(&shape) } else { part })
     };
-    flats.iter_mut().map(part).collect()
+    targets.iter().zip(flats).map(part).collect()
+}
+
+/// Name, element, dimensions and memory order of a region, as Python has them.
+pub(crate) type Described = (String, String, Vec<usize>, &'static str);
+
+pub(crate) fn described(name: String, element: String, shape: &Shape) -> Described {
+    let order = match shape.order() {
+        MemoryOrder::RowMajor => "C",
+        MemoryOrder::ColumnMajor => "F",
+    };
+    (name, element, shape.dimensions().to_vec(), order)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

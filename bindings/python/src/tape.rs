@@ -3,13 +3,13 @@
 use std::{path::PathBuf, sync::Arc};
 
 use numpy::{PyArrayDescr, PyArrayDescrMethods};
-use outcrop::{Element, Error, Part, Shape, TapeBuilder};
+use outcrop::{Blank, MemoryOrder, Part, TapeBuilder, bindings::huge};
 use pyo3::{prelude::*, types::PyDict};
 
 use crate::{
-    arrays::{Dtypes, Flat, Label},
+    arrays::{Flat, element, shape_of},
     errors::{number, raise, usage},
-    slot::{self, Lent},
+    slot::{self, Lent, Wish},
     threads::Shared,
 };
 
@@ -21,7 +21,6 @@ const LEND: &str =
 #[pyclass(frozen, subclass, weakref, module = "outcrop")]
 pub(crate) struct Tape {
     shared: Arc<Shared>,
-    dtypes: Dtypes,
 }
 
 impl Tape {
@@ -59,7 +58,7 @@ impl Tape {
     fn new(py: Python<'_>, settings: &str) -> PyResult<Self> {
         let open = || Ok(Shared::new(&TapeBuilder::from_json(settings)?.open()?));
         let shared = py.detach(open).map_err(|error| raise(py, &error))?;
-        Ok(Self { shared, dtypes: Dtypes::new(py) })
+        Ok(Self { shared })
     }
 
     /// Saves an array under a key, or several by name, by copying them. Returns when they may be changed again.
@@ -73,10 +72,10 @@ impl Tape {
     ) -> PyResult<()> {
         let key = number(key)?;
         let flats = Self::flats(py, array, regions)?;
-        let labels = flats.iter().map(|(name, flat)| Ok(flat.label(&self.dtypes, name)?.encode()));
-        let labels = labels.collect::<PyResult<Vec<String>>>()?;
-        let parts = labels.iter().zip(&flats).map(|(label, (_, flat))| Part::of(label, Element::BYTE, flat.bytes()));
-        let parts: Vec<Part<'_>> = parts.collect();
+        let mut parts = Vec::with_capacity(flats.len());
+        for (name, flat) in &flats {
+            parts.push(Part::of(name, flat.element()?, flat.bytes()).like(&flat.shape()?));
+        }
         self.call(py, |tape| tape.save_regions(key, &parts))
     }
 
@@ -108,10 +107,11 @@ impl Tape {
             }
             _ => return Err(usage(py, LEND)),
         }
-        let mut labels = Vec::new();
-        let mut lengths = Vec::new();
-        for (name, shape, dtype) in wishes {
-            let shape = extents(&shape)?;
+        let order = if order == "F" { MemoryOrder::ColumnMajor } else { MemoryOrder::RowMajor };
+        let mut lent = Vec::new();
+        let mut elements = Vec::new();
+        for (name, wished, dtype) in wishes {
+            let extents = extents(&wished)?;
             let dtype = match dtype {
                 Some(dtype) => PyArrayDescr::new(py, dtype)?,
                 None => numpy::dtype::<f64>(py),
@@ -119,15 +119,17 @@ impl Tape {
             if dtype.has_object() {
                 return Err(usage(py, "arrays of Python objects cannot be lent; choose a dtype of numbers"));
             }
-            let bytes = shape.iter().try_fold(dtype.itemsize(), |bytes, extent| bytes.checked_mul(*extent));
-            lengths.push(bytes.ok_or_else(|| raise(py, &Error::Huge { key }))?);
-            labels.push(Label { dtype: self.dtypes.number(&dtype)?, is_fortran: order == "F", shape, name });
+            let bytes = extents.iter().try_fold(dtype.itemsize(), |bytes, extent| bytes.checked_mul(*extent));
+            bytes.ok_or_else(|| raise(py, &huge(key)))?;
+            elements.push(element(&dtype)?);
+            lent.push(Wish { name, shape: shape_of(py, &extents, order)?, dtype });
         }
-        let names: Vec<String> = labels.iter().map(Label::encode).collect();
-        let shapes: Vec<Shape<'_>> =
-            names.iter().zip(lengths).map(|(name, bytes)| Shape::of(name, Element::BYTE, bytes)).collect();
-        let lent = self.call(py, |tape| tape.lend_regions(key, &shapes))?;
-        Lent::new(py, Arc::clone(&self.shared), &self.dtypes, key, &labels, lent)
+        let mut blanks = Vec::with_capacity(lent.len());
+        for (wish, element) in lent.iter().zip(elements) {
+            blanks.push(Blank::of(&wish.name, element, wish.shape.count()).like(&wish.shape));
+        }
+        let regions = self.call(py, |tape| tape.lend_regions(key, &blanks))?;
+        Lent::new(py, Arc::clone(&self.shared), key, lent, regions)
     }
 
     /// Hands over a snapshot for the last time: a read-only array over the slot, or a dictionary of them, without a copy. The key is
@@ -135,14 +137,14 @@ impl Tape {
     #[pyo3(signature = (key, /))]
     fn take<'py>(&self, py: Python<'py>, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let key = number(key)?;
-        slot::past(py, &self.dtypes, self.call(py, |tape| tape.take_regions(key))?)
+        slot::past(py, self.call(py, |tape| tape.take_regions(key))?)
     }
 
     /// Hands over a snapshot as `take` does, and keeps it.
     #[pyo3(signature = (key, /))]
     fn get<'py>(&self, py: Python<'py>, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let key = number(key)?;
-        slot::past(py, &self.dtypes, self.call(py, |tape| tape.get_regions(key))?)
+        slot::past(py, self.call(py, |tape| tape.get_regions(key))?)
     }
 
     /// Forgets a snapshot without reading it.

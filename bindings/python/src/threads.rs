@@ -11,7 +11,10 @@ use std::{
     time::Duration,
 };
 
-use outcrop::{Anchor, Error, ErrorKind, OfProcess, Result, Tape};
+use outcrop::{
+    ErrorKind, Result, Tape,
+    bindings::{Anchor, OfProcess, closed},
+};
 use pyo3::prelude::*;
 
 use crate::errors::raise;
@@ -47,7 +50,7 @@ thread_local! {
 impl Shared {
     pub(crate) fn new(tape: &Tape) -> Arc<Self> {
         Arc::new(Self {
-            anchor: OfProcess::new(Mutex::new(Some(tape.anchor()))),
+            anchor: OfProcess::new("tape", Mutex::new(Some(tape.anchor()))),
             users: Mutex::default(),
             calls: AtomicU64::new(0),
             waiting: Mutex::default(),
@@ -64,7 +67,7 @@ impl Shared {
         loop {
             let before = self.calls.load(SeqCst);
             let outcome = py.detach(|| {
-                let anchor = lock(self.anchor.get()?).clone().ok_or(Error::Closed)?;
+                let anchor = lock(self.anchor.get()?).clone().ok_or_else(|| closed("tape"))?;
                 self.join();
                 call(&mut anchor.tape())
             });
@@ -85,12 +88,12 @@ impl Shared {
     /// Gives the tape up. Calls under way end as usual.
     pub(crate) fn close(&self) -> Result<()> {
         let anchor = lock(self.anchor.get()?).take();
-        anchor.map(drop).ok_or(Error::Closed)
+        anchor.map(drop).ok_or_else(|| closed("tape"))
     }
 
     /// An error if it cannot be used any more, or not by this process.
     pub(crate) fn check(&self) -> Result<()> {
-        lock(self.anchor.get()?).as_ref().map(drop).ok_or(Error::Closed)
+        lock(self.anchor.get()?).as_ref().map(drop).ok_or_else(|| closed("tape"))
     }
 
     /// Whether it was closed.

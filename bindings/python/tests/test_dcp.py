@@ -219,8 +219,8 @@ def test_a_checkpoint_that_lacks_a_rank_is_passed_over(tmp_path):
     with StorageWriter("run", dir=str(tmp_path), **STORE) as writer:
         for version in (1, 2):
             dcp.save({"a": torch.full((9,), float(version))}, storage_writer=writer, checkpoint_id=version)
-    with outcrop.Store("run-rank-0", dir=str(tmp_path), **STORE) as store:
-        store.rewind(1)
+    with outcrop.Store(dir=str(tmp_path), **STORE).session("run-rank-0") as session:
+        session.rewind(1)
     found = {"a": torch.zeros(9)}
     dcp.load(found, storage_reader=StorageReader("run", dir=str(tmp_path)))
     assert found["a"].tolist() == [1.0] * 9

@@ -23,10 +23,12 @@ with outcrop.Tape(host="1 MiB", dir=["a", {"path": "b", "limit": 5}], order=[1, 
     with tape.lend(3, (2, 3), "f4") as u:
         u[:] = 1
     keys: list[int] = tape.keys()
-with outcrop.Store("run", dir="checkpoints", keep_last=2) as store:
-    version: outcrop.Version | None = store.restore(u=np.zeros(3))
-    number: int = store.version(1).into(u=np.zeros(3)).number
-    store.save(2, u=np.zeros(3), step=number)
+with outcrop.Store(dir="checkpoints", keep_last=2) as store:
+    session: outcrop.Session = store.session("run")
+    version: outcrop.Version | None = session.restore(u=np.zeros(3))
+    number: int = session.version(1).into(u=np.zeros(3)).number
+    session.save(2, u=np.zeros(3), step=number)
+release: str = outcrop.__version__
 try:
     outcrop.read("run", "checkpoints", rank=1)
 except (outcrop.Missing, KeyError):

@@ -15,7 +15,7 @@ use std::{
     },
 };
 
-use outcrop::OfProcess;
+use outcrop::bindings::{OfProcess, closed};
 
 use crate::{
     checkpoint::Mode,
@@ -83,7 +83,7 @@ fn with<T>(call: &'static str, action: impl FnOnce(&mut Client) -> Result<T>) ->
             return Err(Failure::new(format!("VELOC was initialised by process {owner}: {remedy}")));
         }
         let mut slot = slot();
-        let client = slot.client.as_mut().ok_or(outcrop::Error::Closed)?.get_mut()?;
+        let client = slot.client.as_mut().ok_or_else(|| closed("VELOC client"))?.get_mut()?;
         action(client)
     })
 }
@@ -95,7 +95,7 @@ fn status(result: Option<()>) -> c_int {
 /// Puts a client into its place.
 fn begin(slot: &mut Slot, client: Client) {
     RANK.store(client.ranks.rank(), SeqCst);
-    slot.client = Some(OfProcess::new(client));
+    slot.client = Some(OfProcess::new("VELOC client", client));
     OWNER.store(process::id(), SeqCst);
     static AT_EXIT: Once = Once::new();
     AT_EXIT.call_once(|| {

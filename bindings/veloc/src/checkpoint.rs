@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, collections::BTreeSet, path::PathBuf};
 
-use outcrop::{Element, Error, Part, Reached, Session};
+use outcrop::{Element, ErrorKind, Part, Reached, Session};
 
 use crate::{
     client::{Client, Phase, check_version},
@@ -160,7 +160,8 @@ impl Client {
             for layer in 1..=layers {
                 match series.session.wait(number, Reached::Here(layer)) {
                     // It was complete once, and is not kept any more.
-                    Ok(()) | Err(Error::VersionMissing { .. }) => {}
+                    Ok(()) => {}
+                    Err(error) if error.kind() == ErrorKind::Missing => {}
                     Err(error) => first = first.or(Some(Failure::from(error))),
                 }
             }
@@ -262,8 +263,8 @@ fn save_anyway(
     told: &mut Vec<(String, bool)>,
 ) -> Result<()> {
     while let Err(error) = session.save(number, parts) {
-        let Error::NotReached { version, .. } = &error else { return Err(error.into()) };
-        let is_here = (1..=layers).all(|layer| matches!(session.has_reached(*version, Reached::Here(layer)), Ok(true)));
+        let Some(version) = error.failed_version() else { return Err(error.into()) };
+        let is_here = (1..=layers).all(|layer| matches!(session.has_reached(version, Reached::Here(layer)), Ok(true)));
         told.push((error.to_string(), !is_here));
     }
     Ok(())

@@ -8,8 +8,9 @@ use std::{
     thread,
 };
 
-use outcrop::{Retention, Session, Store, StoreBuilder, layers::memory_left};
+use outcrop::{Retention, Session, Store, StoreBuilder};
 use outcrop_format::{LOCK_NAME, check_session_name, rank_name};
+use outcrop_memory::memory_left;
 
 use crate::{
     checkpoint::Checkpoint,

@@ -26,7 +26,13 @@ impl fmt::Display for Failure {
 
 impl From<outcrop::Error> for Failure {
     fn from(error: outcrop::Error) -> Self {
-        Self(error.to_string())
+        Self(format!("{error:#}"))
+    }
+}
+
+impl From<outcrop::store::RanksError> for Failure {
+    fn from(error: outcrop::store::RanksError) -> Self {
+        outcrop::Error::from(error).into()
     }
 }
 

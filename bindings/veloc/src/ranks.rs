@@ -4,7 +4,7 @@
 //! then on ranks talk through files in it.
 
 use std::{
-    fs::{self, File},
+    fs,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -15,7 +15,6 @@ use std::{
 };
 
 use outcrop::store::{Ranks as _, SharedDirectory};
-use rustix::fs::{FlockOperation, flock};
 
 use crate::{
     client::Client,
@@ -65,15 +64,15 @@ impl outcrop::store::Ranks for Voice {
         self.0.count()
     }
 
-    fn gather(&self, topic: &str, mine: &[u8]) -> outcrop::Result<Vec<Vec<u8>>> {
+    fn gather(&self, topic: &str, mine: &[u8]) -> outcrop::store::RanksResult<Vec<Vec<u8>>> {
         self.0.gather(topic, mine)
     }
 
-    fn announce(&self, message: &[u8]) -> outcrop::Result<()> {
+    fn announce(&self, message: &[u8]) -> outcrop::store::RanksResult<()> {
         self.0.announce(message)
     }
 
-    fn heard(&self) -> outcrop::Result<Vec<(u32, Vec<u8>)>> {
+    fn heard(&self) -> outcrop::store::RanksResult<Vec<(u32, Vec<u8>)>> {
         self.0.heard()
     }
 }
@@ -246,14 +245,9 @@ fn remove_left_over(base: &Path) {
     }
 }
 
-/// Whether no rank holds its lock.
+/// Whether no rank takes part in it. Where that cannot be told, somebody may.
 fn is_deserted(directory: &Path) -> bool {
-    let Ok(entries) = fs::read_dir(directory) else { return false };
-    let mut locks =
-        entries.flatten().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|it| it == "lock"));
-    let is_free =
-        |path: PathBuf| File::open(path).is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_ok());
-    locks.all(is_free)
+    SharedDirectory::is_deserted(directory).unwrap_or(false)
 }
 
 #[cfg(test)]

@@ -4,14 +4,14 @@
 use std::{
     collections::BTreeMap,
     ffi::{c_int, c_void},
-    fs::{self, File},
+    fs::File,
     io,
-    ops::Range,
     path::Path,
     slice,
 };
 
 use memmap2::Mmap;
+use outcrop_memory::{Access, Maps};
 
 use crate::failure::{Failure, Result};
 
@@ -105,25 +105,17 @@ impl Drop for Callbacks {
 }
 
 /// The memory that this process has, so that a region which is not there any more is an error and not the program's end.
-pub(crate) struct Mappings(Vec<Mapping>);
-
-struct Mapping {
-    range: Range<usize>,
-    is_readable: bool,
-    is_writable: bool,
-}
+pub(crate) struct Mappings(Maps);
 
 impl Mappings {
     pub(crate) fn now() -> Result<Self> {
-        let text = fs::read_to_string("/proc/self/maps");
-        text.map(|text| Self(text.lines().filter_map(mapping).collect()))
-            .map_err(|error| Failure::new(format!("/proc/self/maps cannot be read: {error}")))
+        Maps::now().map(Self).map_err(unreadable)
     }
 
     /// An error if a region is not memory that can be read, or written.
     pub(crate) fn check(&self, id: i32, memory: &Memory, is_written: bool) -> Result<()> {
         // What other threads map meanwhile may disturb a list; a second one is believed.
-        if self.has(memory, is_written) || Self::now()?.has(memory, is_written) {
+        if self.has(memory, is_written)? || Self::now()?.has(memory, is_written)? {
             return Ok(());
         }
         let what = if is_written { "written" } else { "read" };
@@ -132,29 +124,15 @@ impl Mappings {
         Err(Failure::new(format!("region {id} at {place}, cannot be {what}: {remedy}")))
     }
 
-    fn has(&self, memory: &Memory, is_written: bool) -> bool {
-        let mut at = memory.address as usize;
-        let end = at.saturating_add(memory.bytes);
-        for mapping in &self.0 {
-            let is_usable = if is_written { mapping.is_writable } else { mapping.is_readable };
-            if is_usable && mapping.range.contains(&at) {
-                at = mapping.range.end;
-            }
-        }
-        at >= end
+    fn has(&self, memory: &Memory, is_written: bool) -> Result<bool> {
+        let start = memory.address as usize;
+        let access = if is_written { Access::ReadWrite } else { Access::Read };
+        self.0.allows(&(start..start.saturating_add(memory.bytes)), access).map_err(unreadable)
     }
 }
 
-fn mapping(line: &str) -> Option<Mapping> {
-    let (range, rest) = line.split_once(' ')?;
-    let (start, end) = range.split_once('-')?;
-    let address = |text| usize::from_str_radix(text, 16).ok();
-    let rights = rest.as_bytes();
-    Some(Mapping {
-        range: address(start)?..address(end)?,
-        is_readable: rights.first() == Some(&b'r'),
-        is_writable: rights.get(1) == Some(&b'w'),
-    })
+fn unreadable(error: io::Error) -> Failure {
+    Failure::new(format!("/proc/self/maps cannot be read: {error}"))
 }
 
 /// A file as memory; nothing if it is empty.

@@ -74,7 +74,13 @@ impl Client {
             let remedy = "ask VELOC_Restart_test which there is";
             Failure::new(format!("version {version} of {name} is not there, undamaged, on all ranks; {remedy}"))
         };
-        let Found { name, saved, .. } = found.ok_or_else(missing)?;
+        let Found { name, candidate, saved } = found.ok_or_else(missing)?;
+        if let (Candidate::Here(number), None) = (candidate, of_rank) {
+            // The next checkpoint stores what differs from this version. If that cannot be, it stores all.
+            if let Err(error) = self.series(&name)?.session.go_on_after(number) {
+                self.say(format!("the next version of {name} is saved in full: {error}"));
+            }
+        }
         self.phase = Phase::Restart(Restart { name, version, saved, routed: None });
         Ok(())
     }

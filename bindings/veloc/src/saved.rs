@@ -5,14 +5,9 @@ use std::{
     fs::File,
     io::Write,
     path::{Path, PathBuf},
-    sync::Arc,
 };
 
-use outcrop::{
-    catalog::{Catalog, Reader},
-    layers::files::read_whole,
-};
-use outcrop_format::{MANIFEST_BYTES_MAX, Manifest, parse_version_name, rank_name, version_name};
+use outcrop::catalog::{Catalog, Reader};
 
 use crate::{
     failure::{Failure, Result},
@@ -43,11 +38,7 @@ pub(crate) enum Saved {
 impl Shelves {
     /// The numbers of versions that there is anything of, ascending.
     pub(crate) fn numbers(&self) -> Vec<u64> {
-        let list = |directory: &PathBuf| {
-            let entries = std::fs::read_dir(directory.join(&self.session).join(rank_name(self.rank))).ok()?;
-            let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
-            Some(names.filter_map(|name| parse_version_name(&name)).collect::<Vec<u64>>())
-        };
+        let list = |directory: &PathBuf| Catalog::open(directory).ok()?.numbers(&self.session, self.rank).ok();
         let mut numbers: Vec<u64> = self.directories.iter().filter_map(list).flatten().collect();
         numbers.sort_unstable();
         numbers.dedup();
@@ -68,11 +59,9 @@ impl Shelves {
 
     fn reader(&self, directory: &Path, number: u64) -> Result<Reader> {
         let catalog = Catalog::open(directory)?;
-        let name = format!("{}/{}/{}", self.session, rank_name(self.rank), version_name(number));
-        let bytes = read_whole(catalog.files(), &name, MANIFEST_BYTES_MAX)
-            .map_err(|error| Failure::new(format!("{name} cannot be read: {error}")))?;
-        let manifest = Manifest::decode(&bytes).map_err(|error| Failure::new(format!("{name}: {error}")))?;
-        Ok(catalog.reader(&Arc::new(manifest))?)
+        let missing = || Failure::new(format!("it has no version {number} of {}", self.session));
+        let manifest = catalog.manifest(&self.session, self.rank, number)?.ok_or_else(missing)?;
+        Ok(catalog.reader(&manifest)?)
     }
 }
 

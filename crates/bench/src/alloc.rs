@@ -1,7 +1,7 @@
-//! What it costs to begin: programs too short to pay for the allocation of their caches.
+//! `outcrop bench alloc`: what a short program pays to start, until its caches are allocated.
 //!
-//! Each way of making room for snapshots runs in a process of its own, once or several times at the same time, and computes
-//! between the saves. Everything from the program's start on counts as blocked, but for the computing.
+//! Each way of making room for snapshots runs in one process or in several at the same time, and computes between the
+//! saves. Everything from the start of the process on counts as blocked, except computing.
 
 mod process;
 mod ways;
@@ -30,11 +30,11 @@ pub struct Options {
     pub host_bytes: u64,
     /// One snapshot; as many are saved as there is room for.
     pub snapshot_bytes: u64,
-    /// How many processes at the same time, one case after the other.
+    /// Numbers of processes that run at the same time, one case after the other.
     pub processes: Vec<usize>,
     /// Milliseconds of computing between two saves, one case after the other.
     pub gaps_ms: Vec<f64>,
-    /// How often each case is measured; the best counts, as noise only ever adds.
+    /// Rounds of each case; the best counts, because noise only adds.
     pub rounds: usize,
 }
 
@@ -48,7 +48,7 @@ struct Run {
     rounds_seconds: Vec<f64>,
 }
 
-/// Runs the benchmark; `progress` is told what is being measured.
+/// Runs the benchmark. `progress` hears what is measured next.
 pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> {
     let most = options.processes.iter().copied().max().unwrap_or(1) as u64;
     let needed = options.host_bytes * most;
@@ -60,7 +60,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
     ensure!(options.host_bytes >= 4 * options.snapshot_bytes, "the host buffer must hold four snapshots");
     let mut runs = Vec::new();
     for &processes in &options.processes {
-        // Memory that the machine below has to provide first is slower than anything else. All ways get the same.
+        // Memory that the host of a virtual machine must provide first is very slow. All ways get the same memory.
         let mut supply = Supply::new((options.host_bytes + 2 * options.snapshot_bytes) * processes as u64);
         for &gap_ms in &options.gaps_ms {
             progress(&format!("{processes} at a time, {gap_ms} ms between saves"));
@@ -85,12 +85,12 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
     })
 }
 
-/// Every way, in several rounds, each in another order, as it matters whose memory a process gets: the best of the rounds.
+/// The best of several rounds of every way. Each round has another order, because it matters whose memory a process gets.
 fn case(options: &Options, processes: usize, gap_ms: f64, supply: &mut Supply) -> Result<Vec<Run>> {
     let mut outcomes: Vec<Vec<Outcome>> = vec![Vec::new(); Way::ALL.len()];
     for round in 0..options.rounds.max(1) {
         for number in 0..Way::ALL.len() {
-            // The number of ways is a prime: every step takes in all of them, each after another one.
+            // The number of ways is a prime, so every stride visits all of them, each after another one.
             let number = (number * (1 + round % (Way::ALL.len() - 1)) + round) % Way::ALL.len();
             let Options { host_bytes, snapshot_bytes, .. } = *options;
             let way = Way::ALL[number];
@@ -108,7 +108,7 @@ fn case(options: &Options, processes: usize, gap_ms: f64, supply: &mut Supply) -
     Ok(Way::ALL.iter().zip(outcomes).map(run).collect())
 }
 
-/// The same order to several processes at the same time: the mean of what they report.
+/// Gives the same order to several processes at the same time, and returns the mean of their reports.
 fn at_once(order: &Order, processes: usize, supply: &mut Supply) -> Result<Outcome> {
     supply.refill();
     let text = serde_json::to_string(order)?;
@@ -122,7 +122,7 @@ fn at_once(order: &Order, processes: usize, supply: &mut Supply) -> Result<Outco
             .context("cannot start another process of this program")?;
         children.push(child);
     }
-    // They say when they are ready, and begin when all are.
+    // They report when they are ready, and start when all are.
     let mut readers = Vec::new();
     for child in &mut children {
         let mut reader = BufReader::new(child.stdout.take().context("a child has an output")?);
@@ -190,6 +190,7 @@ impl Run {
     fn to_json(&self) -> serde_json::Value {
         json!({
             "way": format!("{}, {} at a time, {} ms", self.way.name(), self.processes, self.gap_ms),
+            "name": self.way.name(),
             "processes": self.processes,
             "gap_ms": self.gap_ms,
             "blocked_seconds": self.outcome.blocked_seconds(),

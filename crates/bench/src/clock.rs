@@ -1,4 +1,4 @@
-//! Keeps the time that a program is kept from computing.
+//! The time that a program is blocked.
 
 use std::time::{Duration, Instant};
 
@@ -27,11 +27,16 @@ impl Calls {
         self.0.iter().sum::<Duration>().as_secs_f64()
     }
 
+    /// The duration of each call, in seconds.
+    pub(crate) fn all_seconds(&self) -> impl Iterator<Item = f64> {
+        self.0.iter().map(Duration::as_secs_f64)
+    }
+
     pub(crate) fn mean(&self) -> f64 {
         self.seconds() / self.0.len().max(1) as f64
     }
 
-    /// The duration, in seconds, that a share of all calls does not exceed.
+    /// A quantile of the durations, in seconds.
     pub(crate) fn quantile(&self, share: f64) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();

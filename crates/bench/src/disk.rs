@@ -1,4 +1,4 @@
-//! The speed of a directory without Outcrop: large sequential transfers past the page cache, one after the other.
+//! The speed of a directory without Outcrop: large sequential O_DIRECT transfers, one after the other.
 
 use std::{
     fs::{File, OpenOptions},
@@ -46,7 +46,19 @@ impl Rates {
     }
 }
 
-/// A file that is read and written past the page cache, or through it where the file system knows no other way.
+/// The type of the file system that a path lies on, from the text of `/proc/self/mountinfo`.
+pub fn file_system(mountinfo: &str, path: &Path) -> Option<String> {
+    let mount = |line: &str| {
+        let (before, after) = line.split_once(" - ")?;
+        let point = before.split(' ').nth(4)?.to_owned();
+        Some((point, after.split(' ').next()?.to_owned()))
+    };
+    let around = mountinfo.lines().filter_map(mount).filter(|(point, _)| path.starts_with(point));
+    // Of several at one point, the last one hides the others.
+    around.max_by_key(|(point, _)| Path::new(point).components().count()).map(|(_, kind)| kind)
+}
+
+/// A file opened with O_DIRECT, or through the page cache if the file system does not support that.
 pub(crate) fn open_direct(path: &Path) -> Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
@@ -55,8 +67,25 @@ pub(crate) fn open_direct(path: &Path) -> Result<File> {
     direct.or_else(|_| options.open(path)).with_context(|| format!("cannot open {}", path.display()))
 }
 
-/// Memory that may be given to such a file.
+/// Memory with the alignment that such a file needs.
 pub(crate) fn aligned(bytes: usize) -> Result<Slot> {
     let bytes = outcrop::layers::aligned(bytes as u64);
     Ok(Host::new(bytes)?.slot(0, bytes)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_innermost_mount_decides() {
+        let mounts = "21 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+                      22 21 0:5 / /scratch rw,relatime shared:4 - xfs /dev/sdb rw\n\
+                      23 22 0:6 / /scratch rw - tmpfs tmpfs rw\n";
+        let of = |path: &str| file_system(mounts, Path::new(path));
+        assert_eq!(of("/var/me").as_deref(), Some("ext4"));
+        assert_eq!(of("/scratch/run").as_deref(), Some("tmpfs"));
+        assert_eq!(of("/scratches").as_deref(), Some("ext4"));
+        assert_eq!(file_system("", Path::new("/")), None);
+    }
 }

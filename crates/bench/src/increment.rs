@@ -1,8 +1,8 @@
-//! `outcrop bench increment`: what it saves to save only what has changed, and what it costs to find out.
+//! `outcrop bench increment`: what incremental checkpoints save, and the cost of finding changes.
 //!
-//! The experiment of libhashckpt: a program that writes nearly all of its memory and changes little of it, and one that changes
-//! all, with full, page-based and hash-based checkpoints; then the slowdown of a program that writes to some of its pages, the
-//! cost of watching pages, and the rate of hashing.
+//! The experiment of libhashckpt: a program that rewrites nearly all of its memory and changes little of it, and one that
+//! changes all, with full, page-based and hash-based checkpoints. Then the slowdown of a program that writes to some of its
+//! pages, the cost of tracking pages, and the rate of hashing.
 
 mod hashing;
 mod keepers;
@@ -15,7 +15,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 use anyhow::{Result, ensure};
 use serde_json::json;
 
-use crate::{Machine, Report, Scratch, memory, workload::check_state_bytes};
+use crate::{Machine, Needs, Report, Scratch, memory, workload::check_state_bytes};
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -24,32 +24,36 @@ pub struct Options {
     pub state_bytes: u64,
     /// Where files go; nothing is left there.
     pub directory: PathBuf,
-    /// Checkpoints of each program that count.
+    /// Measured checkpoints of each program.
     pub checkpoints: usize,
     /// Milliseconds of computing between two checkpoints of the program that writes to some of its pages.
     pub compute_ms: f64,
-    /// Looks at the memory with each way of watching it.
+    /// How often each way of tracking searches for changes.
     pub looks: usize,
-    /// How often each slowdown is measured; the median counts.
+    /// Rounds of each slowdown; the median counts.
     pub rounds: usize,
 }
 
 impl Options {
-    /// Room for the version that is saved, the one before, and what comes with them.
+    /// Room for the version being saved, the one before, and their overhead.
     fn host_bytes(&self) -> u64 {
         self.state_bytes * 5 / 2 + (64 << 20)
     }
+
+    /// What it takes at most.
+    pub fn needs(&self) -> Needs {
+        let file_bytes = (self.checkpoints + keepers::WARM_UP + 1) as u64 * self.state_bytes;
+        Needs { file_bytes, memory_bytes: self.host_bytes() + self.state_bytes * 3 / 2 }
+    }
 }
 
-/// Runs the benchmark; `progress` is told what is being measured.
+/// Runs the benchmark. `progress` hears what is measured next.
 pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> {
     let bytes = options.state_bytes;
     check_state_bytes(bytes)?;
     ensure!(options.checkpoints > 0 && options.looks > 0, "there must be something to measure");
-    let file_bytes = (options.checkpoints + keepers::WARM_UP + 1) as u64 * bytes;
-    let memory_bytes = options.host_bytes() + bytes;
-    let _scratch = Scratch::with_room(&options.directory, file_bytes, memory_bytes + bytes / 2)?;
-    memory::warm(memory_bytes);
+    let _scratch = Scratch::with_room(&options.directory, options.needs())?;
+    memory::warm(options.host_bytes() + bytes);
     let programs = programs::measure(options, progress)?;
     let slowdowns = slowdown::measure(options, progress)?;
     let tracking = tracking::measure(options, progress);

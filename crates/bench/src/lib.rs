@@ -1,6 +1,7 @@
-//! Measures Outcrop against the obvious alternatives, in one run and on the same data.
+//! Compares Outcrop with the obvious alternatives, in one run and on the same data.
 //!
-//! Timings are noisy, so what counts are the ratios. Every benchmark gives one [`Report`]; none leaves a file behind.
+//! Timings are noisy, so the ratios count. Every benchmark returns one [`Report`]; none leaves a file behind. [`page`] turns
+//! reports into Markdown and plots.
 
 pub mod alloc;
 mod clock;
@@ -8,6 +9,7 @@ mod disk;
 pub mod increment;
 mod memory;
 pub mod model;
+pub mod page;
 mod report;
 pub mod rtm;
 mod scratch;
@@ -16,5 +18,7 @@ pub mod tape;
 mod ways;
 mod workload;
 
+pub use disk::file_system;
 pub use report::{Machine, Report};
+pub use scratch::Needs;
 use scratch::Scratch;

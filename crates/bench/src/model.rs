@@ -11,13 +11,17 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use outcrop::{
     Tape,
-    layers::{Copier, Host, Layer as _},
+    layers::Host,
     survey::{self, Profile, Survey},
 };
+use outcrop_memory::Copier;
 use outcrop_sim::{Approach, Experiment, Layer, Machine as Model, PlainRates, Workload, simulate};
 use serde_json::json;
 
-use crate::{Machine, Report, Scratch, memory};
+use crate::{Machine, Needs, Report, Scratch, memory};
+
+/// Memory that a survey uses.
+const SURVEY_BYTES: u64 = 1 << 30;
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -30,8 +34,16 @@ pub struct Options {
     pub snapshots: usize,
     /// Where the tape's directory is; nothing is left there.
     pub directory: PathBuf,
-    /// How often each workload is really run; the best counts, as noise only ever adds.
+    /// Rounds of each real workload; the best counts, because noise only adds.
     pub rounds: usize,
+}
+
+impl Options {
+    /// What it takes at most, surveys included.
+    pub fn needs(&self) -> Needs {
+        let file_bytes = self.snapshots as u64 * self.snapshot_bytes + (1 << 30);
+        Needs { file_bytes, memory_bytes: self.host_bytes.max(SURVEY_BYTES) + 3 * self.snapshot_bytes }
+    }
 }
 
 /// A workload, really run or simulated, in seconds.
@@ -58,10 +70,10 @@ impl Times {
     }
 }
 
-/// Runs the benchmark; `progress` is told what is being measured.
+/// Runs the benchmark. `progress` hears what is measured next.
 pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> {
     ensure!(options.host_bytes >= 4 * options.snapshot_bytes, "the host memory must hold four snapshots");
-    let _scratch = Scratch::new(&options.directory)?;
+    let _scratch = Scratch::with_room(&options.directory, options.needs())?;
     progress("the machine: a survey before the runs");
     let before = rates(options)?;
     // Long enough for the disk to keep up, half of that, and not at all.
@@ -87,7 +99,9 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
         let real = times[0];
         let copy_touched = copy_rate(options, gap_ms)?;
         let simulated = simulated(options, PlainRates { copy_touched, ..rates }, gap_ms)?;
-        runs.push(real.to_json(format!("{name}, {gap_ms:.1} ms, really")));
+        let mut run = real.to_json(format!("{name}, {gap_ms:.1} ms, really"));
+        run["wall_seconds_rounds"] = times.iter().map(|times| times.wall).collect();
+        runs.push(run);
         runs.push(simulated.to_json(format!("{name}, {gap_ms:.1} ms, simulated")));
         ratios.insert(wall, simulated.wall / real.wall);
         ratios.insert(blocked, simulated.blocked() / real.blocked());
@@ -104,8 +118,8 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
     Ok(Report { bench: "sim", machine: Machine::here(), settings, runs, ratios })
 }
 
-/// How fast a snapshot is copied into touched memory after a pause. After one it takes longer than in a survey, which copies
-/// without: caches and cores have gone cold.
+/// The rate of copying a snapshot into touched memory after a pause. It is lower than in a survey, which does not pause:
+/// caches and cores have gone cold.
 fn copy_rate(options: &Options, gap_ms: f64) -> Result<f64> {
     const COPIES: usize = 24;
     let (copier, state) = (Copier::default(), vec![1u8; options.snapshot_bytes as usize]);
@@ -120,21 +134,21 @@ fn copy_rate(options: &Options, gap_ms: f64) -> Result<f64> {
         copier.copy(black_box(&mut slot), black_box(&state));
         seconds.push(start.elapsed().as_secs_f64());
     }
-    // The first ones find out how many threads are best.
+    // The first copies find out how many threads are best.
     let mut settled = seconds.split_off(COPIES / 4);
     settled.sort_by(f64::total_cmp);
     Ok(options.snapshot_bytes as f64 / settled[settled.len() / 2])
 }
 
-/// What a survey says of this machine.
+/// The rates of this machine, from a survey.
 fn rates(options: &Options) -> Result<PlainRates> {
-    memory::warm(1 << 30);
+    memory::warm(SURVEY_BYTES);
     let how = survey::Options { bytes_max: 512 << 20, rounds: 3, has_devices: false, ..survey::Options::default() };
     let profile = Survey::run(std::slice::from_ref(&options.directory), &how, &mut |_| {})?;
     plain_rates(&profile, &options.directory).context("the directory was just measured")
 }
 
-/// What a profile says of memory and a directory, for the simulator; nothing if the directory was not measured.
+/// The rates of memory and a directory from a profile, for the simulator; none if the directory was not measured.
 pub fn plain_rates(profile: &Profile, directory: &Path) -> Option<PlainRates> {
     let memory = &profile.memory;
     let directory = profile.directory(directory)?.rates();

@@ -1,26 +1,26 @@
-//! What a benchmark prints, for people and for programs.
+//! The report of a benchmark.
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-/// The outcome of a benchmark.
+/// The result of a benchmark.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// Which one.
     pub bench: &'static str,
     /// Where it ran.
     pub machine: Machine,
-    /// What was asked for.
+    /// Its settings.
     pub settings: serde_json::Value,
     /// Each thing that was measured.
     pub runs: Vec<serde_json::Value>,
-    /// What follows from them.
+    /// The ratios of the runs.
     pub ratios: BTreeMap<&'static str, f64>,
 }
 
 /// The machine, as far as it matters for the figures.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Machine {
     /// Cores that this process may use.
     pub cores: usize,

@@ -11,7 +11,7 @@ use outcrop::{Order, Stats, Tape};
 use outcrop_rtm::{Config, Files, History, InMemory, Migration, OnProgress, Report as Times};
 use serde_json::json;
 
-use crate::{Machine, Report, Scratch};
+use crate::{Machine, Needs, Report, Scratch};
 
 /// Where a migration keeps its snapshots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,11 +45,11 @@ pub struct Room {
     pub host_bytes: u64,
     /// Where files go, and how many bytes of them.
     pub directory: PathBuf,
-    /// At most so many bytes of files.
+    /// The most bytes of files.
     pub dir_bytes: u64,
 }
 
-/// A migration that has been carried out.
+/// The result of a migration.
 #[derive(Debug)]
 pub struct Outcome {
     /// Where its snapshots were.
@@ -71,7 +71,7 @@ impl Outcome {
         bits(&self.image) == bits(&other.image)
     }
 
-    /// For programs.
+    /// As JSON.
     pub fn to_json(&self) -> serde_json::Value {
         json!({
             "way": self.keep.name(),
@@ -85,7 +85,7 @@ impl Outcome {
     }
 }
 
-/// Carries out a migration; with a tape, its timeline can be written to `trace`.
+/// Runs a migration. With a tape, its timeline can be written to `trace`.
 pub fn migrate(
     migration: &Migration,
     keep: Keep,
@@ -126,9 +126,16 @@ fn in_files(
     Ok(migration.run(&mut files as &mut dyn History, progress)?)
 }
 
-/// Runs the benchmark; `progress` is told what is being measured.
+/// What it takes at most: the snapshots of one shot, in files that grow in large steps, or in memory.
+pub fn needs(migration: &Migration) -> Needs {
+    let bytes = (migration.snapshots() * migration.snapshot_len() * size_of::<f32>()) as u64;
+    Needs { file_bytes: bytes + (1 << 30), memory_bytes: bytes + (256 << 20) }
+}
+
+/// Runs the benchmark. `progress` hears what is measured next.
 pub fn run(config: &Config, room: &Room, progress: &mut (dyn FnMut(&str) + Send)) -> Result<Report> {
     let migration = Migration::new(config)?;
+    let _scratch = Scratch::with_room(&room.directory, needs(&migration))?;
     let mut outcomes = Vec::new();
     for keep in [Keep::Memory, Keep::Tape, Keep::Files, Keep::FilesSynced] {
         progress(keep.name());

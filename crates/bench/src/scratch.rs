@@ -1,9 +1,50 @@
-//! A directory for the files of a benchmark.
+//! A directory for the files of a benchmark, and whether there is room for it.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, Result, ensure};
-use outcrop::layers::memory_left;
+use bytesize::ByteSize;
+use outcrop_memory::memory_left;
+
+/// What a benchmark takes at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Needs {
+    /// Bytes of files.
+    pub file_bytes: u64,
+    /// Bytes of memory.
+    pub memory_bytes: u64,
+}
+
+impl Needs {
+    /// Fails if the directory or the machine has less left.
+    ///
+    /// # Errors
+    /// If there is too little room, or nobody knows how much there is.
+    pub fn check(self, directory: &Path) -> Result<()> {
+        let iec = |bytes: u64| ByteSize(bytes).display().iec().to_string();
+        let system = rustix::fs::statvfs(directory)
+            .with_context(|| format!("cannot ask for the free space of {}", directory.display()))?;
+        let free = system.f_bavail.saturating_mul(system.f_frsize);
+        ensure!(
+            free >= self.file_bytes,
+            "{} has {} free, and this benchmark needs {}; use another --dir or a smaller --size",
+            directory.display(),
+            iec(free),
+            iec(self.file_bytes)
+        );
+        let left = memory_left()?;
+        ensure!(
+            left >= self.memory_bytes,
+            "{} of memory is available, and this benchmark needs {}; use a smaller --size",
+            iec(left),
+            iec(self.memory_bytes)
+        );
+        Ok(())
+    }
+}
 
 /// Made if it was missing, and then removed again in the end.
 #[derive(Debug)]
@@ -15,26 +56,14 @@ pub(crate) struct Scratch {
 impl Scratch {
     pub(crate) fn new(path: &Path) -> Result<Self> {
         let is_new = !path.exists();
-        std::fs::create_dir_all(path).with_context(|| format!("cannot make {}", path.display()))?;
+        fs::create_dir_all(path).with_context(|| format!("cannot create {}", path.display()))?;
         Ok(Self { path: path.to_owned(), is_new })
     }
 
-    /// As `new`, if there is so much room in the directory and in memory.
-    pub(crate) fn with_room(path: &Path, file_bytes: u64, memory_bytes: u64) -> Result<Self> {
+    /// As `new`, if there is room for the benchmark.
+    pub(crate) fn with_room(path: &Path, needs: Needs) -> Result<Self> {
         let scratch = Self::new(path)?;
-        let system =
-            rustix::fs::statvfs(path).with_context(|| format!("cannot ask for the room in {}", path.display()))?;
-        let free = system.f_bavail.saturating_mul(system.f_frsize);
-        ensure!(
-            free >= file_bytes,
-            "{} has {free} bytes left, and this takes up to {file_bytes}; use another --dir or a smaller --size",
-            path.display()
-        );
-        let left = memory_left()?;
-        ensure!(
-            left >= memory_bytes,
-            "{left} bytes of memory are left, and this takes {memory_bytes}; use a smaller --size"
-        );
+        needs.check(path)?;
         Ok(scratch)
     }
 }
@@ -43,7 +72,7 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         // What others have put there meanwhile keeps it.
         if self.is_new {
-            let _ = std::fs::remove_dir(&self.path);
+            let _ = fs::remove_dir(&self.path);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `outcrop bench store`: what a checkpoint that survives costs, against a copy, files, and the bare disk.
+//! `outcrop bench store`: the cost of a durable checkpoint, against a copy, files, and the bare disk.
 
 mod rivals;
 mod saves;
@@ -15,13 +15,13 @@ use serde_json::{Value, json};
 
 use self::{rivals::Rivals, saves::other_saves};
 use crate::{
-    Machine, Report, Scratch,
+    Machine, Needs, Report, Scratch,
     clock::Calls,
     memory,
     workload::{bytes, check_state_bytes},
 };
 
-/// Saves before the first one that counts: afterwards the store has all memory that it needs.
+/// Saves before the first measured one. After them, the store has all memory that it needs.
 const WARM_UP: u64 = 3;
 
 /// What to measure.
@@ -31,14 +31,20 @@ pub struct Options {
     pub state_bytes: u64,
     /// Where files go; nothing is left there.
     pub directory: PathBuf,
-    /// How often everything is measured, in turn.
+    /// Rounds of everything, interleaved.
     pub rounds: usize,
 }
 
 impl Options {
-    /// Room for the version that is saved, the one before, and what comes with them.
+    /// Room for the version being saved, the one before, and their overhead.
     fn host_bytes(&self) -> u64 {
         self.state_bytes * 5 / 2 + (64 << 20)
+    }
+
+    /// What it takes at most: all versions of two kinds, or those of one kind and two files of rivals.
+    pub fn needs(&self) -> Needs {
+        let file_bytes = 2 * (self.versions() + 1) * self.state_bytes;
+        Needs { file_bytes, memory_bytes: self.host_bytes() + self.state_bytes * 5 / 2 }
     }
 
     /// All versions are kept, so that no file is removed while something is measured.
@@ -52,7 +58,7 @@ impl Options {
     }
 }
 
-/// How long one kind of save kept the program waiting, and how long it took until the version was durable.
+/// How long one kind of save blocked the program, and how long until the version was durable.
 #[derive(Default)]
 struct Saves {
     blocked: Calls,
@@ -71,16 +77,13 @@ impl Saves {
     }
 }
 
-/// Runs the benchmark; `progress` is told what is being measured.
+/// Runs the benchmark. `progress` hears what is measured next.
 pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> {
     let bytes = options.state_bytes;
     check_state_bytes(bytes)?;
-    let memory_bytes = options.host_bytes() + 2 * bytes;
-    // All versions of two kinds, or those of one and two files of rivals.
-    let file_bytes = 2 * (options.versions() + 1) * bytes;
-    let _scratch = Scratch::with_room(&options.directory, file_bytes, memory_bytes + bytes / 2)?;
+    let _scratch = Scratch::with_room(&options.directory, options.needs())?;
     let scratch = tempfile::tempdir_in(&options.directory)?;
-    memory::warm(memory_bytes);
+    memory::warm(options.host_bytes() + 2 * bytes);
     let state = noise(bytes);
     let mut rivals = Rivals::new(scratch.path(), bytes)?;
     let full = full_saves(options, scratch.path(), &state, &mut rivals, progress)?;
@@ -114,7 +117,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
     Ok(Report { bench: "store", machine: Machine::here(), settings, runs, ratios })
 }
 
-/// A state that nothing can make smaller.
+/// A state that cannot be compressed.
 fn noise(bytes: u64) -> Vec<f32> {
     let mut random = fastrand::Rng::with_seed(1);
     (0..bytes / 4).map(|_| random.f32()).collect()
@@ -123,10 +126,11 @@ fn noise(bytes: u64) -> Vec<f32> {
 /// One line of the table.
 fn row(part: &str, way: &str, calls: &Calls) -> Value {
     let (median, best) = (calls.quantile(0.5), calls.quantile(0.0));
-    json!({ "part": part, "way": way, "ms_median": median * 1e3, "ms_best": best * 1e3 })
+    let rounds: Vec<f64> = calls.all_seconds().map(|seconds| seconds * 1e3).collect();
+    json!({ "part": part, "way": way, "ms_median": median * 1e3, "ms_best": best * 1e3, "ms_median_rounds": rounds })
 }
 
-/// Full checkpoints, in turn with everything that they are compared with. The last version stays.
+/// Full checkpoints, interleaved with their rivals. The last version stays.
 fn full_saves(
     options: &Options,
     directory: &Path,
@@ -151,16 +155,16 @@ fn full_saves(
     Ok(saves)
 }
 
-/// How long it took to have the state back.
+/// How long a restore takes.
 #[derive(Default)]
 struct Restores {
     /// The call alone.
     reading: Calls,
-    /// From nothing: to open the store and the session as well.
+    /// With opening the store and the session.
     all: Calls,
 }
 
-/// The newest version in a store that has just been opened, in turn with reading one file.
+/// Restores the newest version in a freshly opened store, interleaved with reading one file.
 fn restores(
     options: &Options,
     directory: &Path,

@@ -12,7 +12,7 @@ use outcrop::Tape;
 use serde_json::json;
 
 use crate::{
-    Machine, Report, Scratch,
+    Machine, Needs, Report, Scratch,
     clock::Calls,
     disk::Rates,
     memory,
@@ -31,19 +31,29 @@ pub struct Options {
     pub host_bytes: u64,
     /// Where files go.
     pub directory: PathBuf,
-    /// Arithmetic between two saves, in milliseconds; as much as leaves the disk enough time where it is not said.
+    /// Milliseconds of arithmetic between two saves. Default: enough for the disk to keep up.
     pub compute_ms: Option<f64>,
-    /// How often those ways are measured that come close to each other; the best of each counts.
+    /// Rounds of the ways that come close to each other; the best of each counts.
     pub rounds: usize,
 }
 
-/// How one way did.
+impl Options {
+    /// What it takes at most: one way at a time, in files that grow in large steps, or in memory.
+    pub fn needs(&self) -> Needs {
+        let memory_bytes = self.total_bytes + self.host_bytes + 3 * self.snapshot_bytes;
+        Needs { file_bytes: self.total_bytes + (1 << 30), memory_bytes }
+    }
+}
+
+/// The result of one way.
 struct Run {
     name: String,
     wall_seconds: f64,
+    /// The wall time of every round, of which this run was the best.
+    rounds_seconds: Vec<f64>,
     saves: Calls,
     takes: Calls,
-    /// The takes that found their state in memory, where that is known.
+    /// The takes that found their state in memory, if that is known.
     hits: Calls,
     sum: f64,
     /// Memory in use at most, beyond what was in use before.
@@ -60,6 +70,7 @@ impl Run {
         json!({
             "way": self.name,
             "wall_seconds": self.wall_seconds,
+            "wall_seconds_rounds": self.rounds_seconds,
             "blocked_seconds": self.blocked_seconds(),
             "save_ms_mean": self.saves.mean() * 1e3,
             "save_ms_p50": self.saves.quantile(0.5) * 1e3,
@@ -74,12 +85,12 @@ impl Run {
     }
 }
 
-/// Runs the benchmark; `progress` is told what is being measured.
+/// Runs the benchmark. `progress` hears what is measured next.
 pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> {
     ensure!(options.snapshot_bytes >= 4, "a snapshot needs at least 4 bytes");
     ensure!(options.host_bytes >= 2 * options.snapshot_bytes, "the host budget must hold two snapshots");
     ensure!(options.total_bytes >= 2 * options.host_bytes, "the total must be at least twice the host budget");
-    let _scratch = Scratch::new(&options.directory)?;
+    let _scratch = Scratch::with_room(&options.directory, options.needs())?;
     let len = (options.snapshot_bytes / 4) as usize;
     let count = (options.total_bytes / options.snapshot_bytes) as usize;
     progress("the disk alone");
@@ -87,7 +98,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
     let disk_seconds = options.snapshot_bytes as f64 / before.write.min(before.read);
     let compute = options.compute_ms.map_or(2.0 * disk_seconds, |ms| ms / 1e3);
     let workload = Workload { len, count, depth: None }.calibrated(compute);
-    // Before anything else has filled the page cache or left work for the disk behind.
+    // First, before anything else has filled the page cache or left work for the disk.
     let bare = Workload { depth: None, ..workload };
     let bound = disk_bound(options, &bare, progress)?;
     let disk = before.mean(Rates::measure(&options.directory, options.total_bytes.min(2 << 30))?);
@@ -116,7 +127,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
 
 type Make<'a> = Box<dyn Fn(&Path) -> Result<Box<dyn Way>> + 'a>;
 
-/// The tape, the ring and the plain transfer with nothing to hide behind.
+/// The tape, the ring and plain transfers, without arithmetic to hide them behind.
 fn disk_bound(options: &Options, bare: &Workload, progress: &mut dyn FnMut(&str)) -> Result<[Run; 3]> {
     let host = options.host_bytes;
     let makes: [Make<'_>; 3] = [
@@ -155,7 +166,7 @@ fn compare(options: &Options, workload: &Workload, progress: &mut dyn FnMut(&str
     Ok(runs)
 }
 
-/// Measures every way in several rounds, in turn, and gives the best run of each: noise only ever adds.
+/// Measures every way in several interleaved rounds, and returns the best run of each: noise only adds.
 fn best_of(
     options: &Options,
     workload: &Workload,
@@ -172,15 +183,19 @@ fn best_of(
             })?;
             if round == 0 {
                 best.push(run);
-            } else if run.wall_seconds < best[index].wall_seconds {
+                continue;
+            }
+            let rounds_seconds = [best[index].rounds_seconds.as_slice(), &run.rounds_seconds].concat();
+            if run.wall_seconds < best[index].wall_seconds {
                 best[index] = run;
             }
+            best[index].rounds_seconds = rounds_seconds;
         }
     }
     Ok(best)
 }
 
-/// One forward and backward pass. Making the way counts, removing its files does not.
+/// One forward and backward pass. Opening a way counts, removing its files does not.
 fn measure(options: &Options, workload: &Workload, make: impl FnOnce(&Path) -> Result<Box<dyn Way>>) -> Result<Run> {
     let scratch = tempfile::tempdir_in(&options.directory)?;
     memory::warm(options.host_bytes + workload.own_bytes());
@@ -216,7 +231,7 @@ fn measure(options: &Options, workload: &Workload, make: impl FnOnce(&Path) -> R
     let wall_seconds = start.elapsed().as_secs_f64() - aside;
     let memory_bytes = memory::peak_bytes().saturating_sub(memory_before);
     let (name, details) = (way.name().to_owned(), way.details());
-    Ok(Run { name, wall_seconds, saves, takes, hits, sum, memory_bytes, details })
+    Ok(Run { name, wall_seconds, rounds_seconds: vec![wall_seconds], saves, takes, hits, sum, memory_bytes, details })
 }
 
 /// How long a plain copy of one state into touched memory takes.
@@ -234,7 +249,7 @@ fn copy_seconds(workload: &Workload) -> f64 {
 struct Small {
     /// While everything stays in memory.
     quiet_us: f64,
-    /// While earlier ones sink to the directory, without the time that it waits for them.
+    /// While earlier ones sink to the directory, without the waits for them.
     draining_us: f64,
 }
 

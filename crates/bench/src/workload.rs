@@ -1,4 +1,4 @@
-//! A program that is all forward and backward pass: the same arithmetic for every way of keeping its states.
+//! A forward and a backward pass, with the same arithmetic for every way of keeping the states.
 
 use std::{hint::black_box, time::Instant};
 
@@ -11,7 +11,7 @@ pub(crate) struct Workload {
     pub(crate) len: usize,
     /// States.
     pub(crate) count: usize,
-    /// Operations per value and step; without, states are not even looked at.
+    /// Operations per value and step; without them, states are not read.
     pub(crate) depth: Option<u32>,
 }
 
@@ -29,7 +29,7 @@ impl Workload {
         3 * self.snapshot_bytes() as u64
     }
 
-    /// The same with as much arithmetic as takes `seconds` per step here, on one thread.
+    /// The same with arithmetic that takes `seconds` per step on this machine, on one thread.
     pub(crate) fn calibrated(mut self, seconds: f64) -> Self {
         let now = vec![1.0f32; self.len];
         let mut next = vec![0.0f32; self.len];
@@ -49,7 +49,7 @@ impl Workload {
 /// The next state from this one.
 pub(crate) fn advance(now: &[f32], next: &mut [f32], depth: Option<u32>) {
     let Some(depth) = depth else { return };
-    // Blocks that stay in the first cache, so that depth costs arithmetic and not memory bandwidth.
+    // Blocks that fit into the first cache, so that depth costs arithmetic and not memory bandwidth.
     for (now, next) in now.chunks(1024).zip(next.chunks_mut(1024)) {
         next.copy_from_slice(now);
         for _ in 0..depth {
@@ -64,7 +64,7 @@ pub(crate) fn correlate(past: &[f32], depth: Option<u32>) -> f64 {
     if depth.is_none() {
         return past.first().copied().map_or(0.0, f64::from);
     }
-    // Many sums side by side, so that reading the state is what takes the time.
+    // Many sums side by side, so that the time is that of reading the state.
     let mut sums = [0.0f32; 64];
     for lanes in past.chunks_exact(sums.len()) {
         sums.iter_mut().zip(lanes).for_each(|(sum, value)| *sum += value);
@@ -72,14 +72,14 @@ pub(crate) fn correlate(past: &[f32], depth: Option<u32>) -> f64 {
     sums.iter().map(|&sum| f64::from(sum)).sum()
 }
 
-/// That a state can have so many bytes.
+/// Checks the size of a state.
 pub(crate) fn check_state_bytes(bytes: u64) -> Result<()> {
     let is_possible = (1 << 20..1 << 50).contains(&bytes) && bytes.is_multiple_of(1 << 20);
     ensure!(is_possible, "a state cannot have {bytes} bytes: give whole MiB, and less than a PiB");
     Ok(())
 }
 
-/// Writes one value to each of so many percent of a state's pages, spread evenly, other ones in each step.
+/// Writes one value to each of `percent` of the pages of a state, spread evenly, and other pages in each step.
 pub(crate) fn write_pages(state: &mut [f32], percent: f64, step: usize) {
     let page_len = rustix::param::page_size() / size_of::<f32>();
     let pages = (state.len() / page_len).max(1);

@@ -2,16 +2,17 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt,
     path::Path,
     sync::Arc,
 };
 
-use outcrop_format::{Manifest, RunId, check_session_name, parse_rank_name};
+use outcrop_format::{Manifest, RunId, check_session_name, parse_rank_name, parse_version_name, rank_name};
 use outcrop_layers::files::{DiskFiles, Files};
 
 use crate::{
     Error, Reader, Result,
-    listing::{Listed, Listing, list, read_again},
+    listing::{Listed, Listing, list, read_again, read_one},
     pack::file_name,
 };
 
@@ -19,6 +20,12 @@ use crate::{
 #[derive(Clone)]
 pub struct Catalog {
     files: Arc<dyn Files>,
+}
+
+impl fmt::Debug for Catalog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Catalog").field("location", &self.files.location()).finish_non_exhaustive()
+    }
 }
 
 impl Catalog {
@@ -95,6 +102,19 @@ impl Catalog {
             usage.manifest_bytes += bytes(&listed.name);
         }
         Ok(usage)
+    }
+
+    /// What one rank has saved in a version; nothing if there is none.
+    pub fn manifest(&self, session: &str, rank: u32, version: u64) -> Result<Option<Arc<Manifest>>> {
+        read_one(&*self.files, session, rank, version)
+    }
+
+    /// The versions that there is anything of from one rank, ascending, whether they can be read or not.
+    pub fn numbers(&self, session: &str, rank: u32) -> Result<Vec<u64>> {
+        let names = list(&*self.files, &format!("{session}/{}", rank_name(rank)))?;
+        let mut numbers: Vec<u64> = names.iter().filter_map(|name| parse_version_name(name)).collect();
+        numbers.sort_unstable();
+        Ok(numbers)
     }
 
     /// Opens the part of a version that one rank has saved, as it is now: a running program may have merged packs since the

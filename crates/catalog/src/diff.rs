@@ -9,7 +9,7 @@ use crate::{Reader, Result, fetch::WINDOW_BYTES, reader::Mapped};
 pub enum Change {
     /// It is the same in both.
     Same,
-    /// Its bytes or its length differ.
+    /// Its bytes, its length, what it is made of or its shape differ.
     Changed,
     /// Only the second version has it.
     Added,
@@ -55,9 +55,10 @@ impl RegionDiff {
     /// A region that both versions have, and of which no block is known to differ yet.
     fn between(before: &ManifestRegion, after: &ManifestRegion) -> Self {
         let (bytes_before, bytes_after) = (before.blocks.bytes(), after.blocks.bytes());
+        let is_alike = bytes_before == bytes_after && before.element == after.element && before.shape == after.shape;
         Self {
             region: after.name.clone(),
-            change: if bytes_before == bytes_after { Change::Same } else { Change::Changed },
+            change: if is_alike { Change::Same } else { Change::Changed },
             bytes_before,
             bytes_after,
             blocks: bytes_before.max(bytes_after).div_ceil(u64::from(after.blocks.block_bytes())),
@@ -77,7 +78,7 @@ impl RegionDiff {
 /// both; always by reading if `is_certain`, as two different blocks might have the same hash.
 ///
 /// Bytes that were excluded from saving count as zero where a block is read, and a block that only one version has as changed.
-/// `progress` hears of every so many bytes that have been compared.
+/// `progress` hears how many bytes have been compared.
 pub fn diff(
     before: &Reader,
     after: &Reader,

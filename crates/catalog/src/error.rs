@@ -2,6 +2,7 @@
 
 use std::{io, ops::Range};
 
+use outcrop_error::{ErrorKind, OfKind};
 /// The outcome of reading a store.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -121,7 +122,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether bytes are not what they were, as opposed to a call that makes no sense or a medium that fails.
+    /// Whether bytes have changed, as opposed to a wrong call or a failing medium.
     pub fn is_damage(&self) -> bool {
         matches!(self, Self::Damaged { .. } | Self::Lost { .. })
     }
@@ -137,5 +138,19 @@ fn there_is(what: &str, names: &[String]) -> String {
             format!("there are {count} {what}, the last ones are: {}", names[count - SHOWN_MAX..].join(", "))
         }
         _ => format!("the {what} are: {}", names.join(", ")),
+    }
+}
+
+impl OfKind for Error {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::NoSession { .. } | Self::NoVersion { .. } | Self::NoRegion { .. } | Self::Empty { .. } => {
+                ErrorKind::Missing
+            }
+            Self::Damaged { .. } | Self::Lost { .. } => ErrorKind::Damaged,
+            Self::OutOfRange { .. } => ErrorKind::Usage,
+            Self::Held { .. } => ErrorKind::Busy,
+            Self::Open { .. } | Self::Storage { .. } => ErrorKind::Storage,
+        }
     }
 }

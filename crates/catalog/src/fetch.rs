@@ -6,7 +6,7 @@ use outcrop_format::{Decoder, HashKind, Place, Stored};
 
 use crate::{buffer::Buffer, pack::Pack};
 
-/// So much is worked on by one thread at a time, where nothing else is known.
+/// The default amount of work for one thread at a time.
 pub(crate) const WINDOW_BYTES: u64 = 8 << 20;
 /// Blocks that lie closer to each other than this are read together with what is between them: that takes less time than another
 /// read.
@@ -34,6 +34,14 @@ pub(crate) struct Wanted<'a> {
     pub(crate) hash_kind: HashKind,
 }
 
+/// A block that was read and is what was saved.
+pub(crate) struct Fetched<'a> {
+    /// Its bytes as they are stored.
+    pub(crate) stored: &'a [u8],
+    /// Its bytes.
+    pub(crate) plain: &'a [u8],
+}
+
 /// The memory that one thread works with.
 #[derive(Default)]
 pub(crate) struct Fetcher {
@@ -44,7 +52,11 @@ pub(crate) struct Fetcher {
 
 impl Fetcher {
     /// Reads blocks, and gives the bytes of each, or what is wrong with them, to `take`; in any order.
-    pub(crate) fn fetch(&mut self, wanted: &mut [Wanted<'_>], mut take: impl FnMut(usize, Result<&[u8], String>)) {
+    pub(crate) fn fetch(
+        &mut self,
+        wanted: &mut [Wanted<'_>],
+        mut take: impl FnMut(usize, Result<Fetched<'_>, String>),
+    ) {
         wanted.sort_unstable_by_key(|block| (block.pack.id, block.place.at));
         let mut rest = &*wanted;
         while let [first, ..] = rest {
@@ -56,7 +68,8 @@ impl Fetcher {
                     for block in together {
                         let stored = block.place.range();
                         let stored = &bytes[(stored.start - range.start) as usize..(stored.end - range.start) as usize];
-                        take(block.tag, checked(&mut self.decoder, &mut self.plain, block, stored));
+                        let plain = checked(&mut self.decoder, &mut self.plain, block, stored);
+                        take(block.tag, plain.map(|plain| Fetched { stored, plain }));
                     }
                 }
                 Err(error) => {

@@ -8,6 +8,7 @@
 
 mod buffer;
 mod catalog;
+mod copies;
 mod diff;
 mod error;
 mod fetch;
@@ -18,6 +19,7 @@ mod removal;
 mod verify;
 
 pub use catalog::{Catalog, Usage, Version};
+pub use copies::Copies;
 pub use diff::{Change, RegionDiff, diff};
 pub use error::{Error, Result};
 pub use reader::Reader;

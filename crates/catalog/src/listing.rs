@@ -3,7 +3,7 @@
 use std::{io, sync::Arc};
 
 use outcrop_format::{
-    LOCK_NAME, MANIFEST_BYTES_MAX, Manifest, PackId, parse_draft_name, parse_pack_name, parse_rank_name,
+    LOCK_NAME, MANIFEST_BYTES_MAX, MARK_NAME, Manifest, PackId, parse_draft_name, parse_pack_name, parse_rank_name,
     parse_version_name, rank_name, version_name,
 };
 use outcrop_layers::files::{Files, read_whole};
@@ -77,7 +77,7 @@ impl Listing {
                 self.packs.push(PackId { rank, number });
             } else if parse_draft_name(&name).is_some() {
                 self.drafts.push(path);
-            } else if name != LOCK_NAME {
+            } else if name != LOCK_NAME && name != MARK_NAME {
                 self.foreign.push(path);
             }
         }
@@ -111,6 +111,20 @@ fn read_manifest(files: &dyn Files, session: &str, rank: u32, version: u64, name
     });
     let manifest = manifest.map_err(|reason| Arc::new(Error::Damaged { path, reason }));
     Some(Listed { version, rank, name, manifest })
+}
+
+/// The manifest of one rank; nothing if there is none.
+pub(crate) fn read_one(files: &dyn Files, session: &str, rank: u32, version: u64) -> Result<Option<Arc<Manifest>>> {
+    let name = format!("{session}/{}/{}", rank_name(rank), version_name(version));
+    match read_manifest(files, session, rank, version, name).map(|listed| listed.manifest) {
+        None => Ok(None),
+        Some(Ok(manifest)) => Ok(Some(manifest)),
+        Some(Err(error)) => {
+            let path = files.location();
+            let reason = error.to_string();
+            Err(Arc::into_inner(error).unwrap_or(Error::Damaged { path, reason }))
+        }
+    }
 }
 
 /// A manifest as it is now, if it can be read and belongs to the same run: whoever writes to the session may have replaced or

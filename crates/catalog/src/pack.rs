@@ -22,7 +22,7 @@ pub(crate) fn file_name(session: &str, id: PackId) -> String {
     format!("{session}/{}/{}", rank_name(id.rank), pack_name(id.number))
 }
 
-/// A file that cannot be read: damaged if it is not what it should be, else whatever the medium says.
+/// The error of a file that cannot be read: damaged, or what the medium reports.
 pub(crate) fn unreadable(path: String, source: io::Error) -> Error {
     use io::ErrorKind::{InvalidData, IsADirectory, NotADirectory, NotFound, UnexpectedEof};
     match source.kind() {
@@ -74,6 +74,11 @@ impl Pack {
         Err(Error::Damaged { path: self.path.clone(), reason })
     }
 
+    /// What was read of it.
+    pub(crate) fn into_index(self) -> Option<(PackHeader, Index)> {
+        Some((self.header, self.index?))
+    }
+
     pub(crate) fn index(&self) -> Option<&Index> {
         self.index.as_ref()
     }
@@ -99,7 +104,7 @@ impl OpenPacks {
         Ok(pack)
     }
 
-    /// Closes all but these, so that no more are open than one version needs.
+    /// Closes all but these, so that only the packs of one version are open.
     pub(crate) fn keep(&mut self, is_kept: impl Fn(PackId) -> bool) {
         self.0.retain(|&id, _| is_kept(id));
     }

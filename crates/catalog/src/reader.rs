@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    mem,
+    fmt, mem,
     ops::Range,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -43,6 +43,16 @@ pub(crate) struct Mapped<'a> {
     pub(crate) segments: &'a [Segment],
 }
 
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader")
+            .field("session", &self.manifest.session)
+            .field("version", &self.manifest.version)
+            .field("rank", &self.manifest.rank)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Reader {
     /// Opens the packs that a manifest names, and finds the place of every block. No block is read yet.
     pub fn open(files: &dyn Files, manifest: Arc<Manifest>) -> Result<Self> {
@@ -81,7 +91,7 @@ impl Reader {
     /// Fills `into` with the bytes of a region from byte `at` on, each of them compared with its hash. Bytes that were excluded
     /// from saving stay as they are. After an error, `into` holds anything.
     ///
-    /// `progress` hears of every so many bytes that are done, from several threads.
+    /// Several threads tell `progress` how many bytes they have done.
     pub fn read(&self, region: &str, at: u64, into: &mut [u8], progress: &(dyn Fn(u64) + Sync)) -> Result<()> {
         let mapped = self.map(region)?;
         let blocks = mapped.region.blocks;
@@ -110,6 +120,11 @@ impl Reader {
         let mut bytes = vec![0; self.map(region)?.region.blocks.bytes() as usize];
         self.read(region, 0, &mut bytes, &|_| {})?;
         Ok(bytes)
+    }
+
+    /// For which version one of its packs was made.
+    pub fn generation(&self, id: PackId) -> Option<u64> {
+        self.packs.get(&id).map(|pack| pack.header.origin().version)
     }
 
     /// The blocks of a region that have been saved, in ascending order: where they are and how they were hashed.
@@ -267,9 +282,10 @@ impl<'a> Mapped<'a> {
             let (block, pack, place) = numbers[tag];
             let range = blocks.range(block);
             match outcome {
-                Ok(plain) => {
+                Ok(fetched) => {
                     for part in without(range.start.max(bytes.start)..range.end.min(bytes.end), &self.region.excluded) {
-                        let from = &plain[(part.start - range.start) as usize..(part.end - range.start) as usize];
+                        let from =
+                            &fetched.plain[(part.start - range.start) as usize..(part.end - range.start) as usize];
                         window[(part.start - at) as usize..(part.end - at) as usize].copy_from_slice(from);
                     }
                 }

@@ -1,4 +1,4 @@
-//! Takes out versions, and what nobody needs any more.
+//! Removes versions, and files that are not needed any more.
 
 use std::collections::BTreeSet;
 
@@ -27,7 +27,7 @@ impl Removal {
     /// and versions that are not complete although a newer one is. Fails if a manifest cannot be read, because it is not
     /// known then which packs are needed.
     ///
-    /// Only right while nobody writes to the session: see [`lock_session`].
+    /// Valid only while nothing writes to the session: see [`lock_session`].
     pub fn plan(catalog: &Catalog, session: &str, dropped: &[u64]) -> Result<Self> {
         let files = catalog.files();
         let Listing { manifests, packs, drafts, .. } = catalog.listing(session)?;
@@ -65,7 +65,7 @@ impl Removal {
         }
         for id in packs.into_iter().filter(|id| !needed.contains(id)) {
             let name = file_name(session, id);
-            // It goes whatever it is; what cannot be opened counts for nothing.
+            // It is removed in any case; if it cannot be opened, its size counts as 0.
             removal.bytes += files.open(&name).and_then(|file| file.bytes()).unwrap_or(0);
             removal.packs.push(name);
         }
@@ -99,7 +99,7 @@ fn remove_all<'a>(files: &dyn Files, names: impl Iterator<Item = &'a String>) ->
     Ok(())
 }
 
-/// Takes the locks of all ranks of a session, so that nobody writes to it until they are dropped. Fails if somebody does now.
+/// Takes the locks of all ranks of a session, so that no program writes to it until they are dropped. Fails if one does now.
 pub fn lock_session(catalog: &Catalog, session: &str) -> Result<Vec<FileLock>> {
     let files = catalog.files();
     let mut locks = Vec::new();

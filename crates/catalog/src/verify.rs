@@ -91,7 +91,7 @@ struct BadBlock {
 
 /// Looks at every byte of the manifests and packs of all sessions, or of one, or of one of its versions; changes nothing.
 ///
-/// `progress` hears of every so many bytes that are done, and of how many there are, from several threads.
+/// Several threads tell `progress` how many bytes they have done, and how many there are.
 pub fn verify(
     catalog: &Catalog,
     session: Option<&str>,
@@ -157,7 +157,7 @@ impl<'a> SessionCheck<'a> {
             match self.open(id, true) {
                 Ok(pack) => self.check_pack(&pack, users, progress, &mut findings, &mut bad_blocks),
                 Err(error) => {
-                    // Who only borrows its blocks has no need of its index.
+                    // A borrower of its blocks does not need its index.
                     let can_lend = self.open(id, false).is_ok();
                     let finding = damage(file_name(&self.session, id), None, error.to_string(), Vec::new());
                     bad_packs.insert(id, (finding, can_lend));
@@ -199,7 +199,7 @@ impl<'a> SessionCheck<'a> {
                 }
             }
         }
-        // A pack that harms nobody and is gone was removed with the manifests that named it.
+        // A missing pack that affects no version was removed with the manifests that named it.
         let is_there = |id: &PackId| self.catalog.files().open(&file_name(&self.session, *id)).is_ok();
         let bad_packs = bad_packs.into_iter().filter(|(id, (finding, _))| !finding.harms.is_empty() || is_there(id));
         findings.extend(bad_packs.map(|(_, (finding, _))| finding));
@@ -223,7 +223,7 @@ impl<'a> SessionCheck<'a> {
         bad: &mut Vec<BadBlock>,
     ) {
         let Some(index) = pack.index() else { return };
-        // Blocks in packs that nobody names any more are not needed by anybody either.
+        // Blocks of packs that no manifest names are not needed.
         let is_named = |id: &PackId| users.iter().any(|user| user.packs.iter().any(|named| named.id == *id));
         let extents = index.regions().iter().flat_map(|region| region.extents());
         let elsewhere: BTreeSet<_> = extents.map(|extent| extent.pack).filter(|id| *id != pack.id).collect();

@@ -1,48 +1,62 @@
 //! `outcrop bench`: figures that anyone can repeat.
 
+mod all;
+
 use std::path::PathBuf;
 
 use anyhow::Result;
 use bytesize::ByteSize;
 use clap::{Args, Subcommand};
-use outcrop_bench::{Report, alloc, increment, model, rtm, store, tape};
-use outcrop_rtm::{Config, Shots};
+use outcrop_bench::{Needs, Report, alloc, increment, model, page, rtm, store, tape};
+use outcrop_rtm::{Config, Migration, Shots};
 
 use crate::{RoomArgs, say::say, table};
 
 /// What can be measured.
 #[derive(Subcommand)]
 pub(crate) enum BenchCommand {
-    /// A forward and a backward pass with every way of keeping the states between them.
+    /// Run every benchmark and write one page with tables and plots.
     ///
-    /// Compares no storing at all, the tape with save and with lend, a hand-written asynchronous ring, O_DIRECT without
-    /// overlap, plain files with and without fsync, a mapped file, fresh memory, and memory touched in advance.
+    /// Writes measured.md into the output directory, and results.json and the plots (PNG, SVG) into its subdirectory
+    /// measured. Each benchmark runs in its own process. If one fails, the page says so, the others still count, and the
+    /// exit code is 1. Run it on an idle machine: it takes up to an hour, or some four minutes with --quick.
+    All(all::AllArgs),
+    /// Compare ways to keep the states of a forward pass for the backward pass.
+    ///
+    /// Compares storing nothing, the tape with save and with lend, a hand-written asynchronous ring, O_DIRECT without
+    /// overlap, plain files with and without fsync, a mapped file, fresh memory, and memory touched (pre-faulted) in
+    /// advance.
     Tape(TapeArgs),
-    /// The demonstration's migration on a tape, in memory and in files.
+    /// Run the migration of the demo with its snapshots on a tape, in memory and in files.
     Rtm(RtmBenchArgs),
-    /// What it costs a short program to begin: ways to allocate, touch and pin memory for its snapshots.
+    /// Compare what a short program pays to start: ways to allocate, touch and pin memory for its snapshots.
     ///
-    /// Compares pinning everything first, memory on demand, setting memory to zero bit by bit, and tapes that touch memory
-    /// while they write, between writes, and as they choose; with one and with several programs at a time.
+    /// Compares pinning everything first, memory on demand, incremental memset, and tapes that touch memory while they
+    /// write, between writes, and as they choose; with one and with several processes at a time.
     Alloc(AllocArgs),
-    /// The simulator against reality: the same workloads really run, and simulated with the rates that a survey finds.
+    /// Compare the simulator with reality.
+    ///
+    /// Runs the same workloads really, and simulated with the rates that a survey measures.
     Sim(SimBenchArgs),
-    /// Full checkpoints in a store: how long the program waits, how long until they survive, how long to have them back.
+    /// Compare checkpoints in a store with copies, files and the bare disk.
     ///
-    /// Compares a full checkpoint of memory that has been touched with a copy into touched memory (by one and by two
-    /// threads), with a file written through the page cache, with and without fsync, and with one written past the page cache;
-    /// and restoring with reading one file past the page cache. Then incremental, live and compressed checkpoints. The
-    /// ratios: blocked_over_memcpy, times, smaller is better; durable_over_direct_write and restore_over_direct_read, rates,
-    /// larger is better. The quick state may fit into the caches of the processor, where copies are faster than in memory.
+    /// Measures how long a full checkpoint blocks the program, how long it takes until it is durable, and how long a
+    /// restore takes. Compares with a copy into touched memory (one and two threads), with a file written through the page
+    /// cache, with and without fsync, and with O_DIRECT. Then incremental, live and compressed checkpoints.
+    ///
+    /// Ratios: blocked_over_memcpy is of times, smaller is better. durable_over_direct_write and
+    /// restore_over_direct_read are of rates, larger is better. The quick state may fit into the processor's caches, where
+    /// copies are faster than in memory.
     Store(StoreBenchArgs),
-    /// What it saves to save only what has changed, and what it costs to find out.
+    /// Measure what incremental checkpoints save, and what it costs to find the changes.
     ///
-    /// Two programs, one that writes all of its memory with mostly equal values and one that changes all of it, with full,
-    /// page-based and hash-based checkpoints, next to the figures of libhashckpt for CTH and LAMMPS; the slowdown of a program that writes to 1, 10,
-    /// 50 and 100 percent of its pages between checkpoints; the cost of watching pages against hashing everything; and the
-    /// rate of hashing against the size of blocks. The ratios: hash_bytes_over_page_bytes (in the first program), slowdown_1pct
-    /// and tracking_over_rehash_max (at the worst share of pages), smaller is better; hash_over_read_bandwidth (one core),
-    /// larger is better.
+    /// Runs two programs with full, page-based and hash-based checkpoints, next to the figures of libhashckpt for CTH and
+    /// LAMMPS: one rewrites all of its memory with mostly equal values, the other changes all of it. Then the slowdown of a
+    /// program that writes to 1, 10, 50 and 100 percent of its pages between checkpoints, the cost of tracking pages
+    /// against hashing everything, and the rate of hashing against the size of blocks.
+    ///
+    /// Ratios: hash_bytes_over_page_bytes (in the first program), slowdown_1pct and tracking_over_rehash_max (at the worst
+    /// share of pages): smaller is better. hash_over_read_bandwidth (one core): larger is better.
     Increment(IncrementArgs),
     /// One process of `bench alloc`.
     #[command(hide = true)]
@@ -58,7 +72,7 @@ struct ReportArgs {
     /// Print one JSON object instead of tables.
     #[arg(long)]
     json: bool,
-    /// Less of everything: under a minute.
+    /// Use smaller workloads: less than a minute.
     #[arg(long)]
     quick: bool,
 }
@@ -67,19 +81,19 @@ struct ReportArgs {
 pub(crate) struct TapeArgs {
     #[command(flatten)]
     report: ReportArgs,
-    /// All states together [default: 6 GiB, quick: 1 GiB].
+    /// Size of all states together [default: 6 GiB, quick: 1 GiB].
     #[arg(long, value_name = "SIZE")]
     total: Option<ByteSize>,
-    /// One state.
+    /// Size of one state.
     #[arg(long, value_name = "SIZE", default_value = "32 MiB")]
     snapshot: ByteSize,
     /// Host memory of the tape and of the ring [default: 1 GiB, quick: 256 MiB].
     #[arg(long, value_name = "SIZE")]
     host: Option<ByteSize>,
-    /// Where files go; nothing is left there.
+    /// Directory for files; they are removed at the end.
     #[arg(long, value_name = "DIR", default_value = "outcrop-scratch")]
     dir: PathBuf,
-    /// Milliseconds of arithmetic between two saves [default: twice what the disk needs for a state].
+    /// Milliseconds of arithmetic between two saves [default: twice the time that the disk needs for a state].
     #[arg(long, value_name = "MS")]
     compute_ms: Option<f64>,
 }
@@ -99,16 +113,16 @@ pub(crate) struct AllocArgs {
     /// Host memory for snapshots, in each process [default: 4 GiB, quick: 512 MiB].
     #[arg(long, value_name = "SIZE")]
     host: Option<ByteSize>,
-    /// One state.
+    /// Size of one state.
     #[arg(long, value_name = "SIZE", default_value = "32 MiB")]
     snapshot: ByteSize,
-    /// How many processes at the same time.
+    /// Numbers of processes that run at the same time.
     #[arg(long, value_name = "COUNT", value_delimiter = ',', default_value = "1,2")]
     processes: Vec<usize>,
     /// Milliseconds of computing between two saves [default: 0,5,10,20,50,100, quick: 0,20].
     #[arg(long, value_name = "MS", value_delimiter = ',')]
     gaps: Option<Vec<f64>>,
-    /// How often each case is measured; the best counts [default: 3, quick: 2].
+    /// Rounds of each case; the best counts [default: 3, quick: 2].
     #[arg(long, value_name = "COUNT")]
     rounds: Option<usize>,
 }
@@ -120,13 +134,13 @@ pub(crate) struct SimBenchArgs {
     /// Host memory of the tape [default: 1 GiB, quick: 256 MiB].
     #[arg(long, value_name = "SIZE")]
     host: Option<ByteSize>,
-    /// One state.
+    /// Size of one state.
     #[arg(long, value_name = "SIZE", default_value = "32 MiB")]
     snapshot: ByteSize,
-    /// How many states [default: 128, quick: 32].
+    /// Number of states [default: 128, quick: 32].
     #[arg(long, value_name = "COUNT")]
     snapshots: Option<usize>,
-    /// Where files go; nothing is left there.
+    /// Directory for files; they are removed at the end.
     #[arg(long, value_name = "DIR", default_value = "outcrop-scratch")]
     dir: PathBuf,
 }
@@ -135,14 +149,14 @@ pub(crate) struct SimBenchArgs {
 pub(crate) struct StoreBenchArgs {
     #[command(flatten)]
     report: ReportArgs,
-    /// The state that is saved, in whole MiB [default: 1 GiB, quick: 256 MiB]. Memory for five of it is needed, and room for
-    /// some twenty in the directory.
+    /// Size of the state, in whole MiB [default: 1 GiB, quick: 256 MiB]. Needs five times as much memory, and some twenty
+    /// times as much space in the directory.
     #[arg(long, value_name = "SIZE")]
     size: Option<ByteSize>,
-    /// Where files go; nothing is left there.
+    /// Directory for files; they are removed at the end.
     #[arg(long, value_name = "DIR", default_value = "outcrop-scratch")]
     dir: PathBuf,
-    /// How often everything is measured, in turn; the medians count [default: 5, quick: 3].
+    /// Rounds of everything, interleaved; the medians count [default: 5, quick: 3].
     #[arg(long, value_name = "COUNT")]
     rounds: Option<usize>,
 }
@@ -151,23 +165,23 @@ pub(crate) struct StoreBenchArgs {
 pub(crate) struct IncrementArgs {
     #[command(flatten)]
     report: ReportArgs,
-    /// The memory of each program, in whole MiB [default: 1 GiB, quick: 256 MiB]. Memory for four of it is needed, and room
+    /// Memory of each program, in whole MiB [default: 1 GiB, quick: 256 MiB]. Needs four times as much memory, and space
     /// for all checkpoints of a program in the directory.
     #[arg(long, value_name = "SIZE")]
     size: Option<ByteSize>,
-    /// Where files go; nothing is left there.
+    /// Directory for files; they are removed at the end.
     #[arg(long, value_name = "DIR", default_value = "outcrop-scratch")]
     dir: PathBuf,
-    /// Checkpoints of each program that count [default: 10, quick: 5].
+    /// Measured checkpoints of each program [default: 10, quick: 5].
     #[arg(long, value_name = "COUNT")]
     checkpoints: Option<usize>,
-    /// Milliseconds of computing between two checkpoints of the program that is slowed down.
+    /// Milliseconds of computing between two checkpoints, for the slowdown.
     #[arg(long, value_name = "MS", default_value_t = 250.0)]
     compute_ms: f64,
-    /// Looks at the memory for each way of tracking.
+    /// How often each way of tracking searches for changes.
     #[arg(long, value_name = "COUNT", default_value_t = 30)]
     looks: usize,
-    /// How often each slowdown is measured; the medians count [default: 3, quick: 1].
+    /// Rounds of each slowdown; the medians count [default: 3, quick: 1].
     #[arg(long, value_name = "COUNT")]
     rounds: Option<usize>,
 }
@@ -175,14 +189,9 @@ pub(crate) struct IncrementArgs {
 pub(crate) fn run(command: &BenchCommand) -> Result<()> {
     let progress = &mut |what: &str| eprintln!("measuring: {what}");
     let (report, how) = match command {
+        BenchCommand::All(args) => return all::run(args),
         BenchCommand::Tape(args) => (tape::run(&args.options(), progress)?, &args.report),
-        BenchCommand::Rtm(args) => {
-            let mut config = Config::demo();
-            if args.report.quick {
-                config.shots = Shots::Count(1);
-            }
-            (rtm::run(&config, &args.room.room(), progress)?, &args.report)
-        }
+        BenchCommand::Rtm(args) => (rtm::run(&args.config(), &args.room.room(), progress)?, &args.report),
         BenchCommand::Alloc(args) => (alloc::run(&args.options(), progress)?, &args.report),
         BenchCommand::Sim(args) => (model::run(&args.options(), progress)?, &args.report),
         BenchCommand::Store(args) => (store::run(&args.options(), progress)?, &args.report),
@@ -192,8 +201,32 @@ pub(crate) fn run(command: &BenchCommand) -> Result<()> {
     print(&report, how.json)
 }
 
+impl BenchCommand {
+    /// What a benchmark takes at most, if it takes anything that can be missing.
+    fn needs(&self) -> Result<Option<Needs>> {
+        Ok(match self {
+            Self::Tape(args) => Some(args.options().needs()),
+            Self::Rtm(args) => Some(rtm::needs(&Migration::new(&args.config())?)),
+            Self::Sim(args) => Some(args.options().needs()),
+            Self::Store(args) => Some(args.options().needs()),
+            Self::Increment(args) => Some(args.options().needs()),
+            Self::All(_) | Self::Alloc(_) | Self::AllocProcess { .. } => None,
+        })
+    }
+}
+
+impl RtmBenchArgs {
+    fn config(&self) -> Config {
+        let mut config = Config::demo();
+        if self.report.quick {
+            config.shots = Shots::Count(1);
+        }
+        config
+    }
+}
+
 impl ReportArgs {
-    /// What was given, or else what is usual, or else what is quick.
+    /// The given size, or the default.
     fn size(&self, given: Option<ByteSize>, usual: u64, quick: u64) -> u64 {
         given.map_or(self.usual(usual, quick), |size| size.as_u64())
     }
@@ -236,7 +269,7 @@ impl SimBenchArgs {
             snapshot_bytes: self.snapshot.as_u64(),
             snapshots: self.snapshots.unwrap_or(self.report.usual(128, 32)),
             directory: self.dir.clone(),
-            rounds: 3,
+            rounds: self.report.usual(3, 2),
         }
     }
 }
@@ -264,48 +297,17 @@ impl IncrementArgs {
     }
 }
 
-/// What can stand in a table of runs: the head, the name in the report, and the unit.
-const COLUMNS: &[(&str, &str, &str)] = &[
-    ("without", "without_seconds", "s"),
-    ("wall", "wall_seconds", "s"),
-    ("computing", "compute_seconds", "s"),
-    ("blocked", "blocked_seconds", "s"),
-    ("starting", "init_seconds", "s"),
-    ("in saves", "save_seconds", "s"),
-    ("in takes", "take_seconds", "s"),
-    ("save", "save_ms_mean", "ms"),
-    ("take", "take_ms_mean", "ms"),
-    ("memory", "memory_mib", "MiB"),
-    ("median", "ms_median", "ms"),
-    ("best", "ms_best", "ms"),
-    ("rate", "gb_per_second", "GB/s"),
-    ("slowdown", "slowdown", "x"),
-    ("checkpoint", "checkpoint_mib", "MiB"),
-    ("written", "written_mib", "MiB"),
-    ("less than by pages", "less_percent", "%"),
-    ("the paper's", "paper_mb", "MB"),
-    ("less there", "paper_less_percent", "%"),
-    ("hashing all", "rehash_ms", "ms"),
-    ("as chosen", "chosen_ms", "ms"),
-    ("over hashing all", "chosen_over_rehash", "x"),
-    ("watching pages", "pages_ms", "ms"),
-    ("over hashing all", "pages_over_rehash", "x"),
-    ("xxh3, one core", "xxh3_one_gb_per_second", "GB/s"),
-    ("all cores", "xxh3_all_gb_per_second", "GB/s"),
-    ("blake3, one core", "blake3_one_gb_per_second", "GB/s"),
-    ("all cores", "blake3_all_gb_per_second", "GB/s"),
-    ("md5, one core", "md5_one_gb_per_second", "GB/s"),
-    ("all cores", "md5_all_gb_per_second", "GB/s"),
-    ("only reading", "read_one_gb_per_second", "GB/s"),
-];
-
 fn print(report: &Report, is_json: bool) -> Result<()> {
     if is_json {
         say!("{}", serde_json::to_string_pretty(report)?);
         return Ok(());
     }
-    for part in report.runs.chunk_by(|one, other| one["part"] == other["part"]) {
-        print_part(part);
+    for part in page::tables(&serde_json::to_value(report)?) {
+        let mut runs = table::new(&part.heads.iter().map(String::as_str).collect::<Vec<_>>());
+        for row in part.rows {
+            runs.add_row(row);
+        }
+        say!("{runs}");
     }
     let mut ratios = table::new(&["ratio", "value"]);
     for (name, value) in &report.ratios {
@@ -313,20 +315,4 @@ fn print(report: &Report, is_json: bool) -> Result<()> {
     }
     say!("{ratios}");
     Ok(())
-}
-
-/// A table of the runs that belong together, with the columns that any of them has.
-fn print_part(part: &[serde_json::Value]) {
-    let columns: Vec<_> = COLUMNS.iter().filter(|(_, name, _)| part.iter().any(|run| run[name].is_number())).collect();
-    let mut heads = vec![part[0]["part"].as_str().unwrap_or("way")];
-    heads.extend(columns.iter().map(|(head, _, _)| head));
-    let mut runs = table::new(&heads);
-    for run in part {
-        let mut cells = vec![run["way"].as_str().unwrap_or("?").to_owned()];
-        cells.extend(columns.iter().map(|(_, name, unit)| {
-            run[name].as_f64().map_or_else(|| "-".to_owned(), |value| format!("{value:.2} {unit}"))
-        }));
-        runs.add_row(cells);
-    }
-    say!("{runs}");
 }

@@ -14,21 +14,18 @@ use crate::{
     table,
 };
 
-/// Image a salt body with reverse time migration.
-///
-/// The forward pass of each shot makes more snapshots than the host memory holds; they sink to the directory and come
-/// back before the backward pass asks for them. The same migration is then run once more with plain files.
+/// Settings of the demonstration.
 #[derive(Args)]
 pub(crate) struct DemoArgs {
     #[command(flatten)]
     room: RoomArgs,
-    /// How many shots to fire; the more, the clearer the image.
+    /// Number of shots; more shots give a clearer image [default: 5].
     #[arg(long, value_name = "COUNT")]
     shots: Option<usize>,
-    /// Where the picture of model and image goes.
+    /// Write a picture of the model and the image to this file.
     #[arg(long, value_name = "FILE", default_value = "rtm.png")]
     image: PathBuf,
-    /// Where the timeline goes, for chrome://tracing or Perfetto.
+    /// Write a timeline to this file, for Perfetto or chrome://tracing.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
 }
@@ -42,8 +39,8 @@ pub(crate) fn run(args: &DemoArgs) -> Result<()> {
     let [width, _, depth] = migration.model().grid().points;
     let per_shot = 4 * (migration.snapshots() * migration.snapshot_len()) as u64;
     say!(
-        "Salt body, {width} x {depth} points, {} of {} steps each. A shot makes {} of snapshots;\n\
-         {} of host memory are for them, and the rest goes to {}.",
+        "Salt body, {width} x {depth} points, {} of {} steps each. Each shot makes {} of snapshots;\n\
+         {} of host memory hold the first of them, and the rest goes to {}.",
         match migration.survey().shots.len() {
             1 => "1 shot".to_owned(),
             count => format!("{count} shots"),
@@ -55,14 +52,14 @@ pub(crate) fn run(args: &DemoArgs) -> Result<()> {
     );
     let tape = migrate_with_progress(&migration, Keep::Tape, &args.room, args.trace.as_deref())?;
     plot::write(&args.image, &migration, &tape.image)?;
-    say!("The picture is in {}. Now the same with plain files.", args.image.display());
+    say!("Wrote the picture to {}. Now the same with plain files.", args.image.display());
     let files = migrate_with_progress(&migration, Keep::Files, &args.room, None)?;
     say!("{}", times_table(&[&tape, &files]));
     say!("{}", layers_table(&tape));
-    ensure!(tape.is_same_image(&files), "the two images differ, which must not be: please report it");
+    ensure!(tape.is_same_image(&files), "the two images differ; this is a bug, please report it");
     say!(
-        "Both images are the same to the last bit. The tape kept the program waiting {:.1} times less, and the whole\n\
-         migration took {} instead of {}.",
+        "Both images are the same to the last bit. With plain files the program waited {:.1} times as long as with the\n\
+         tape; the whole migration took {} with the tape and {} with files.",
         files.times.history_seconds() / tape.times.history_seconds().max(1e-9),
         table::seconds(tape.wall_seconds),
         table::seconds(files.wall_seconds),

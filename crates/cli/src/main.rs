@@ -1,4 +1,4 @@
-//! The `outcrop` program: what stores hold, a demonstration, migrations of one's own, and benchmarks.
+//! The `outcrop` program: inspects stores, runs a demonstration and migrations, measures and simulates.
 
 #![forbid(unsafe_code)]
 
@@ -17,17 +17,39 @@ use std::{path::PathBuf, process::ExitCode};
 use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand};
 use outcrop_bench::rtm::Room;
+use tracing_subscriber::{
+    filter::{LevelFilter, Targets},
+    fmt,
+    prelude::*,
+};
 
-/// Keeps the states that a simulation passes through.
+/// What `--help` says at the end.
+const AFTER_HELP: &str = "\
+Start with `outcrop demo`. Inspect checkpoints with `outcrop ls DIR`.
+
+Exit codes:
+   0  success
+   1  failure
+   2  wrong command line
+  10  wrong setting
+  11  the snapshot or file exists already
+  12  no such snapshot, session, version or region
+  13  the snapshot is larger than the memory for it
+  14  no room
+  15  no room because of what the program holds
+  16  damaged: bytes came back changed
+  17  a disk or another storage failed
+  18  another process is in the way
+
+Environment:
+  OUTCROP_LOG=debug   log more (error, warn, info, debug, trace; default: warn)";
+
+/// Keeps the states that a simulation passes through, and brings them back.
 ///
-/// Saving one costs the program a memory copy or less; the bytes sink to larger and slower layers in the background, and
-/// come back up before they are asked for.
-///
-/// Exit codes: 0 success, 1 failure, 2 wrong usage; 10 a setting that makes no sense, 11 snapshot or file exists,
-/// 12 snapshot, session, version or region missing, 13 snapshot too large, 14 no room, 15 no room because of what the
-/// program holds, 16 bytes came back changed, 17 storage failed, 18 another process is in the way. Set OUTCROP_LOG=debug to see more of what happens inside.
+/// A save costs the program one memory copy or less. In the background the bytes sink to larger and slower layers, and
+/// they come back up before the program asks for them.
 #[derive(Parser)]
-#[command(name = "outcrop", version, propagate_version = true)]
+#[command(name = "outcrop", version, propagate_version = true, after_long_help = AFTER_HELP)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -35,19 +57,26 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Image a salt body with reverse time migration, its snapshots on a tape; then the same with plain files.
+    /// Run a reverse time migration with its snapshots on a tape, then with plain files.
+    ///
+    /// The migration images a salt body. The forward pass of each shot makes more snapshots than the host memory holds.
+    /// They sink to the directory, and come back before the backward pass asks for them. Then the same migration runs with
+    /// plain files, for comparison. It takes about a minute.
     Demo(demo::DemoArgs),
-    /// Migrate a model of your own.
-    Rtm(rtm::RtmArgs),
-    /// Measure every layer that this machine has, and write a profile that tapes can use.
-    Survey(survey::SurveyArgs),
-    /// Simulate the figures of the papers on models of their machines, with the same plan that tapes use.
-    Sim(sim::SimArgs),
     #[command(flatten)]
     Store(store::StoreCommand),
-    /// Measure, against the obvious alternatives in the same run.
+    /// Run a reverse time migration of your own model.
+    ///
+    /// The configuration is TOML. Every key has a default, so an empty file gives a small salt model. docs/rtm.md describes
+    /// the keys.
+    Rtm(rtm::RtmArgs),
+    /// Measure memory, devices and directories, and write a profile for tapes.
+    Survey(survey::SurveyArgs),
+    /// Compare Outcrop with the obvious alternatives.
     #[command(subcommand)]
     Bench(bench::BenchCommand),
+    /// Simulate the figures of the papers with the planner that tapes use.
+    Sim(sim::SimArgs),
 }
 
 /// Where snapshots go.
@@ -56,10 +85,10 @@ pub(crate) struct RoomArgs {
     /// Host memory for snapshots.
     #[arg(long, value_name = "SIZE", default_value = "256 MiB")]
     host: ByteSize,
-    /// Directory for the snapshots that do not fit; nothing is left in it.
+    /// Directory for the snapshots that do not fit into memory; they are removed at the end.
     #[arg(long, value_name = "DIR", default_value = "outcrop-scratch")]
     dir: PathBuf,
-    /// At most so many bytes in the directory.
+    /// Limit of the files in that directory.
     #[arg(long, value_name = "SIZE", default_value = "64 GiB")]
     dir_size: ByteSize,
 }
@@ -71,9 +100,9 @@ impl RoomArgs {
 }
 
 fn main() -> ExitCode {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("OUTCROP_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let filter = std::env::var("OUTCROP_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
+    let filter = filter.unwrap_or_else(|| Targets::new().with_default(LevelFilter::WARN));
+    tracing_subscriber::registry().with(fmt::layer().with_writer(std::io::stderr)).with(filter).init();
     let result = match Cli::parse().command {
         Command::Demo(args) => demo::run(&args),
         Command::Rtm(args) => rtm::run(&args),
@@ -102,7 +131,7 @@ fn message(error: &anyhow::Error) -> String {
     message
 }
 
-/// What the shell is told of an error.
+/// The exit code of an error.
 fn exit_code(error: &anyhow::Error) -> u8 {
     use outcrop_rtm::Error as Rtm;
     let of_cause = |cause: &(dyn std::error::Error + 'static)| {

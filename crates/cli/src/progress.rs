@@ -1,4 +1,4 @@
-//! Shows how far long work is: a bar on a terminal, now and then a line elsewhere.
+//! Progress of long work: a bar on a terminal, otherwise a line from time to time.
 
 use std::{
     io::IsTerminal,
@@ -8,7 +8,7 @@ use std::{
 use indicatif::{ProgressBar, ProgressStyle};
 use outcrop_rtm::{Phase, Progress};
 
-/// Elsewhere than on a terminal a line is enough from time to time.
+/// How often to print a line if the output is not a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
 /// The progress of one migration.

@@ -1,4 +1,4 @@
-//! `outcrop rtm`: a migration of the user's own, and the tables that say how it went.
+//! `outcrop rtm`: a migration of the user's model, and the tables of its result.
 
 use std::path::{Path, PathBuf};
 
@@ -9,9 +9,7 @@ use outcrop_rtm::{Config, Migration, plot, write_npy};
 
 use crate::{RoomArgs, progress::MigrationProgress, say::say, table};
 
-/// Migrate a model of your own.
-///
-/// The configuration is TOML; an empty file is a small salt model. Every key is described in docs/rtm.md.
+/// What to migrate, and where the results go.
 #[derive(Args)]
 pub(crate) struct RtmArgs {
     /// The configuration file.
@@ -19,16 +17,16 @@ pub(crate) struct RtmArgs {
     config: PathBuf,
     #[command(flatten)]
     room: RoomArgs,
-    /// Where the picture of model and image goes.
+    /// Write a picture of the model and the image to this file.
     #[arg(long, value_name = "FILE", default_value = "rtm.png")]
     image: PathBuf,
-    /// Where the image goes as a NumPy array.
+    /// Write the image to this file as a NumPy array.
     #[arg(long, value_name = "FILE")]
     npy: Option<PathBuf>,
-    /// Where the timeline goes, for chrome://tracing or Perfetto.
+    /// Write a timeline to this file, for Perfetto or chrome://tracing.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Print the outcome as JSON.
+    /// Print the result as JSON.
     #[arg(long)]
     json: bool,
 }
@@ -48,7 +46,7 @@ pub(crate) fn run(args: &RtmArgs) -> Result<()> {
     }
     say!("{}", times_table(&[&outcome]));
     say!("{}", layers_table(&outcome));
-    say!("The picture is in {}.", args.image.display());
+    say!("Wrote the picture to {}.", args.image.display());
     Ok(())
 }
 
@@ -95,7 +93,7 @@ pub(crate) fn layers_table(outcome: &Outcome) -> comfy_table::Table {
     for layer in outcome.stats.iter().flat_map(|stats| &stats.layers) {
         table.add_row(vec![
             layer.name.clone(),
-            table::bytes(layer.capacity_bytes),
+            layer.capacity_bytes.map_or_else(|| "no limit".to_owned(), table::bytes),
             table::bytes(layer.used_bytes_max),
             table::bytes(layer.written_bytes),
             table::rate(layer.write_rate()),

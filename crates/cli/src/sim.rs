@@ -19,10 +19,10 @@ use serde_json::{Value, json};
 
 use crate::{say::say, table};
 
-/// Where plots go if nobody says it.
+/// The default directory of plots.
 const OUTPUT: &str = "outcrop-sim";
 
-/// Elsewhere than on a terminal a line is enough from time to time.
+/// How often to print a line if the output is not a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
 #[derive(Args)]
@@ -30,7 +30,7 @@ const LINE_EVERY: Duration = Duration::from_secs(5);
 pub(crate) struct SimArgs {
     #[command(subcommand)]
     command: Option<SimCommand>,
-    /// The figure: 3b to 6c, or mlbs-2 to mlbs-5; `outcrop sim list` says what each shows.
+    /// The figure: 3b to 6c, or mlbs-2 to mlbs-5. `outcrop sim list` describes them.
     #[arg(value_name = "FIGURE", required = true)]
     figure: Option<String>,
     #[command(flatten)]
@@ -47,27 +47,28 @@ enum SimCommand {
     },
     /// Simulate all figures.
     All(ReportArgs),
-    /// Simulate a tape on this machine, as `outcrop survey` has found it.
+    /// Simulate a tape on this machine, with the rates that `outcrop survey` has measured.
     Here(HereArgs),
-    /// Let random programs on random stacks with random faults try the plan, and check that it keeps its promises.
+    /// Test the planner with random programs, stacks and faults.
     ///
-    /// Ends with exit code 1 at the first seed that finds something wrong, and prints the seed and what was said last.
+    /// Checks after every event that the planner keeps its promises. At the first violation it prints the seed and the last
+    /// events, and exits with code 1. A seed replays exactly.
     Fuzz(FuzzArgs),
 }
 
 /// How to report.
 #[derive(Args)]
 struct ReportArgs {
-    /// Print JSON instead of tables; plots are then drawn only if --output is given.
+    /// Print JSON instead of tables, and draw plots only with --output.
     #[arg(long)]
     json: bool,
-    /// Where to put the plots, as PNG and SVG [default: outcrop-sim].
+    /// Directory for the plots, as PNG and SVG [default: outcrop-sim].
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// Fewer points.
+    /// Simulate fewer points.
     #[arg(long)]
     quick: bool,
-    /// A machine of your own instead of the paper's: a TOML file, described in docs/sim.md.
+    /// Use your own machine model instead of the paper's: a TOML file, described in docs/sim.md.
     #[arg(long, value_name = "FILE")]
     machine: Option<PathBuf>,
 }
@@ -76,20 +77,20 @@ struct ReportArgs {
 struct HereArgs {
     #[command(flatten)]
     report: ReportArgs,
-    /// What the survey has found.
+    /// The profile that `outcrop survey` has written.
     #[arg(long, value_name = "FILE", default_value = outcrop_survey::FILE)]
     profile: PathBuf,
-    /// The directory of the tape; the survey must have measured it, or another one on the same file system.
+    /// Directory of the tape. The survey must have measured it, or another one on the same file system.
     #[arg(long, value_name = "DIR", default_value = ".")]
     dir: PathBuf,
 }
 
 #[derive(Args)]
 struct FuzzArgs {
-    /// How many seeds to try.
+    /// Number of seeds.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     seeds: u64,
-    /// The first of them.
+    /// The first seed.
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     start: u64,
     /// Print one JSON object.
@@ -111,10 +112,11 @@ pub(crate) fn run(args: &SimArgs) -> Result<()> {
 }
 
 fn here(args: &HereArgs) -> Result<()> {
-    let known = "run `outcrop survey` first, or name its file with --profile";
+    let known = "run `outcrop survey` first, or give its profile with --profile";
     let profile = Profile::load(&args.profile).context(known)?;
-    let rates = outcrop_bench::model::plain_rates(&profile, &args.dir)
-        .with_context(|| format!("the profile does not know {}; survey it first", args.dir.display()))?;
+    let rates = outcrop_bench::model::plain_rates(&profile, &args.dir).with_context(|| {
+        format!("the profile has no measurement of {0}; run `outcrop survey {0}`", args.dir.display())
+    })?;
     let machine = Machine::plain(&profile.machine, rates, profile.memory_bytes, u64::MAX / 2)?;
     let figure = outcrop_sim::here(&machine, args.report.quick)?;
     show(&figure, &args.report)?;
@@ -184,7 +186,7 @@ fn show(figure: &Figure, report: &ReportArgs) -> Result<()> {
 
 fn machine(file: &Path) -> Result<Machine> {
     let name = file.display().to_string();
-    let text = fs::read_to_string(file).with_context(|| format!("cannot read the machine {name}"))?;
+    let text = fs::read_to_string(file).with_context(|| format!("cannot read the machine model {name}"))?;
     Ok(Machine::parse(&name, &text)?)
 }
 
@@ -225,20 +227,26 @@ fn number(value: f64) -> String {
 fn fuzz(args: &FuzzArgs) -> Result<()> {
     let end = args.start.saturating_add(args.seeds);
     let threads = thread::available_parallelism().map_or(1, usize::from);
-    let progress = FuzzProgress::new(args.seeds);
-    let outcome = outcrop_sim::fuzz(args.start..end, threads, |tried| progress.show(tried));
-    progress.end();
+    let of_plan = FuzzProgress::new(args.seeds);
+    let plan = outcrop_sim::fuzz(args.start..end, threads, |tried| of_plan.show(tried));
+    of_plan.end();
+    let of_commit = FuzzProgress::new(args.seeds);
+    let commit = outcrop_sim::fuzz_commit(args.start..end, threads, |tried| of_commit.show(tried));
+    of_commit.end();
     if args.json {
-        let (tried, failure) = match &outcome {
-            Ok(tried) => (Some(tried), None),
-            Err(failure) => (None, Some(failure)),
+        let object = |outcome: &std::result::Result<Coverage, Box<outcrop_sim::Failure>>| match outcome {
+            Ok(tried) => json!({ "tried": tried, "failure": null }),
+            Err(failure) => json!({ "tried": null, "failure": failure }),
         };
-        let object = json!({ "start": args.start, "seeds": args.seeds, "tried": tried, "failure": failure });
+        let (plan, commit) = (object(&plan), object(&commit));
+        let object = json!({ "start": args.start, "seeds": args.seeds, "plan": plan, "commit": commit });
         say!("{}", serde_json::to_string_pretty(&object)?);
     }
-    let Coverage { seeds, events, faults, refusals } = outcome.map_err(|failure| *failure)?;
-    if !args.json {
-        say!("{seeds} seeds, {events} events, {faults} faults, {refusals} refusals: nothing wrong");
+    for (what, outcome) in [("plan", plan), ("commit", commit)] {
+        let Coverage { seeds, events, faults, refusals } = outcome.map_err(|failure| *failure)?;
+        if !args.json {
+            say!("{what}: {seeds} seeds, {events} events, {faults} faults, {refusals} refusals: no violation");
+        }
     }
     Ok(())
 }

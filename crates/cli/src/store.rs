@@ -1,4 +1,4 @@
-//! What stores hold: the commands that look at their directories, take bytes out of them, and take out versions.
+//! The commands on the directories of a store: list, verify, compare, restore and remove versions.
 
 mod check;
 mod files;
@@ -22,21 +22,26 @@ use crate::say::say;
 /// Commands on the directories of a store.
 #[derive(Subcommand)]
 pub(crate) enum StoreCommand {
-    /// List the versions in the directories of a store, and in which of them each is complete.
+    /// List the versions of a store, and which of its directories have them.
     Ls(list::LsArgs),
-    /// Show the versions of a session, or what one of them is made of.
+    /// Show the versions of a session, or the regions and packs of one version.
     Show(list::ShowArgs),
-    /// Show how many bytes versions have and how many are stored.
+    /// Show the size of versions, and how many bytes are stored for them.
     Du(list::DuArgs),
-    /// Look at every byte of a store, and say which region of which version is harmed if one has changed. Changes nothing.
+    /// Read every byte of a store and report damage.
+    ///
+    /// Names the versions and regions that damage affects, and exits with code 16 if there is any. Changes nothing.
     Verify(check::VerifyArgs),
     /// Show what changed between two versions.
     Diff(check::DiffArgs),
-    /// Write the regions of a version to plain files.
+    /// Write the regions of a version to raw files.
     Restore(files::RestoreArgs),
-    /// As restore, but regions of numbers become .npy files.
+    /// Write the regions of a version to files, numbers as NumPy arrays (.npy).
     Export(files::RestoreArgs),
-    /// Remove versions that are not to be kept, and what crashed programs have left behind.
+    /// Remove old versions, and what crashed programs have left behind.
+    ///
+    /// A version stays if any of the rules keeps it. The newest complete version always stays. No program may use the
+    /// session meanwhile.
     Prune(prune::PruneArgs),
 }
 
@@ -78,9 +83,10 @@ impl FromStr for Which {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "latest" => Ok(Self(None)),
-            number => {
-                number.parse().map(|version| Self(Some(version))).map_err(|_| "not a number, nor `latest`".into())
-            }
+            number => number
+                .parse()
+                .map(|version| Self(Some(version)))
+                .map_err(|_| "expected a version number or `latest`".into()),
         }
     }
 }

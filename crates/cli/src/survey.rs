@@ -1,4 +1,4 @@
-//! `outcrop survey`: how fast the places are that this machine has for snapshots.
+//! `outcrop survey`: how fast the memory, devices and directories of this machine are.
 
 use std::path::PathBuf;
 
@@ -15,21 +15,21 @@ const COLUMNS: u16 = 80;
 /// What to survey, and where to keep the outcome.
 #[derive(Args)]
 pub(crate) struct SurveyArgs {
-    /// Directories to measure, next to memory and devices; the current and the temporary one where none is named.
-    /// Nothing is left in them.
+    /// Directories to measure besides memory and devices [default: the current and the temporary directory]. Nothing is
+    /// left in them.
     #[arg(value_name = "DIR")]
     directories: Vec<PathBuf>,
-    /// Print the profile and the ranking as JSON.
+    /// Print the profile and the order of preference as JSON.
     #[arg(long)]
     json: bool,
-    /// Where to write the profile.
+    /// Write the profile to this file.
     #[arg(long, value_name = "FILE", default_value = outcrop_survey::FILE)]
     output: PathBuf,
 }
 
 pub(crate) fn run(args: &SurveyArgs) -> Result<()> {
-    // Else some seconds of measuring would be for nothing.
-    Profile::check_file(&args.output).context("nothing was measured; name another file with --output")?;
+    // Before some seconds of measuring.
+    Profile::check_file(&args.output).context("nothing was measured; choose another file with --output")?;
     let options = Options::default();
     let directories = match &args.directories[..] {
         [] => Survey::usual_directories(&options),
@@ -39,45 +39,46 @@ pub(crate) fn run(args: &SurveyArgs) -> Result<()> {
     profile.store(&args.output)?;
     if args.json {
         let mut object = serde_json::to_value(&profile)?;
-        object["ranking"] = serde_json::to_value(profile.ranking())?;
+        object["locations"] = serde_json::to_value(profile.locations())?;
         say!("{}", serde_json::to_string_pretty(&object)?);
     } else {
         print(&profile);
-        say!("The profile is in {}.", args.output.display());
+        say!("Wrote the profile to {}.", args.output.display());
     }
     Ok(())
 }
 
 fn print(profile: &Profile) {
     let rate = |rate: Option<u64>| rate.map_or_else(|| "-".to_owned(), |rate| table::rate(rate as f64));
-    let rank = |rank: Option<usize>| rank.map_or_else(|| "-".to_owned(), |rank| rank.to_string());
-    let mut ranking = table::new(&["place", "write", "rank", "read", "rank"]);
-    for place in profile.ranking() {
-        let cells = [rate(place.write), rank(place.write_rank), rate(place.read), rank(place.read_rank)];
-        ranking.add_row(std::iter::once(place.place).chain(cells));
+    let nth = |nth: Option<usize>| nth.map_or_else(|| "-".to_owned(), |nth| nth.to_string());
+    let mut locations = table::new(&["location", "write", "order", "read", "order"]);
+    for location in profile.locations() {
+        let write = [rate(location.write), nth(location.write_preference)];
+        let read = [rate(location.read), nth(location.read_preference)];
+        locations.add_row(std::iter::once(location.name).chain(write).chain(read));
     }
-    ranking.set_content_arrangement(ContentArrangement::Dynamic).set_width(COLUMNS);
-    say!("{ranking}");
+    locations.set_content_arrangement(ContentArrangement::Dynamic).set_width(COLUMNS);
+    say!("{locations}");
     let memory = &profile.memory;
     let pinned = memory.pinned.as_ref();
-    let mut providing = table::new(&["memory is", "rate"]);
+    let mut providing = table::new(&["providing memory", "rate"]);
     let mut add = |what: &str, value: Option<u64>| {
         providing.add_row(vec![what.to_owned(), rate(value)]);
     };
-    add("touched, 1 core", Some(memory.touch_one_core));
+    add("touch (pre-fault), 1 core", Some(memory.touch_one_core));
     if profile.cores > 1 {
-        add(&format!("touched, {} cores", profile.cores), Some(memory.touch_all_cores));
+        add(&format!("touch (pre-fault), {} cores", profile.cores), Some(memory.touch_all_cores));
     }
-    add("pinned when touched", pinned.map(|pinned| pinned.pin_touched));
-    add("pinned when untouched", pinned.map(|pinned| pinned.pin_untouched));
+    add("pin touched memory", pinned.map(|pinned| pinned.pin_touched));
+    add("pin untouched memory", pinned.map(|pinned| pinned.pin_untouched));
     for device in &profile.devices {
-        add(&format!("mapped on {}", device.name), Some(device.map));
+        add(&format!("map on {}", device.name), Some(device.map));
     }
     say!("{providing}");
     for device in &profile.devices {
         say!("{} is {}.", device.name, device.model);
     }
     if let Some(refusal) = &memory.pin_refusal {
-        say!("Memory was not pinned: {refusal}.");
+        say!("Memory could not be pinned: {refusal}.");
     }
 }

@@ -124,7 +124,7 @@ pub fn writes_only_what_was_created(files: &dyn Files) {
     assert_eq!(get(files, "file"), b"as it is");
 }
 
-/// A file takes another name, in place of the one that had it; who has one of them open keeps it.
+/// A rename replaces the file that had the name. Open files stay readable.
 pub fn renames_in_place_of_another(files: &dyn Files) {
     files.make_dir("dir").expect("a directory");
     put(files, "old", b"old bytes");
@@ -142,7 +142,7 @@ pub fn renames_in_place_of_another(files: &dyn Files) {
     files.sync_dir("").expect("a sync of the root");
 }
 
-/// A file that was removed is gone, but for those who have it open.
+/// A removed file is gone, except for open handles.
 pub fn removes(files: &dyn Files) {
     let file = create(files, "file", 5);
     write(&*file, 0, b"bytes");

@@ -69,7 +69,7 @@ impl Fault {
 ///
 /// An operation that fails does nothing, except that a write may leave half of its bytes, and that a sync forgets what it was to
 /// make durable, as systems do: it can be read until a crash, and may be lost in the crash although later syncs have succeeded.
-/// That is so over a [`Recording`]; elsewhere it is as if nobody had synced.
+/// This holds over a [`Recording`]; elsewhere it is as if there had been no sync.
 ///
 /// There is no way past it: the files have no descriptor for direct transfers. A clone has the same faults and counts.
 #[derive(Clone)]

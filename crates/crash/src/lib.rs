@@ -28,7 +28,7 @@
 //! # What a crash can do
 //!
 //! A crash comes between two steps of a log. What was synced before it is there. Of all other operations each may have
-//! happened or not, in any order and whatever became of the others:
+//! happened or not, in any order and independent of the others:
 //!
 //! - A write of which nothing happened leaves the bytes from before. It can also be torn: some of its sectors of 512 bytes
 //!   arrive, the first ones or any. Where it made the file longer, the length may be there without the bytes; these are zero

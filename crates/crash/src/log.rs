@@ -12,7 +12,7 @@ use crate::{
     replay::Replay,
 };
 
-/// A file or directory, whatever its name: its place in the order in which they were made. Those of the tree that a log starts
+/// A file or directory, independent of its name: its number in the order of creation. Those of the tree that a log starts
 /// with come first, the root before all others.
 pub(crate) type Node = usize;
 

@@ -1,4 +1,4 @@
-//! Which of the operations that were not durable happened all the same: names of images.
+//! Which of the operations that were not durable still happened: names of images.
 
 use std::{fmt, str::FromStr};
 
@@ -50,7 +50,7 @@ impl Pick {
     /// As many operations as a subset can have.
     pub(crate) const SUBSET_MAX: usize = 20;
 
-    /// Whether it speaks of no more operations than there are.
+    /// Whether all operations that it names exist.
     pub(crate) fn fits(self, operations: usize) -> bool {
         match self {
             Self::None | Self::All | Self::Chance(_) => true,

@@ -321,7 +321,7 @@ pub extern "C" fn cuMemHostUnregister(address: *mut c_void) -> CUresult {
 pub unsafe extern "C" fn cuMemcpyHtoD_v2(to: CUdeviceptr, from: *const c_void, bytes: usize) -> CUresult {
     answer_current("cuMemcpyHtoD", |driver, device| {
         driver.memory.check_access(&mut driver.violations, device, to, bytes)?;
-        // SAFETY: the program's pointer is to so many bytes.
+        // SAFETY: the program's pointer is to this many bytes.
         let staged = unsafe { slice::from_raw_parts(from.cast::<u8>(), bytes) }.to_vec();
         let copy = Work::Copy { from: Source::Staged(staged), to: Target::Device(to), bytes };
         driver.enqueue(device, DEFAULT, copy)?;
@@ -338,7 +338,7 @@ pub unsafe extern "C" fn cuMemcpyDtoH_v2(to: *mut c_void, from: CUdeviceptr, byt
         driver.memory.check_access(&mut driver.violations, device, from, bytes)?;
         driver.run(device, DEFAULT, None)?;
         let copy = driver.memory.read(&mut driver.violations, from, bytes)?;
-        // SAFETY: the program's pointer is to so many bytes.
+        // SAFETY: the program's pointer is to this many bytes.
         unsafe { std::ptr::copy_nonoverlapping(copy.as_ptr(), to.cast(), bytes) };
         Ok(())
     })

@@ -28,7 +28,7 @@ pub unsafe extern "C" fn outcrop_stand_in_first_violation(text: *mut c_char, byt
     unsafe { put(&first, text, bytes) }
 }
 
-/// Writes what nobody has given back, as a text with its end, and returns how long the text is without.
+/// Writes what was not given back, as a NUL-terminated text, and returns its length without the NUL.
 ///
 /// # Safety
 ///
@@ -48,13 +48,13 @@ pub extern "C" fn outcrop_stand_in_set_devices(devices: usize, bytes: u64) {
     driver.settings.bytes = bytes;
 }
 
-/// Lets so many allocations succeed, and all others fail.
+/// Lets this many allocations succeed, and all later ones fail.
 #[unsafe(no_mangle)]
 pub extern "C" fn outcrop_stand_in_fail_allocations_after(allocations: u64) {
     driver().settings.allocations_left = Some(allocations);
 }
 
-/// Lets so many calls be answered; then the device is lost, and every call fails.
+/// Lets this many calls succeed; then the device is lost, and every call fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn outcrop_stand_in_lose_after(calls: u64) {
     driver().settings.calls_left = Some(calls);

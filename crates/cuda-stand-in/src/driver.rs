@@ -92,7 +92,7 @@ pub(crate) fn answer(work: impl FnOnce(&mut Driver) -> Answer) -> CUresult {
     }
 }
 
-/// Answers a call that needs a current context; the work is told its device.
+/// Answers a call that needs a current context; the work gets its device.
 pub(crate) fn answer_current(name: &str, work: impl FnOnce(&mut Driver, usize) -> Answer) -> CUresult {
     answer(|driver| {
         let device = driver.current(name)?;
@@ -198,7 +198,7 @@ impl Driver {
         })
     }
 
-    /// What nobody has given back, in words.
+    /// What was not given back, in words.
     pub(crate) fn left(&self) -> Vec<String> {
         let mut left = self.memory.left_addresses();
         left.extend((0..DEVICES_MAX).flat_map(|device| self.left_of(device)));

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, ops::Range};
 
 use cudarc::driver::sys::CUresult;
+use outcrop_memory::{Access, Maps};
 
 use crate::driver::{Answer, Settings, Violations, take_one};
 
@@ -350,23 +351,7 @@ impl HostMemory {
 /// Whether this process can read and write all of a piece of its memory.
 fn is_mapped(wanted: Range<usize>) -> bool {
     // Where the system does not tell, everything is held to be so.
-    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return true };
-    let mut next = wanted.start;
-    for line in maps.lines() {
-        let mut words = line.split_whitespace();
-        let (Some((start, end)), Some(rights)) = (words.next().and_then(|range| range.split_once('-')), words.next())
-        else {
-            continue;
-        };
-        let number = |digits| usize::from_str_radix(digits, 16).unwrap_or(0);
-        if (number(start)..number(end)).contains(&next) && rights.starts_with("rw") {
-            next = number(end);
-        }
-        if next >= wanted.end {
-            return true;
-        }
-    }
-    false
+    Maps::now().and_then(|maps| maps.allows(&wanted, Access::ReadWrite)).unwrap_or(true)
 }
 
 pub(crate) fn invalid<T>(violations: &mut Violations, rule: &str) -> Answer<T> {

@@ -8,13 +8,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use outcrop_layers::{Copier, Host, Layer, Sealed, Slot};
+use outcrop_layers::{Front, Host, Kept, Layer, Room, Sealed, Slot};
+use outcrop_memory::Copier;
 use outcrop_plan::{
-    Action, Busy, Event, Extents, LayerIndex, Place, Planner, Purpose, Reason, Refusal, SnapshotId, Strategy, Timestamp,
+    Action, Busy, Event, Extents, LayerIndex, Planner, Purpose, Reason, Refusal, Site, SnapshotId, Strategy, Timestamp,
 };
 use smallvec::SmallVec;
 
-use crate::{Arrivals, Error, Layout, Result, Span, SpanKind, Trace, log::Recorder, stats::LayerStats};
+use crate::{
+    Arrival, Arrivals, Checksums, Error, Layout, Result, Span, SpanKind, Trace, link::Exits, log::Recorder,
+    stats::LayerStats,
+};
 
 /// What both sides have in their hands.
 pub(crate) struct Shared {
@@ -27,10 +31,13 @@ pub(crate) struct Shared {
     pub(crate) answered: Condvar,
     /// The layers in the order of the plan; the first is the front.
     pub(crate) layers: Vec<Arc<dyn Layer>>,
-    /// The layer whose memory the program and the other layers can address: what moves, moves to or from there.
+    /// The first addressable layer: other layers transfer from and to its memory directly.
     pub(crate) host: Option<(LayerIndex, Host)>,
     pub(crate) copier: Copier,
     pub(crate) trace: Trace,
+    /// Where those leave that use the state without keeping the engine open.
+    pub(crate) exits: Arc<Exits>,
+    pub(crate) checksums: Checksums,
     /// Who is told what has reached which layer.
     pub(crate) arrivals: Option<Arrivals>,
     pub(crate) calls: CallCount,
@@ -47,6 +54,8 @@ pub(crate) struct Core {
     pub(crate) answers: Vec<(SnapshotId, Answer)>,
     pub(crate) lanes: BTreeMap<Lane, Queue>,
     pub(crate) lane_served_last: Option<Lane>,
+    /// Arrivals that nobody has been told of yet.
+    pub(crate) reports: VecDeque<Arrival>,
     /// Memory to be touched or pinned.
     pub(crate) chores: VecDeque<Chore>,
     /// So many want no chore to be begun.
@@ -64,7 +73,7 @@ pub(crate) struct Core {
     pub(crate) is_closing: bool,
     /// A helper has panicked: what it had in its hands will never end.
     pub(crate) has_stopped: bool,
-    /// Why snapshots in device memory are not where the plan holds them to be.
+    /// Why snapshots in the front are not where the plan believes them to be.
     pub(crate) displaced: Option<String>,
     pub(crate) layers: Vec<LayerCount>,
     pub(crate) moving: Busy,
@@ -131,16 +140,9 @@ pub(crate) enum Chore {
 /// What the program waited for.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    Lent(Front<Slot>),
-    Handed(Front<Sealed>),
+    Lent(Room),
+    Handed(Kept),
     Refused(Refusal),
-}
-
-/// A place in the front: memory that the program can address, or where it begins in that of a device.
-#[derive(Debug)]
-pub(crate) enum Front<M> {
-    Host(M),
-    Device(u64),
 }
 
 /// What a layer has done.
@@ -172,13 +174,19 @@ impl Shared {
         guard
     }
 
-    /// The program gives a slot back. It does not wait while the plan makes use of it: whoever has the state next does that,
-    /// and a helper is woken up in case nobody does.
+    /// The program gives a slot back. Usually it does not wait until the plan has made use of it: whoever takes the lock
+    /// next tells the plan, and a helper wakes up for that. If another call waits for room, or no helper is idle, the plan
+    /// hears of it at once.
     pub(crate) fn give_back(&self, id: SnapshotId) {
         self.returns.lock().unwrap_or_else(PoisonError::into_inner).push(id);
-        // A helper that is about to sleep has the state, and does so before it is let go here: it cannot miss the call.
-        drop(self.core.lock());
-        self.work.notify_one();
+        // A helper that is about to sleep has the lock, and sleeps before it is let go here: it cannot miss the call.
+        let core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_urgent = core.waiting > 0 || core.idle_helpers == 0;
+        drop(core);
+        match is_urgent {
+            true => drop(self.lock()),
+            false => self.work.notify_one(),
+        }
     }
 
     fn take_returns(&self, core: &mut Core) {
@@ -206,6 +214,9 @@ impl Shared {
             return;
         }
         self.check_growth(core, &event);
+        if !matches!(event, Event::Kept { .. }) {
+            self.note_kept(core);
+        }
         let now = Timestamp(self.now_ns());
         let recorded = core.recorder.is_some().then(|| event.clone());
         core.planner.handle(now, event);
@@ -224,12 +235,23 @@ impl Shared {
         core.is_answered |= core.planner.poll_timeout().is_some() && core.waiting > 0;
     }
 
+    /// Tells the planner what else lies on layers that keep bytes, if that has changed. Their owner adds and removes files
+    /// without the engine.
+    fn note_kept(&self, core: &mut Core) {
+        for (layer, kept) in self.layers.iter().map(|layer| layer.kept_bytes()).enumerate() {
+            if let Some(bytes) = kept.filter(|_| kept != core.planner.kept_bytes(layer)) {
+                self.tell(core, Event::Kept { layer, bytes });
+            }
+        }
+    }
+
     /// Before something may be written to host memory that has never been touched: if the system would rather end this program than
-    /// provide it, there is no more. Untouched memory is used by saves where it is the front, and by moves below a device.
+    /// provide it, there is no more. Saves and reads use untouched memory where it is the front, moves where it is below a device.
     fn check_growth(&self, core: &mut Core, event: &Event) {
         let Some((layer, host)) = &self.host else { return };
         let bytes = match event {
             Event::RoomWanted { bytes, .. } if *layer == 0 => *bytes,
+            event if *layer == 0 && core.planner.wants_growth(event) => 0,
             Event::Sealed { .. } | Event::Moved { .. } | Event::Wanted { .. } if *layer > 0 => 0,
             _ => return,
         };
@@ -245,12 +267,17 @@ impl Shared {
 
     /// Says why a layer got no more memory, now and to whoever is refused because of that. What other processes share may come back.
     pub(crate) fn note_exhausted(&self, core: &mut Core, layer: LayerIndex, error: &outcrop_layers::Error) {
-        if self.host_at(layer).is_some_and(Host::needs_touch) {
+        if self.layers[layer].front().is_some_and(|memory| memory.abilities().is_shared) {
             tracing::debug!(%error, "no more memory for this layer at the moment");
         } else {
             tracing::warn!(%error, "no more memory is taken for this layer");
             core.layers[layer].stats.fault = Some(error.to_string());
         }
+    }
+
+    /// The memory in which the stack begins.
+    pub(crate) fn front(&self) -> &dyn Front {
+        self.layers[0].front().expect("the first layer was chosen for being memory")
     }
 
     /// The host layer's memory, if `layer` is that one.
@@ -262,13 +289,13 @@ impl Shared {
         match action {
             Action::Lend { id, at } => {
                 let bytes = core.planner.bytes(id);
-                let slot = self.host_at(0).map(|host| host.slot(at, bytes).expect("the plan lends what is free"));
-                core.answer(id, Answer::Lent(slot.map_or(Front::Device(at), Front::Host)));
+                let room = self.front().lend(at..at + bytes).expect("the plan lends what is free");
+                core.answer(id, Answer::Lent(room));
             }
             Action::Hand(id) => {
-                let at = core.planner.place_in_front(id).expect("the plan hands over what is in the front");
+                let at = core.planner.start_in_front(id).expect("the plan hands over what is in the front");
                 let sealed = self.host_at(0).map(|_| core.sealed(id)[0].clone());
-                core.answer(id, Answer::Handed(sealed.map_or(Front::Device(at), Front::Host)));
+                core.answer(id, Answer::Handed(Kept::new(at..at + core.planner.bytes(id), sealed)));
             }
             Action::Refuse { id, why } => core.answer(id, Answer::Refused(why)),
             Action::Evict { id, layer } if self.host_at(layer).is_some() => drop(core.take_sealed(id)),
@@ -277,35 +304,54 @@ impl Shared {
                     self.layers[layer].forget(snapshot.saved.key);
                 }
             }
+            Action::LeaveOut { id, layer } => self.leave_out(core, id, layer),
             Action::Slide { id, from, to } => self.slide(core, id, from, to),
             Action::Move { id, from, to, purpose } => self.queue(core, id, (from, to), purpose),
             Action::Touch { layer, range } => core.add_chore(Chore::Touch(layer, range)),
             Action::Pin { layer } => core.add_chore(Chore::Pin(layer)),
             Action::Release { layer, range } => {
-                if let Some(Err(error)) = self.host_at(layer).map(|host| host.release(range)) {
+                if let Some(Err(error)) = self.layers[layer].front().map(|memory| memory.release(range)) {
                     tracing::warn!(%error, "memory that is not in use stays with this process");
                 }
             }
         }
     }
 
+    /// A snapshot does not fit within the limit of a layer that it had to reach.
+    fn leave_out(&self, core: &mut Core, id: SnapshotId, layer: LayerIndex) {
+        let (name, bytes) = (self.layers[layer].name(), core.planner.bytes(id));
+        let (used, limit) = (core.planner.used_bytes(layer).0, self.layers[layer].capacity().unwrap_or(u64::MAX));
+        let failure = format!(
+            "{name}: {used} of {limit} bytes of the limit are used, and {bytes} more are needed; \
+             raise the limit, or keep fewer versions"
+        );
+        tracing::error!(failure, "a snapshot is left out on a layer");
+        core.layers[layer].stats.fault = Some(failure.clone());
+        let key = core.snapshots[&id].saved.key;
+        core.reports.push_back(Arrival { key, layer, failure: Some(failure) });
+        core.wakes += 1;
+    }
+
     fn slide(&self, core: &mut Core, id: SnapshotId, from: u64, to: u64) {
-        if let Some(host) = self.host_at(0) {
-            let mut sealed = core.take_sealed(id).expect("the plan slides what is there");
-            let slid = host.slide(sealed.remove(0), to).expect("the plan slides what nobody uses");
-            core.set_sealed(id, Pieces::from_elem(slid, 1));
-        } else if let Some(Err(error)) =
-            self.layers[0].device().map(|device| device.slide(from..from + core.planner.bytes(id), to))
-        {
-            // The plan holds the bytes to be there, and they are not.
-            tracing::error!(%error, "device memory cannot be moved together");
-            core.layers[0].stats.fault = Some(error.to_string());
-            core.displaced = Some(error.to_string());
-            core.is_answered = true;
+        let sealed = self.host_at(0).and_then(|_| core.take_sealed(id)).map(|mut pieces| pieces.remove(0));
+        let kept = Kept::new(from..from + core.planner.bytes(id), sealed);
+        match self.front().slide(kept, to) {
+            Ok(slid) => {
+                if let Some(sealed) = slid.into_sealed() {
+                    core.set_sealed(id, Pieces::from_elem(sealed, 1));
+                }
+            }
+            Err(error) => {
+                // The plan now believes the bytes to be where they are not.
+                tracing::error!(%error, "snapshots in the front cannot be moved together");
+                core.layers[0].stats.fault = Some(error.to_string());
+                core.displaced = Some(error.to_string());
+                core.is_answered = true;
+            }
         }
     }
 
-    fn queue(&self, core: &mut Core, id: SnapshotId, (from, to): (Place, Place), purpose: Purpose) {
+    fn queue(&self, core: &mut Core, id: SnapshotId, (from, to): (Site, Site), purpose: Purpose) {
         let lane = (from.layer, to.layer);
         let bytes = core.planner.bytes(id);
         let kind = if self.host_at(from.layer).is_some() {
@@ -324,10 +370,12 @@ impl Shared {
         };
         let job = Job { id, saved: Arc::clone(&core.snapshots[&id].saved), purpose, kind, bytes };
         let queue = core.lanes.entry(lane).or_default();
-        match purpose {
-            Purpose::Fetch => queue.jobs.push_front(job),
-            Purpose::Drain | Purpose::Prefetch => queue.jobs.push_back(job),
-        }
+        // The program waits for a fetch: it comes before everything else, and after the fetches before it.
+        let position = match purpose {
+            Purpose::Fetch => queue.jobs.iter().take_while(|job| job.purpose == Purpose::Fetch).count(),
+            Purpose::Drain | Purpose::Prefetch => queue.jobs.len(),
+        };
+        queue.jobs.insert(position, job);
         core.wakes += u32::from(!queue.is_served);
     }
 

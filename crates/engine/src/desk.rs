@@ -1,6 +1,6 @@
 //! Where the bytes of a front in device memory are put for the program to look at.
 
-use outcrop_layers::{Host, Layer, Slot, aligned};
+use outcrop_layers::{Host, Slot, aligned};
 
 /// Host memory that device memory is copied to for a program that wants to look at it: the same again, if it is free.
 #[derive(Debug, Default)]

@@ -11,16 +11,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use outcrop_layers::{Copier, Host, Layer};
+use outcrop_layers::{Abilities, Front, Layer};
+use outcrop_memory::Copier;
 use outcrop_plan::{
-    Busy, Event, LAYERS_MAX, LayerSettings, MemoryRates, MemorySettings, Order, Planner, Ranking, Settings, Timestamp,
-    Touching,
+    Busy, Event, LAYERS_MAX, LayerIndex, LayerSettings, MemoryRates, MemorySettings, Order, Planner, Preference,
+    Settings, Timestamp, Touching,
 };
 
 use crate::{
     Error, Handle, Result, Stats, Trace,
     core::{CallCount, Core, LayerCount, Shared},
     helper,
+    link::Exits,
     log::Recorder,
     stats::LayerStats,
 };
@@ -30,34 +32,47 @@ use crate::{
 pub struct Options {
     /// The order in which snapshots will be read.
     pub order: Order,
-    /// How many helper threads; one per layer and at most four where it is not said.
+    /// The number of helper threads. Default: one per layer, at most four.
     pub helpers: Option<usize>,
-    /// The cores that helpers are pinned to, in turn; none to let the system choose.
+    /// The cores that helpers are pinned to, one after the other. Default: the system chooses.
     pub helper_cores: Vec<usize>,
-    /// How many threads a large copy may use; all cores where it is not said.
+    /// The number of threads that a large copy may use. Default: all cores.
     pub copy_threads: Option<usize>,
     /// Whether to keep a timeline.
     pub is_traced: bool,
     /// Where to write a log of all events and actions.
     pub log: Option<PathBuf>,
-    /// How long a call waits for slots that only the program itself can give back; half a minute where it is not said.
+    /// How long a call waits for slots that only the program itself can give back. Default: 30 seconds.
     pub patience: Option<Duration>,
     /// When host memory is touched.
     pub touching: Touching,
-    /// Whether host memory is not pinned once all of it has been touched.
+    /// Whether to leave host memory unpinned. Default: it is pinned once all of it has been touched.
     pub is_unpinned: bool,
-    /// Whether layers are ranked by measured speed.
-    pub ranking: Ranking,
-    /// What is known of the speed of the layers, in their order; measured as it goes where nothing is.
+    /// How to choose between layers: by measured speed, or by their order.
+    pub preference: Preference,
+    /// What is known of the speed of the layers, in their order. Everything else is measured.
     pub rates: Vec<Rates>,
     /// What is known of the speed of host memory.
     pub memory_rates: MemoryRates,
-    /// Who is told that a snapshot has come to a layer below the front, or could not. Then every snapshot goes to every
-    /// layer, the oldest first.
+    /// Whether every snapshot must reach every layer, the oldest first. Default: no, snapshots sink when there is a reason.
+    pub persists: bool,
+    /// Who detects bytes that change on a layer.
+    pub checksums: Checksums,
+    /// Who is told that a snapshot has arrived on a layer below the front, or could not.
     pub arrivals: Option<Arrivals>,
 }
 
-/// Who is told of arrivals: called by helper threads, and must not wait for anything that they do.
+/// Who detects bytes that change on a layer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Checksums {
+    /// The engine: it computes a checksum when a snapshot leaves memory, and compares what comes back.
+    #[default]
+    Engine,
+    /// The program: its snapshots contain checksums, and the engine computes none.
+    Program,
+}
+
+/// Who is told of arrivals. Helper threads call it; it must not wait for anything that they do.
 #[derive(Clone)]
 pub struct Arrivals(pub Arc<dyn Fn(Arrival) + Send + Sync>);
 
@@ -67,14 +82,14 @@ impl std::fmt::Debug for Arrivals {
     }
 }
 
-/// How the way of a snapshot to a layer below the front has ended.
+/// How the move of a snapshot to a layer below the front has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arrival {
     /// The snapshot.
     pub key: u64,
     /// The layer: 1 is the first one below the front.
     pub layer: usize,
-    /// Why it is not there, if so.
+    /// Why it is not there, if it failed.
     pub failure: Option<String>,
 }
 
@@ -94,12 +109,11 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Starts an engine over these layers, ranked fastest first, and gives the first handle to it.
+    /// Starts an engine over these layers, fastest first, and gives the first handle to it.
     ///
     /// The first layer that is device or host memory becomes the front; the others keep their order below it.
     pub fn open(mut layers: Vec<Arc<dyn Layer>>, options: &Options) -> Result<Handle> {
-        let is_memory = |layer: &Arc<dyn Layer>| layer.host().is_some() || layer.device().is_some();
-        let front = layers.iter().position(is_memory).ok_or_else(|| {
+        let front = layers.iter().position(|layer| layer.front().is_some()).ok_or_else(|| {
             Error::Stack(
                 "a tape needs host memory or a device to save into; add a host layer, such as host(\"1 GiB\")".into(),
             )
@@ -114,8 +128,8 @@ impl Engine {
                 layers.len()
             )));
         }
-        let host = layers.iter().enumerate().find_map(|(index, layer)| Some((index, layer.host()?.clone())));
-        let settings = settings(&layers, &rates, options);
+        let host = layers.iter().enumerate().find_map(|(index, layer)| Some((index, layer.front()?.host()?.clone())));
+        let settings = settings(&layers, host.as_ref().map(|(index, _)| *index), &rates, options);
         let recorder = options.log.as_deref().map(|path| Recorder::create(path, &settings)).transpose()?;
         let core = Core {
             planner: Planner::new(settings),
@@ -124,6 +138,7 @@ impl Engine {
             answers: Vec::new(),
             lanes: BTreeMap::new(),
             lane_served_last: None,
+            reports: VecDeque::new(),
             chores: VecDeque::new(),
             undisturbed: 0,
             strategy: None,
@@ -148,6 +163,8 @@ impl Engine {
             host,
             copier: options.copy_threads.map_or_else(Copier::default, Copier::new),
             trace: Trace::new(options.is_traced),
+            exits: Arc::default(),
+            checksums: options.checksums,
             arrivals: options.arrivals.clone(),
             calls: CallCount::default(),
             start: Instant::now(),
@@ -206,6 +223,7 @@ impl Engine {
             hits: counters.hits,
             late: counters.late,
             misses: counters.misses,
+            waiting: core.waiting,
             move_seconds: seconds_of(&core.moving, now_ns),
             copy_threads: self.shared.copier.threads_used(),
         }
@@ -213,59 +231,51 @@ impl Engine {
 }
 
 /// What the planner is to work with.
-fn settings(layers: &[Arc<dyn Layer>], rates: &[Rates], options: &Options) -> Settings {
-    let host = layers.iter().position(|layer| layer.host().is_some());
-    let of_layer = |(index, layer): (usize, &Arc<dyn Layer>)| {
-        let settings = LayerSettings {
+fn settings(layers: &[Arc<dyn Layer>], host: Option<LayerIndex>, rates: &[Rates], options: &Options) -> Settings {
+    let of_layer = |(index, layer): (LayerIndex, &Arc<dyn Layer>)| {
+        let mut settings = LayerSettings {
             write_rate: rates[index].write,
             read_rate: rates[index].read,
-            ..LayerSettings::new(layer.capacity())
+            keeps: layer.kept_bytes().is_some(),
+            ..layer.capacity().map_or_else(LayerSettings::unlimited, LayerSettings::new)
         };
-        let host = layer.host().filter(|_| Some(index) == host);
-        match layer.device() {
-            // To go on to other memory costs nothing that lasts, and leaves room here.
-            Some(device) => {
-                let is_transit = index == 0 && layers.len() > 1;
-                let drain_above_bytes = if is_transit { 0 } else { settings.drain_above_bytes };
-                LayerSettings { drain_above_bytes, ..settings }.with_memory(MemorySettings {
-                    piece_bytes: device.chunk_bytes(),
-                    ahead_bytes: u64::MAX,
-                    touching: Touching::Concurrent,
-                    needs_touch: true,
-                    is_shared: false,
-                    pins: false,
-                    rates: MemoryRates::default(),
-                })
-            }
-            _ => host.map_or(settings, |host| settings.with_memory(host_settings(host, index > 0, options))),
+        let Some(abilities) = layer.front().map(Front::abilities) else { return settings };
+        // Moving on from memory that only a device can reach costs nothing that lasts, and leaves room there.
+        if !abilities.is_addressable && index == 0 && layers.len() > 1 {
+            settings.drain_above_bytes = 0;
+        }
+        match abilities.is_addressable && host != Some(index) {
+            true => settings,
+            false => settings.with_memory(memory_settings(abilities, index > 0, options)),
         }
     };
     let mut settings = Settings::new(layers.iter().enumerate().map(of_layer).collect(), options.order.clone());
-    settings.ranking = options.ranking;
-    settings.persists = options.arrivals.is_some();
+    settings.preference = options.preference;
+    settings.persists = options.persists;
     if let Some(patience) = options.patience {
         settings.patience_ns = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
     }
     settings
 }
 
-/// How host memory is to be made ready. Below a device it is worth having all of it ready, for only then it can be
-/// registered; memory that others want as well is taken little by little and never pinned.
-fn host_settings(host: &Host, is_below_device: bool, options: &Options) -> MemorySettings {
-    let is_shared = host.needs_touch();
-    let ahead_bytes = match (is_shared, is_below_device) {
-        (true, _) => 2 * host.piece_bytes(),
+/// How the plan is to make memory ready. Device memory is mapped as soon as possible. Host memory below a device is all
+/// touched, because only then can it be registered. Memory that other processes share is taken little by little, and never
+/// pinned.
+fn memory_settings(abilities: Abilities, is_below: bool, options: &Options) -> MemorySettings {
+    let Abilities { is_addressable, needs_touch, is_shared, piece_bytes, .. } = abilities;
+    let ahead_bytes = match (is_shared, is_below || !is_addressable) {
+        (true, _) => 2 * piece_bytes,
         (false, true) => u64::MAX,
         (false, false) => MemorySettings::new().ahead_bytes,
     };
     MemorySettings {
-        piece_bytes: host.piece_bytes(),
+        piece_bytes,
         ahead_bytes,
-        touching: options.touching,
-        needs_touch: is_shared,
+        touching: if is_addressable { options.touching } else { Touching::Concurrent },
+        needs_touch,
         is_shared,
-        pins: !options.is_unpinned && !is_shared,
-        rates: options.memory_rates,
+        pins: is_addressable && !is_shared && !options.is_unpinned,
+        rates: if is_addressable { options.memory_rates } else { MemoryRates::default() },
     }
 }
 
@@ -283,11 +293,9 @@ impl Drop for Engine {
                 tracing::error!("a helper thread has panicked");
             }
         }
-        // Somebody else may have the state in hand for a moment, to give a slot back or to tell of a pinning. The layers
-        // must not outlast this call because of that.
-        while Arc::strong_count(&self.shared) > 1 {
-            std::thread::sleep(Duration::from_micros(20));
-        }
+        // Another thread may be about to give a slot back or to tell of a pinning. The layers must not outlast this call
+        // because of that.
+        Exits::close(&self.shared);
     }
 }
 
@@ -300,16 +308,16 @@ impl LayerCount {
 
     fn stats(&self, core: &Core, index: usize, now_ns: u64) -> LayerStats {
         let (used_bytes, used_bytes_max) = core.planner.used_bytes(index);
-        let ranks = core.planner.ranks();
-        let rank = |ranked: &[usize]| ranked.iter().position(|&layer| layer == index).map(|position| position + 1);
+        let preferred = core.planner.preferred();
+        let number = |layers: &[usize]| layers.iter().position(|&layer| layer == index).map(|position| position + 1);
         let found = core.planner.counters().found;
         LayerStats {
             used_bytes,
             used_bytes_max,
             hits: found[index],
             misses: found[index + 1..].iter().sum(),
-            write_rank: rank(&ranks.writing),
-            read_rank: rank(&ranks.reading),
+            write_preference: number(&preferred.writing),
+            read_preference: number(&preferred.reading),
             memory: core.planner.memory(index),
             write_seconds: seconds_of(&self.writing, now_ns),
             read_seconds: seconds_of(&self.reading, now_ns),
@@ -322,7 +330,7 @@ fn seconds_of(busy: &Busy, now_ns: u64) -> f64 {
     busy.total_ns(Timestamp(now_ns)) as f64 / 1e9
 }
 
-/// Keeps this thread on one core. A core that does not exist is a warning: the run works without.
+/// Keeps this thread on one core. A core that does not exist is a warning: the engine works without.
 fn pin_to(core: usize) {
     let mut cores = rustix::thread::CpuSet::new();
     if core < rustix::thread::CpuSet::MAX_CPU {

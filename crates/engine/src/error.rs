@@ -1,5 +1,7 @@
 //! What can go wrong with a tape, and what to do about it.
 
+use outcrop_error::{ErrorKind, OfKind};
+
 /// The outcome of a call.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -75,10 +77,12 @@ pub enum Error {
         "a helper thread of this tape has panicked while it moved bytes; what is in memory can be taken no more, please report this"
     )]
     Stopped,
-    /// Snapshots in device memory have been lost on the way to another place of it.
-    #[error("device memory could not be moved together: {detail}; nothing on this tape can be trusted any more")]
+    /// Snapshots in the front were lost while they were moved together.
+    #[error(
+        "the memory that this tape begins in could not be moved together: {detail}; nothing on this tape can be trusted any more"
+    )]
     Displaced {
-        /// What the device said.
+        /// What the layer said.
         detail: String,
     },
     /// A layer cannot be used at all.
@@ -97,4 +101,20 @@ pub enum Error {
         /// What the system said.
         source: std::io::Error,
     },
+}
+
+impl OfKind for Error {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Exists { .. } => ErrorKind::Exists,
+            Self::Missing { .. } => ErrorKind::Missing,
+            Self::TooLarge { .. } => ErrorKind::TooLarge,
+            Self::Full { .. } => ErrorKind::Full,
+            Self::Held { .. } => ErrorKind::Held,
+            Self::Damaged { .. } => ErrorKind::Damaged,
+            Self::Stack(_) => ErrorKind::Usage,
+            Self::Layer(error) => error.kind(),
+            Self::Unreadable { .. } | Self::Stopped | Self::Displaced { .. } | Self::File { .. } => ErrorKind::Storage,
+        }
+    }
 }

@@ -2,17 +2,19 @@
 
 use std::{
     ops::{Deref, DerefMut, Range},
-    sync::{Arc, OnceLock, Weak, atomic::Ordering::Relaxed},
+    sync::{Arc, OnceLock, atomic::Ordering::Relaxed},
 };
 
-use outcrop_layers::{DeviceLayer, Host, Sealed, Slot, aligned};
+use outcrop_layers::{Abilities, Buffer, Host, Kept, Layer, Room, aligned};
 use outcrop_plan::{Event, Refusal, SnapshotId};
+use outcrop_region::Element;
 
 use crate::{
     Error, Layout, Result, Span, SpanKind, Stats,
-    core::{Answer, Core, Front, Pieces, Saved, Shared, Snapshot},
+    core::{Answer, Core, Pieces, Saved, Shared, Snapshot},
     desk::Desk,
     engine::Engine,
+    link::Link,
 };
 
 /// One part of the program that saves and reads. Cloning gives a handle for another thread.
@@ -39,9 +41,9 @@ impl Handle {
         Anchor(Arc::clone(&self.engine))
     }
 
-    /// Gives a slot to fill for a new snapshot. Waits for room if there is none. Only where the front is host memory.
+    /// Gives a slot to fill for a new snapshot. Waits for room if there is none. Only if the front is addressable.
     pub fn lend(&mut self, key: u64, layout: Layout) -> Result<Lent> {
-        if self.device().is_some() {
+        if !self.abilities().is_addressable {
             let what = "this tape begins in device memory, which cannot be lent to the program; save instead";
             return Err(Error::Stack(what.to_owned()));
         }
@@ -56,26 +58,19 @@ impl Handle {
         self.save_with(key, layout, |handle, lent| {
             let ranges: Vec<Range<usize>> = lent.layout().regions().iter().map(|region| region.range.clone()).collect();
             for (range, part) in ranges.into_iter().zip(parts) {
-                match (lent.device_at(), handle.device()) {
-                    (Some(at), Some(device)) => device.copy_in(at + range.start as u64, part)?,
-                    _ => handle.shared().copier.copy(&mut lent[range], part),
-                }
+                lent.fill_in(handle.shared(), range.start, part)?;
             }
             Ok(())
         })
     }
 
-    /// Saves a snapshot of one region that `store` copies into the device memory in which this tape begins.
-    pub fn save_from_device(
-        &mut self,
-        key: u64,
-        layout: Layout,
-        store: impl FnOnce(&DeviceLayer, u64) -> outcrop_layers::Result<()>,
-    ) -> Result<()> {
-        self.need_device()?;
+    /// Saves a snapshot of one region from byte `offset` of a buffer on the device in whose memory this tape begins.
+    pub fn save_buffer(&mut self, key: u64, layout: Layout, buffer: &Buffer, offset: u64) -> Result<()> {
+        self.check_buffer(buffer)?;
         self.save_with(key, layout, |handle, lent| {
-            let place = lent.device_at().zip(handle.device());
-            Ok(place.map_or(Ok(()), |(at, device)| store(device, at))?)
+            let bytes = lent.layout().bytes() as u64;
+            let Some(room) = &mut lent.room else { return Ok(()) };
+            Ok(handle.shared().front().store(room, buffer, offset, bytes)?)
         })
     }
 
@@ -109,32 +104,31 @@ impl Handle {
         check: impl FnOnce(&Layout) -> std::result::Result<(), E>,
         target: &mut [u8],
     ) -> std::result::Result<(), E> {
-        self.read_with(key, consume, check, |handle, held| match (held.device_at, handle.device()) {
-            (Some(at), Some(device)) => Ok(device.copy_out(at, target)?),
-            _ => {
-                handle.shared().copier.copy(target, &held);
-                Ok(())
-            }
+        self.read_with(key, consume, check, |handle, held| {
+            let Some(kept) = &held.kept else { return Ok(()) };
+            Ok(handle.shared().front().copy_out(kept, target, &handle.shared().copier)?)
         })
     }
 
-    /// As [`read`](Self::read), but has `load` copy it from its place in the device memory in which this tape begins.
-    pub fn read_on_device<E: From<Error>>(
+    /// As [`read`](Self::read), but copies it to byte `offset` of a buffer on the device in whose memory this tape begins.
+    pub fn read_buffer<E: From<Error>>(
         &mut self,
         key: u64,
         consume: bool,
         check: impl FnOnce(&Layout) -> std::result::Result<(), E>,
-        load: impl FnOnce(&DeviceLayer, Range<u64>) -> outcrop_layers::Result<()>,
+        buffer: &mut Buffer,
+        offset: u64,
     ) -> std::result::Result<(), E> {
-        self.need_device()?;
+        self.check_buffer(buffer)?;
         self.read_with(key, consume, check, |handle, held| {
-            let place = held.device_at.zip(handle.device());
             let bytes = held.saved.layout.bytes() as u64;
-            Ok(place.map_or(Ok(()), |(at, device)| load(device, at..at + bytes))?)
+            let Some(kept) = &held.kept else { return Ok(()) };
+            Ok(handle.shared().front().load(kept, buffer, offset, bytes)?)
         })
     }
 
-    /// Reads a snapshot and does something with it. That can fail if it lies on a device, so that it is consumed only after.
+    /// Reads a snapshot and does something with it. If the front is not addressable that is a copy, which can fail: the
+    /// snapshot is consumed only when it has succeeded.
     fn read_with<T, E: From<Error>>(
         &mut self,
         key: u64,
@@ -143,11 +137,11 @@ impl Handle {
         look: impl FnOnce(&mut Self, Held) -> Result<T>,
     ) -> std::result::Result<T, E> {
         let start_ns = self.begin_call();
-        let is_on_device = self.device().is_some();
-        let result = self.read_slot(key, consume && !is_on_device, check).and_then(|held| {
+        let is_copy = !self.abilities().is_addressable;
+        let result = self.read_slot(key, consume && !is_copy, check).and_then(|held| {
             let id = held.id;
             let looked = look(self, held)?;
-            if consume && is_on_device {
+            if consume && is_copy {
                 self.consume(key, id)?;
             }
             Ok(looked)
@@ -171,26 +165,29 @@ impl Handle {
         self.shared().host.as_ref().map(|(_, host)| host)
     }
 
-    /// The device memory in which this tape begins, if it does.
-    pub fn device(&self) -> Option<&DeviceLayer> {
-        self.shared().layers[0].device()
+    /// What the memory in which this tape begins can do.
+    fn abilities(&self) -> Abilities {
+        self.shared().front().abilities()
     }
 
-    /// An error if this tape does not begin in device memory.
-    fn need_device(&self) -> Result<()> {
-        let what = "this tape begins in host memory; for buffers of a device give it a device layer first";
-        self.device().map(drop).ok_or_else(|| Error::Stack(what.to_owned()))
-    }
-
-    /// Brings what lies in device memory to where the program can read it; its place there is free again.
-    fn put_on_desk(&mut self, mut held: Held) -> Result<Held> {
-        let Some(at) = held.device_at else { return Ok(held) };
-        let mut slot = self.desk.slot(held.saved.layout.bytes())?;
-        if let Some(device) = self.device() {
-            device.copy_out(at, &mut slot[..held.saved.layout.bytes()])?;
+    /// An error if a buffer cannot be copied from or to the memory in which this tape begins.
+    fn check_buffer(&self, buffer: &Buffer) -> Result<()> {
+        if !self.abilities().takes_buffers {
+            let what = "this tape begins in host memory; for buffers of a device give it a device layer first";
+            return Err(Error::Stack(what.to_owned()));
         }
+        Ok(self.shared().front().check_buffer(buffer)?)
+    }
+
+    /// Copies a snapshot to where the program can read it, if it cannot read it in the front. Its room there is free again.
+    fn put_on_desk(&mut self, mut held: Held) -> Result<Held> {
+        let Some(kept) = held.kept.take_if(|kept| !kept.is_addressable()) else { return Ok(held) };
+        let bytes = held.saved.layout.bytes();
+        let mut slot = self.desk.slot(bytes)?;
+        let shared = self.shared();
+        shared.front().copy_out(&kept, &mut slot[..bytes], &shared.copier)?;
         held.give_back();
-        held.sealed = Some(slot.seal());
+        held.kept = Some(Kept::new(slot.range(), Some(slot.seal())));
         Ok(held)
     }
 
@@ -262,9 +259,9 @@ impl Handle {
             self.add_span(SpanKind::Wait, key, waited);
         }
         match answer {
-            Answer::Lent(place) => {
+            Answer::Lent(room) => {
                 let saved = Arc::new(Saved { key, layout, checksum: OnceLock::new() });
-                Ok(Lent { shared: Arc::downgrade(&self.engine.shared), id, saved, place: Some(place) })
+                Ok(Lent { link: Some(Link::new(&self.engine.shared)), id, saved, room: Some(room) })
             }
             Answer::Refused(why) => Err(self.refusal(&core, key, bytes, why)),
             Answer::Handed(_) => unreachable!("who asks for room is lent a slot or refused"),
@@ -285,12 +282,12 @@ impl Handle {
         shared.tell(&mut core, Event::Wanted { id, consume });
         let (mut core, answer, _) = shared.wait(core, id)?;
         match answer {
-            Answer::Handed(place) => {
+            Answer::Handed(kept) => {
                 shared.calls.reads.fetch_add(1, Relaxed);
                 if consume {
                     core.snapshots.remove(&id);
                 }
-                Ok(Held::new(Arc::downgrade(&self.engine.shared), id, saved, place))
+                Ok(Held { link: Some(Link::new(&self.engine.shared)), id, saved, kept: Some(kept) })
             }
             Answer::Refused(why) => Err(self.refusal(&core, key, aligned(saved.layout.bytes() as u64), why).into()),
             Answer::Lent(_) => unreachable!("who reads is handed a slot or refused"),
@@ -302,10 +299,10 @@ impl Handle {
         let fault = |layer: usize| core.layers[layer].stats.fault.clone();
         match why {
             // It would fit, if all of the memory could be had.
-            Refusal::TooLarge if bytes <= layers[0].capacity() && fault(0).is_some() => {
+            Refusal::TooLarge if layers[0].capacity() >= Some(bytes) && fault(0).is_some() => {
                 self.refusal(core, key, bytes, Refusal::Full)
             }
-            Refusal::TooLarge => Error::TooLarge { key, bytes, capacity: core.planner.limit_bytes(0) },
+            Refusal::TooLarge => Error::TooLarge { key, bytes, capacity: core.planner.front_bytes() },
             Refusal::Held => Error::Held { key, held: core.held() },
             Refusal::Gone => Error::Missing { key },
             Refusal::Damaged(layer) => Error::Damaged { key, layer: layers[layer].name().to_owned() },
@@ -314,10 +311,11 @@ impl Handle {
                 Error::Unreadable { key, detail }
             }
             Refusal::Full => {
-                let of_layer = |(index, layer): (usize, &Arc<dyn outcrop_layers::Layer>)| {
+                let of_layer = |(index, layer): (usize, &Arc<dyn Layer>)| {
                     let (used, _) = core.planner.used_bytes(index);
                     let fault = fault(index).map_or_else(String::new, |fault| format!(" and has failed ({fault})"));
-                    format!("{} holds {used} of {} bytes{fault}", layer.name(), layer.capacity())
+                    let limit = layer.capacity().map_or_else(String::new, |limit| format!(" of {limit}"));
+                    format!("{} holds {used}{limit} bytes{fault}", layer.name())
                 };
                 let detail: Vec<_> = layers.iter().enumerate().map(of_layer).collect();
                 Error::Full { key, detail: detail.join(", ") }
@@ -382,36 +380,42 @@ impl Drop for Handle {
 
 /// A slot that the program fills. Sealing it makes the snapshot; dropping it gives the slot back and makes none.
 pub struct Lent {
-    shared: Weak<Shared>,
+    /// Until it has been given back.
+    link: Option<Link>,
     id: SnapshotId,
     saved: Arc<Saved>,
-    place: Option<Front<Slot>>,
+    room: Option<Room>,
 }
 
 impl Lent {
-    /// Copies `bytes` to `at` of a slot in host memory, in the way that is fastest for their number.
+    /// Copies `bytes` to `at` of the slot, with several threads if that is faster.
     ///
     /// # Panics
-    /// If the slot ends before.
+    /// If the slot is too short.
     pub fn fill(&mut self, at: usize, bytes: &[u8]) {
-        let shared = self.shared.upgrade();
+        let visit = self.link.as_ref().and_then(Link::visit);
         let target = &mut self[at..at + bytes.len()];
-        match shared {
+        match visit {
             Some(shared) => shared.copier.copy(target, bytes),
             None => target.copy_from_slice(bytes),
         }
     }
 
-    /// Gives back all but the first `bytes` of a slot in host memory. From here on it is one region of bytes.
+    /// Has the front copy `bytes` to `at`, whether it is addressable or not.
+    fn fill_in(&mut self, shared: &Shared, at: usize, bytes: &[u8]) -> Result<()> {
+        let Some(room) = &mut self.room else { return Ok(()) };
+        Ok(shared.front().fill(room, at, bytes, &shared.copier)?)
+    }
+
+    /// Gives back all but the first `bytes` of an addressable slot. From here on it is one region of bytes.
     pub fn shorten(&mut self, bytes: usize) {
-        let Some(Front::Host(slot)) = &mut self.place else { return };
-        if bytes >= self.saved.layout.bytes() {
+        let is_shorter = bytes < self.saved.layout.bytes();
+        if !is_shorter || !self.room.as_mut().is_some_and(|room| room.shorten(bytes as u64)) {
             return;
         }
-        let layout = Layout::single("u8", bytes);
+        let layout = Layout::single(Element::BYTE, bytes);
         self.saved = Arc::new(Saved { key: self.saved.key, layout, checksum: OnceLock::new() });
-        slot.shorten(bytes as u64);
-        if let Some(shared) = self.shared.upgrade() {
+        if let Some(shared) = self.link.as_ref().and_then(Link::visit) {
             shared.tell(&mut shared.lock(), Event::Shortened { id: self.id, bytes: aligned(bytes as u64) });
         }
     }
@@ -423,19 +427,18 @@ impl Lent {
 
     /// As [`seal`](Self::seal), but keeps the slot in hand, to read what was computed.
     pub fn seal_and_keep(mut self) -> Held {
-        let sealed = self.make_snapshot(true);
-        let (shared, saved) = (self.shared.clone(), Arc::clone(&self.saved));
-        Held { shared, id: self.id, saved, sealed, device_at: None }
+        let kept = self.make_snapshot(true);
+        Held { link: self.link.take(), id: self.id, saved: Arc::clone(&self.saved), kept }
     }
 
-    fn make_snapshot(&mut self, keep: bool) -> Option<Sealed> {
-        let sealed = match self.place.take()? {
-            Front::Host(slot) => Some(slot.seal()),
-            Front::Device(_) => None,
+    fn make_snapshot(&mut self, keep: bool) -> Option<Kept> {
+        let kept = self.room.take()?.seal();
+        // No other share in the slot may outlast the call: once the plan has evicted it, the range counts as free.
+        let (sealed, kept) = match keep {
+            true => (kept.clone().into_sealed(), Some(kept)),
+            false => (kept.into_sealed(), None),
         };
-        // No other share in the slot may outlast the call: the plan takes the place for free when it has evicted it.
-        let kept = sealed.as_ref().filter(|_| keep).cloned();
-        if let Some(shared) = self.shared.upgrade() {
+        if let Some(shared) = self.link.as_ref().and_then(Link::visit) {
             shared.calls.saves.fetch_add(1, Relaxed);
             shared.calls.saved_bytes.fetch_add(self.saved.layout.bytes() as u64, Relaxed);
             let sealed = sealed.map(|sealed| Pieces::from_elem(sealed, 1));
@@ -451,41 +454,29 @@ impl Lent {
     pub fn layout(&self) -> &Layout {
         &self.saved.layout
     }
-
-    /// Where it begins in device memory, if it lies there.
-    fn device_at(&self) -> Option<u64> {
-        match self.place {
-            Some(Front::Device(at)) => Some(at),
-            _ => None,
-        }
-    }
 }
 
 impl Deref for Lent {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        match &self.place {
-            Some(Front::Host(slot)) => &slot[..self.saved.layout.bytes()],
-            _ => &[],
-        }
+        let bytes = self.saved.layout.bytes();
+        self.room.as_deref().and_then(|room| room.get(..bytes)).unwrap_or_default()
     }
 }
 
 impl DerefMut for Lent {
     fn deref_mut(&mut self) -> &mut [u8] {
-        match &mut self.place {
-            Some(Front::Host(slot)) => &mut slot[..self.saved.layout.bytes()],
-            _ => &mut [],
-        }
+        let bytes = self.saved.layout.bytes();
+        self.room.as_deref_mut().and_then(|room| room.get_mut(..bytes)).unwrap_or_default()
     }
 }
 
 impl Drop for Lent {
     fn drop(&mut self) {
         // A slot is given back before the planner hears of it, or it might be lent again too early.
-        let was_lent = self.place.take().is_some();
-        if let Some(shared) = self.shared.upgrade().filter(|_| was_lent) {
+        let was_lent = self.room.take().is_some();
+        if let Some(shared) = self.link.as_ref().and_then(Link::visit).filter(|_| was_lent) {
             shared.tell(&mut shared.lock(), Event::Abandoned(self.id));
         }
     }
@@ -493,23 +484,14 @@ impl Drop for Lent {
 
 /// A snapshot in the program's hands, to be read in place. Dropping it gives the slot back.
 pub struct Held {
-    shared: Weak<Shared>,
+    /// Until it has been given back.
+    link: Option<Link>,
     id: SnapshotId,
     saved: Arc<Saved>,
-    sealed: Option<Sealed>,
-    /// Where it begins in device memory, if it lies there.
-    device_at: Option<u64>,
+    kept: Option<Kept>,
 }
 
 impl Held {
-    fn new(shared: Weak<Shared>, id: SnapshotId, saved: Arc<Saved>, place: Front<Sealed>) -> Self {
-        let (sealed, device_at) = match place {
-            Front::Host(sealed) => (Some(sealed), None),
-            Front::Device(at) => (None, Some(at)),
-        };
-        Self { shared, id, saved, sealed, device_at }
-    }
-
     /// How the regions lie in the slot.
     pub fn layout(&self) -> &Layout {
         &self.saved.layout
@@ -522,9 +504,8 @@ impl Held {
 
     /// Gives its place in the front back, once.
     fn give_back(&mut self) {
-        drop(self.sealed.take());
-        self.device_at = None;
-        if let Some(shared) = std::mem::take(&mut self.shared).upgrade() {
+        drop(self.kept.take());
+        if let Some(shared) = self.link.take().and_then(|link| link.visit()) {
             shared.give_back(self.id);
         }
     }
@@ -535,7 +516,7 @@ impl Deref for Held {
 
     fn deref(&self) -> &[u8] {
         let bytes = self.saved.layout.bytes();
-        self.sealed.as_deref().map_or(&[], |sealed| &sealed[..bytes])
+        self.kept.as_deref().and_then(|kept| kept.get(..bytes)).unwrap_or_default()
     }
 }
 

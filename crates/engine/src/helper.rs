@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use twox_hash::XxHash3_64;
 
 use crate::{
-    Arrival, Span, SpanKind,
+    Arrival, Checksums, Span, SpanKind,
     core::{Chore, Core, Job, JobKind, Lane, Pieces, Queue, Saved, Shared},
     pin,
 };
@@ -25,6 +25,7 @@ const TURN_MOVES: u32 = 8;
 
 /// What a helper does next.
 enum Work {
+    Report(Arrival),
     Move(Lane),
     Chore(Chore),
 }
@@ -47,6 +48,7 @@ pub(crate) fn run(shared: &Arc<Shared>) {
     let _alarm = Alarm(shared);
     while let Some(work) = next_work(shared) {
         match work {
+            Work::Report(arrival) => report(shared, arrival),
             Work::Move(lane) => serve(shared, lane),
             Work::Chore(Chore::Touch(layer, range)) => touch(shared, layer, range),
             Work::Chore(Chore::Pin(layer)) => pin::begin(shared, layer),
@@ -60,6 +62,9 @@ fn next_work(shared: &Shared) -> Option<Work> {
     loop {
         if core.is_closing {
             return None;
+        }
+        if let Some(arrival) = core.reports.pop_front() {
+            return Some(Work::Report(arrival));
         }
         if let Some(lane) = waiting_lane(&core) {
             core.lanes.entry(lane).or_default().is_served = true;
@@ -102,14 +107,17 @@ fn serve(shared: &Arc<Shared>, lane: Lane) {
     core.lanes.entry(lane).or_default().is_served = false;
 }
 
+fn report(shared: &Shared, arrival: Arrival) {
+    if let Some(arrivals) = &shared.arrivals {
+        (arrivals.0)(arrival);
+    }
+}
+
 fn touch(shared: &Shared, layer: LayerIndex, range: std::ops::Range<u64>) {
     let start_ns = shared.now_ns();
     // What the program is filling is not all there yet, and must not be taken from it.
     let promised_bytes = shared.lock().planner.filling_bytes();
-    let result = match shared.host_at(layer) {
-        Some(host) => host.touch_beside(range, promised_bytes),
-        None => shared.layers[layer].touch(range),
-    };
+    let result = shared.layers[layer].front().map_or(Ok(()), |memory| memory.touch(range, promised_bytes));
     if shared.trace.is_on() {
         let (track, end_ns) = ("touch".to_owned(), shared.now_ns());
         shared.trace.add(Span { kind: SpanKind::Touch, key: None, track, start_ns, end_ns, note: None });
@@ -157,26 +165,7 @@ impl Feed for LaneFeed<'_> {
         if let Some(piece) = self.pieces.pop_front() {
             return Some(piece);
         }
-        let (mut moving, kind) = self.next_job()?;
-        let pieces: SmallVec<[(Extents, Memory); 1]> = match kind {
-            JobKind::Out(pieces) => {
-                let target = pieces.iter().flat_map(|(_, extents)| extents.iter().cloned()).collect();
-                if let Err(error) = self.shared.layers[self.lane.1].begin(moving.saved.key, &target) {
-                    moving.fault = Some(self.note(&error, false));
-                    moving.failure = Some(error.to_string());
-                    drop(pieces);
-                    self.end(&moving, None);
-                    return self.next();
-                }
-                // What is to survive says by itself whether it is whole.
-                if self.shared.arrivals.is_none() {
-                    moving.saved.checksum.get_or_init(|| checksum(pieces.iter().map(|(sealed, _)| &**sealed)));
-                }
-                pieces.into_iter().map(|(sealed, extents)| (extents, Memory::Write(sealed))).collect()
-            }
-            JobKind::In(pieces) => pieces.into_iter().map(|(slot, extents)| (extents, Memory::Read(slot))).collect(),
-            JobKind::Across(..) => unreachable!("what goes across is relayed"),
-        };
+        let (mut moving, pieces) = self.next_begun()?;
         moving.left = pieces.len();
         moving.ended.resize_with(pieces.len(), || None);
         let first_tag = self.next_move * PIECES_MAX;
@@ -204,7 +193,36 @@ impl Feed for LaneFeed<'_> {
     }
 }
 
+/// The memory of a move, each piece with its extents on the layer.
+type Transfers = SmallVec<[(Extents, Memory); 1]>;
+
 impl LaneFeed<'_> {
+    /// The lane's next move that the layer is ready for. Those that it cannot even begin have failed.
+    fn next_begun(&mut self) -> Option<(Moving, Transfers)> {
+        loop {
+            let (mut moving, kind) = self.next_job()?;
+            let pieces = match kind {
+                JobKind::Out(pieces) => pieces,
+                JobKind::In(pieces) => {
+                    let transfers = pieces.into_iter().map(|(slot, extents)| (extents, Memory::Read(slot)));
+                    return Some((moving, transfers.collect()));
+                }
+                JobKind::Across(..) => unreachable!("what goes across is relayed"),
+            };
+            let target = pieces.iter().flat_map(|(_, extents)| extents.iter().cloned()).collect();
+            let Err(error) = self.shared.layers[self.lane.1].begin(moving.saved.key, &target) else {
+                if self.shared.checksums == Checksums::Engine {
+                    moving.saved.checksum.get_or_init(|| checksum(pieces.iter().map(|(sealed, _)| &**sealed)));
+                }
+                let transfers = pieces.into_iter().map(|(sealed, extents)| (extents, Memory::Write(sealed)));
+                return Some((moving, transfers.collect()));
+            };
+            moving.fail(self.note(&error, false), error.to_string());
+            drop(pieces);
+            self.end(&moving, None);
+        }
+    }
+
     /// All pieces of a move have been transferred: what has come in is compared with what went out.
     fn finish(&self, mut moving: Moving) {
         let mut slots = SmallVec::<[outcrop_layers::Slot; 1]>::new();
@@ -217,6 +235,7 @@ impl LaneFeed<'_> {
         match moving.fault {
             Some(_) => {}
             None if slots.is_empty() => self.complete(&mut moving),
+            None if self.shared.checksums == Checksums::Program => {}
             None => moving.check(checksum(slots.iter().map(|slot| &**slot))),
         }
         let sealed = moving.fault.is_none().then(|| slots.into_iter().map(outcrop_layers::Slot::seal).collect());
@@ -291,9 +310,8 @@ impl LaneFeed<'_> {
                 self.shared.layers[layer].forget(moving.saved.key);
             }
         }
-        if let Some(arrivals) = self.shared.arrivals.as_ref().filter(|_| to > 0 && is_over) {
-            let arrival = Arrival { key: moving.saved.key, layer: to, failure: moving.failure.clone() };
-            (arrivals.0)(arrival);
+        if to > 0 && is_over {
+            report(self.shared, Arrival { key: moving.saved.key, layer: to, failure: moving.failure.clone() });
         }
         if self.shared.trace.is_on() {
             let kind = match moving.purpose {
@@ -330,7 +348,8 @@ impl LaneFeed<'_> {
                 Err(error) => Err((self.note(error, false), error.to_string())),
             };
             match copied {
-                Ok(checksum) => moving.check(checksum),
+                Ok(Some(checksum)) => moving.check(checksum),
+                Ok(None) => {}
                 Err((fault, failure)) => moving.fail(fault, failure),
             }
             if moving.fault.is_none() {
@@ -340,26 +359,28 @@ impl LaneFeed<'_> {
         }
     }
 
-    /// Copies the bytes of one move. Gives their checksum.
+    /// Copies the bytes of one move. Gives their checksum, if the engine computes any.
     fn relay_one(
         &self,
         buffer: &Host,
         (from, to): (&dyn Layer, &dyn Layer),
         moving: &Moving,
         (source, target): (&Extents, &Extents),
-    ) -> Result<u64, (Fault, String)> {
+    ) -> Result<Option<u64>, (Fault, String)> {
         let failure =
             |is_read: bool| move |error: outcrop_layers::Error| (self.note(&error, is_read), error.to_string());
         let mut slot = buffer.slot(0, buffer.capacity()).map_err(failure(false))?;
         to.begin(moving.saved.key, target).map_err(failure(false))?;
-        let mut checksum = XxHash3_64::new();
+        let mut checksum = (self.shared.checksums == Checksums::Engine).then(XxHash3_64::new);
         for (read_at, write_at, bytes) in pieces(source, target) {
             let piece = &mut slot[..bytes as usize];
             from.read(read_at, piece).map_err(failure(true))?;
-            checksum.write(piece);
+            if let Some(checksum) = &mut checksum {
+                checksum.write(piece);
+            }
             to.write(write_at, piece).map_err(failure(false))?;
         }
-        Ok(checksum.finish())
+        Ok(checksum.map(|checksum| checksum.finish()))
     }
 }
 

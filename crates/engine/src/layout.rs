@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use outcrop_region::{Element, Shape};
+
 /// Regions start at multiples of this, so that a view of any element type is aligned.
 const REGION_ALIGN: usize = 64;
 
@@ -17,25 +19,29 @@ pub struct Layout {
 pub struct Region {
     /// The program's name for it; empty where there is only one.
     pub name: String,
-    /// The element type, as the program's language calls it.
-    pub element: &'static str,
+    /// What it is made of.
+    pub element: Element,
+    /// How its elements form an array.
+    pub shape: Shape,
     /// Where it lies in the slot.
     pub range: Range<usize>,
 }
 
 impl Layout {
-    /// One region without a name.
-    pub fn single(element: &'static str, bytes: usize) -> Self {
-        let region = Region { name: String::new(), element, range: 0..bytes };
+    /// One region without a name, of one dimension.
+    pub fn single(element: Element, bytes: usize) -> Self {
+        let shape = Shape::flat(bytes / element.bytes().max(1));
+        let region = Region { name: String::new(), element, shape, range: 0..bytes };
         Self { regions: vec![region], bytes }
     }
 
-    /// Appends a region of `bytes`. Gives nothing if the whole would be larger than memory can be.
-    pub fn with(mut self, name: &str, element: &'static str, bytes: usize) -> Option<Self> {
+    /// Appends a region. Gives nothing if the whole would be larger than memory can be.
+    pub fn with(mut self, name: &str, element: Element, shape: Shape) -> Option<Self> {
+        let bytes = shape.count().checked_mul(element.bytes())?;
         let start = self.bytes.checked_next_multiple_of(REGION_ALIGN)?;
         let range = start..start.checked_add(bytes)?;
         self.bytes = range.end;
-        self.regions.push(Region { name: name.to_owned(), element, range });
+        self.regions.push(Region { name: name.to_owned(), element, shape, range });
         Some(self)
     }
 

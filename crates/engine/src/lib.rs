@@ -14,12 +14,13 @@ mod error;
 mod handle;
 mod helper;
 mod layout;
+mod link;
 mod log;
 mod pin;
 mod stats;
 mod trace;
 
-pub use engine::{Arrival, Arrivals, Engine, Options, Rates};
+pub use engine::{Arrival, Arrivals, Checksums, Engine, Options, Rates};
 pub use error::{Error, Result};
 pub use handle::{Anchor, Handle, Held, Lent};
 pub use layout::{Layout, Region};

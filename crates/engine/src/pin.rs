@@ -2,26 +2,23 @@
 
 use std::{sync::Arc, thread};
 
-use outcrop_layers::Turn;
+use outcrop_local::Turn;
 use outcrop_plan::{Event, LayerIndex};
 
-use crate::{Span, SpanKind, core::Shared};
+use crate::{Span, SpanKind, core::Shared, link::Link};
 
 /// Pins a layer's memory when it is this process's turn. That may take as long as it likes, on a thread of its own: transfers
 /// go on meanwhile. A tape that is closed first is not kept alive by it.
 pub(crate) fn begin(shared: &Arc<Shared>, layer: LayerIndex) {
-    let weak = Arc::downgrade(shared);
+    let link = Link::new(shared);
     let start_ns = shared.now_ns();
     let wait = move || {
         let turn = Turn::wait("pin");
         if let Err(error) = &turn {
             tracing::warn!(%error, "memory is pinned without waiting for other programs");
         }
-        let Some(shared) = weak.upgrade() else { return };
-        let result = match (shared.layers[0].device(), shared.layers[layer].host()) {
-            (Some(device), Some(host)) => device.register(host),
-            _ => shared.layers[layer].pin(),
-        };
+        let Some(shared) = link.visit() else { return };
+        let result = shared.layers[layer].front().map_or(Ok(()), |memory| shared.front().pin_below(memory));
         drop(turn);
         if let Err(error) = &result {
             tracing::warn!(%error, "memory stays unpinned");

@@ -5,6 +5,7 @@ use serde::Serialize;
 
 /// What a tape has done until now.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Stats {
     /// The layers, the front first, then in the order in which snapshots sink.
     pub layers: Vec<LayerStats>,
@@ -26,6 +27,8 @@ pub struct Stats {
     pub late: u64,
     /// Reads that found it elsewhere, or broke the announced order.
     pub misses: u64,
+    /// Calls that wait now, for room or for a snapshot.
+    pub waiting: u32,
     /// Seconds in which helpers moved bytes, however many at a time.
     pub move_seconds: f64,
     /// Threads that the last large copy used.
@@ -34,12 +37,13 @@ pub struct Stats {
 
 /// What one layer has done until now.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct LayerStats {
     /// Its name.
     pub name: String,
-    /// The bytes that it may hold.
-    pub capacity_bytes: u64,
-    /// The bytes in use now.
+    /// The bytes that it may hold; none if it has no limit.
+    pub capacity_bytes: Option<u64>,
+    /// The bytes in use now, with those that stay on it after the engine has forgotten them.
     pub used_bytes: u64,
     /// The most that were in use at a time.
     pub used_bytes_max: u64,
@@ -61,10 +65,10 @@ pub struct LayerStats {
     pub hits: u64,
     /// Reads that found it deeper only.
     pub misses: u64,
-    /// Its place among the layers below the front for writing, 1 the best; by measured speed.
-    pub write_rank: Option<usize>,
-    /// Its place among the layers below the front for reading.
-    pub read_rank: Option<usize>,
+    /// Its number among the layers below the front, by preference for writing: 1 is the best.
+    pub write_preference: Option<usize>,
+    /// Its number by preference for reading.
+    pub read_preference: Option<usize>,
     /// What is known of it if it is memory that is touched ahead: how much is, when, and why then.
     pub memory: Option<MemoryState>,
     /// Why it could not be pinned.

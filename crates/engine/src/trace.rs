@@ -12,6 +12,7 @@ const SPANS_MAX: usize = 1 << 20;
 
 /// What a span of time was spent on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SpanKind {
     /// The program's own work, between two calls.
     Compute,
@@ -54,6 +55,7 @@ impl SpanKind {
 
 /// Something that took time.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Span {
     /// On what.
     pub kind: SpanKind,

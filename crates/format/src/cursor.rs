@@ -73,15 +73,16 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// The magic and the number of the format, with which every file begins.
-pub(crate) fn check_start(structure: Structure, expected: [u8; 8], bytes: &[u8]) -> Result<()> {
+/// The magic and the number of the format, with which every file begins. Gives that number, from 1 to `newest`.
+pub(crate) fn check_start(structure: Structure, expected: [u8; 8], newest: u32, bytes: &[u8]) -> Result<u32> {
     let mut cursor = Cursor::new(structure, bytes);
     let found = *cursor.value::<[u8; 8]>()?;
     if found != expected {
         return Err(Error::Magic { structure, found, expected });
     }
-    match cursor.value::<zerocopy::little_endian::U32>()?.get() {
-        crate::FORMAT => Ok(()),
-        found => Err(Error::Format { structure, found }),
+    let format = cursor.value::<zerocopy::little_endian::U32>()?.get();
+    match (1..=newest).contains(&format) {
+        true => Ok(format),
+        false => Err(Error::Format { structure, found: format, newest }),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{borrow::Cow, fmt};
 
+use outcrop_error::{ErrorKind, OfKind};
 /// The outcome of encoding or decoding.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -20,6 +21,14 @@ pub enum Structure {
     Manifest,
     /// The stored bytes of one coded block.
     Block,
+    /// The beginning of the file through which a rank talks.
+    Mailbox,
+    /// What a rank says in it.
+    MailboxRecord,
+    /// The beginning of a file in which processes share memory, and its tables.
+    Segment,
+    /// A message between ranks, or the mark of a rank.
+    Message,
 }
 
 impl fmt::Display for Structure {
@@ -29,6 +38,10 @@ impl fmt::Display for Structure {
             Self::PackIndex => "pack's index",
             Self::Manifest => "manifest",
             Self::Block => "coded block",
+            Self::Mailbox => "mailbox of a rank",
+            Self::MailboxRecord => "record in a mailbox",
+            Self::Segment => "segment of shared memory",
+            Self::Message => "message of a rank",
         })
     }
 }
@@ -49,14 +62,15 @@ pub enum Error {
     },
     /// It was written by another Outcrop.
     #[error(
-        "the {structure} has format {found}, and this Outcrop reads format {}: use the one that wrote it, or a newer one",
-        crate::FORMAT
+        "the {structure} has format {found}, and this Outcrop reads formats up to {newest}: use the Outcrop that wrote it, or a newer one"
     )]
     Format {
         /// What it is.
         structure: Structure,
         /// The number of its format.
         found: u32,
+        /// The newest that can be read.
+        newest: u32,
     },
     /// It ends too early.
     #[error(
@@ -128,5 +142,14 @@ pub enum Error {
 impl Error {
     pub(crate) fn unfit(structure: Structure, problem: impl Into<Problem>) -> Self {
         Self::Unfit { structure, problem: problem.into() }
+    }
+}
+
+impl OfKind for Error {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Name { .. } | Self::Unfit { .. } => ErrorKind::Usage,
+            _ => ErrorKind::Damaged,
+        }
     }
 }

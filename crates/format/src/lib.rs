@@ -31,25 +31,41 @@ mod cursor;
 mod error;
 mod hash;
 mod index;
+mod mailbox;
 mod manifest;
+mod message;
 mod names;
 mod pack;
+mod segment;
 
 pub use blocks::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Blocks, REGION_BYTES_MAX};
 pub use coding::{Coding, CodingKind, Decoder, Encoder, Stored, Trial, pays};
 pub use error::{Error, Result, Structure};
 pub use hash::{Hash, HashKind, RunId};
 pub use index::{Extent, Index, IndexRegion, IndexSize, Place};
+pub use mailbox::{
+    HELLO_BYTES, Hello, Nonce, RECORD_BYTES_MAX, RECORD_HEAD_BYTES, Record, RecordHead, TOPIC_BYTES_MAX,
+};
 pub use manifest::{EXCLUDED_MAX, MANIFEST_BYTES_MAX, Manifest, ManifestPack, ManifestRegion, PACKS_MAX, RANKS_MAX};
+pub use message::{
+    Answer, Candidates, Fared, Held, HeldLayer, Holdings, MARK_BYTES_MAX, MESSAGE_FORMAT, Mark, News, SharedBlocks,
+    SharedLocation, SharedLocations, SharedPack, SharedPacks, Sharing, TEXT_BYTES_MAX, Tidings, Verdict,
+};
 pub use names::{
-    ELEMENT_NAME_BYTES_MAX, LOCK_NAME, REGION_NAME_BYTES_MAX, SESSION_NAME_BYTES_MAX, check_region_name,
+    ELEMENT_NAME_BYTES_MAX, LOCK_NAME, MARK_NAME, REGION_NAME_BYTES_MAX, SESSION_NAME_BYTES_MAX, check_region_name,
     check_session_name, draft_name, pack_name, parse_draft_name, parse_pack_name, parse_rank_name, parse_version_name,
     rank_name, version_name,
 };
 pub use pack::{FILE_BYTES_MAX, INDEX_BYTES_MAX, PAGE_BYTES, PackHeader, PackId, PackOrigin};
+pub use segment::{
+    CHUNK_BYTES_MAX, CHUNK_UNIT_BYTES, SEGMENT_HEADER_BYTES, SEGMENT_OWNERS_MAX, SegmentHeader, encode_segment_number,
+};
 
-/// The number of the format that is written and read. A file of another one is refused.
-pub const FORMAT: u32 = 1;
+/// The number of the format of packs that is written. A newer one is refused.
+pub const PACK_FORMAT: u32 = 1;
+
+/// The number of the format of manifests that is written. Older ones are read, a newer one is refused.
+pub const MANIFEST_FORMAT: u32 = 2;
 
 /// So many regions at most in one version of one rank.
 pub const REGIONS_MAX: usize = 65_536;

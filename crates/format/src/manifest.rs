@@ -2,13 +2,14 @@
 
 use std::{fmt, ops::Range};
 
+use outcrop_region::{MemoryOrder, Shape};
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
-    little_endian::{U32, U64, U128},
+    little_endian::{U16, U32, U64, U128},
 };
 
 use crate::{
-    Blocks, FILE_BYTES_MAX, FORMAT, HashKind, PAGE_BYTES, PackId, REGIONS_MAX, RunId,
+    Blocks, FILE_BYTES_MAX, HashKind, MANIFEST_FORMAT, PAGE_BYTES, PackId, REGIONS_MAX, RunId,
     cursor::{Cursor, check_start},
     error::{Error, Problem, Result, Structure},
     hash::checksum,
@@ -58,6 +59,8 @@ pub struct ManifestRegion {
     pub element: String,
     /// The length of an element.
     pub element_bytes: u32,
+    /// How its elements form an array. A manifest of format 1 says nothing of it: one dimension.
+    pub shape: Shape,
     /// Its length, and how it is cut into blocks.
     pub blocks: Blocks,
     /// How its blocks are hashed.
@@ -97,6 +100,7 @@ struct Head {
     session_bytes: u8,
 }
 
+/// What a region of all formats begins with.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RegionHead {
@@ -106,7 +110,16 @@ struct RegionHead {
     excluded: U32,
     hash_kind: u8,
     name_bytes: u8,
-    element_name_bytes: u8,
+}
+
+/// What follows from format 2 on; format 1 has one byte for the length of the element's name, and nothing else.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct ShapeHead {
+    element_name_bytes: U16,
+    dimensions: u8,
+    order: u8,
+    is_boxed: u8,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -135,6 +148,9 @@ impl ManifestRegion {
         let (bytes, element_bytes) = (self.blocks.bytes(), self.element_bytes);
         if element_bytes == 0 || !bytes.is_multiple_of(element_bytes.into()) {
             return wrong(format!("{bytes} bytes are no whole number of elements of {element_bytes} bytes"));
+        }
+        if let Err(error) = self.shape.check_bytes(element_bytes as usize, bytes) {
+            return wrong(error.to_string());
         }
         if self.excluded.len() > EXCLUDED_MAX {
             return wrong(format!("{} excluded ranges; at most {EXCLUDED_MAX} are possible", self.excluded.len()));
@@ -173,7 +189,7 @@ impl Manifest {
         let mut bytes = Vec::new();
         let head = Head {
             magic: MAGIC,
-            format: FORMAT.into(),
+            format: MANIFEST_FORMAT.into(),
             rank: self.rank.into(),
             run: self.run.0.into(),
             version: self.version.into(),
@@ -215,7 +231,7 @@ impl Manifest {
     /// The caller compares where the file was found with the session, version and rank in it.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let structure = Structure::Manifest;
-        check_start(structure, MAGIC, bytes)?;
+        let format = check_start(structure, MAGIC, MANIFEST_FORMAT, bytes)?;
         let Some((body, written)) = bytes.split_last_chunk::<16>() else {
             return Err(Error::Short { structure, at: 0, needed: 16, available: bytes.len() as u64 });
         };
@@ -224,7 +240,7 @@ impl Manifest {
             return Err(Error::Changed { structure, written, computed });
         }
         let mut cursor = Cursor::new(structure, body);
-        let manifest = decode_body(&mut cursor)?;
+        let manifest = decode_body(&mut cursor, format)?;
         cursor.end()?;
         manifest.check_whole().map_err(|problem| cursor.wrong_at(0, problem))?;
         Ok(manifest)
@@ -274,11 +290,28 @@ impl ManifestRegion {
             excluded: (self.excluded.len() as u32).into(),
             hash_kind: self.hash_kind.code(),
             name_bytes: self.name.len() as u8,
-            element_name_bytes: self.element.len() as u8,
+        };
+        let shape_head = ShapeHead {
+            element_name_bytes: (self.element.len() as u16).into(),
+            dimensions: self.shape.dimensions().len() as u8,
+            order: match self.shape.order() {
+                MemoryOrder::RowMajor => 0,
+                MemoryOrder::ColumnMajor => 1,
+            },
+            is_boxed: self.shape.global().is_some().into(),
         };
         bytes.extend_from_slice(head.as_bytes());
+        bytes.extend_from_slice(shape_head.as_bytes());
         bytes.extend_from_slice(self.name.as_bytes());
         bytes.extend_from_slice(self.element.as_bytes());
+        let mut extend = |sizes: &[usize]| {
+            sizes.iter().for_each(|size| bytes.extend_from_slice(U64::from(*size as u64).as_bytes()));
+        };
+        extend(self.shape.dimensions());
+        if let Some(global) = self.shape.global() {
+            extend(global.shape());
+            extend(global.offset());
+        }
         for range in &self.excluded {
             bytes.extend_from_slice([U64::from(range.start), U64::from(range.end)].as_bytes());
         }
@@ -286,10 +319,10 @@ impl ManifestRegion {
 }
 
 /// Everything but the checksum; [`Manifest::check_whole`] is up to the caller.
-fn decode_body(cursor: &mut Cursor<'_>) -> Result<Manifest> {
+fn decode_body(cursor: &mut Cursor<'_>, format: u32) -> Result<Manifest> {
     let head: &Head = cursor.value()?;
     let session = cursor.text(head.session_bytes.into())?.to_owned();
-    let regions = (0..head.regions.get()).map(|_| decode_region(cursor)).collect::<Result<_>>()?;
+    let regions = (0..head.regions.get()).map(|_| decode_region(cursor, format)).collect::<Result<_>>()?;
     let packs_at = cursor.at();
     let raw_packs: &[RawPack] = cursor.slice(head.packs.get().into())?;
     let mut packs = Vec::with_capacity(raw_packs.len());
@@ -320,20 +353,58 @@ fn decode_body(cursor: &mut Cursor<'_>) -> Result<Manifest> {
     })
 }
 
-fn decode_region(cursor: &mut Cursor<'_>) -> Result<ManifestRegion> {
+fn decode_region(cursor: &mut Cursor<'_>, format: u32) -> Result<ManifestRegion> {
     let at = cursor.at();
     let head: &RegionHead = cursor.value()?;
+    let shape_head: Option<&ShapeHead> = if format == 1 { None } else { Some(cursor.value()?) };
+    let element_name_bytes = match shape_head {
+        None => u64::from(*cursor.value::<u8>()?),
+        Some(shape_head) => shape_head.element_name_bytes.get().into(),
+    };
     let blocks =
         Blocks::checked(head.bytes.get(), head.block_bytes.get()).map_err(|problem| cursor.wrong_at(at, problem))?;
     let hash_kind = HashKind::from_code(head.hash_kind)
         .ok_or_else(|| cursor.wrong_at(at, format!("hash kind {} is not known", head.hash_kind)))?;
     let name = cursor.text(head.name_bytes.into())?.to_owned();
-    let element = cursor.text(head.element_name_bytes.into())?.to_owned();
+    let element = cursor.text(element_name_bytes)?.to_owned();
+    let element_bytes = head.element_bytes.get();
+    let shape = match shape_head {
+        None => Shape::flat((blocks.bytes() / u64::from(element_bytes.max(1))) as usize),
+        Some(shape_head) => decode_shape(cursor, shape_head)?,
+    };
     let excluded = cursor.slice::<[U64; 2]>(head.excluded.get().into())?;
     let excluded = excluded.iter().map(|[start, end]| start.get()..end.get()).collect();
-    let region = ManifestRegion { name, element, element_bytes: head.element_bytes.get(), blocks, hash_kind, excluded };
+    let region = ManifestRegion { name, element, element_bytes, shape, blocks, hash_kind, excluded };
     region.check().map_err(|problem| cursor.wrong_at(at, problem))?;
     Ok(region)
+}
+
+fn decode_shape(cursor: &mut Cursor<'_>, head: &ShapeHead) -> Result<Shape> {
+    let at = cursor.at();
+    let order = match head.order {
+        0 => MemoryOrder::RowMajor,
+        1 => MemoryOrder::ColumnMajor,
+        other => return Err(cursor.wrong_at(at, format!("memory order {other} is not known"))),
+    };
+    if head.is_boxed > 1 {
+        return Err(cursor.wrong_at(at, format!("a shape has the mark {}, which is not known", head.is_boxed)));
+    }
+    let mut sizes = || -> Result<Vec<usize>> {
+        let sizes = cursor.slice::<U64>(head.dimensions.into())?.iter();
+        sizes.map(|size| usize::try_from(size.get()).map_err(|_| cursor.wrong("a dimension is too large"))).collect()
+    };
+    let dimensions = sizes()?;
+    let global = if head.is_boxed == 1 { Some((sizes()?, sizes()?)) } else { None };
+    let shape = Shape::new(&dimensions, order).and_then(|shape| match &global {
+        None => Ok(shape),
+        Some((global, offset)) => shape.in_box(global, offset),
+    });
+    let shape = shape.map_err(|error| cursor.wrong_at(at, error.to_string()))?;
+    if shape.order() != order {
+        // There is one way to write each shape.
+        return Err(cursor.wrong_at(at, "column-major order where there is only one order"));
+    }
+    Ok(shape)
 }
 
 fn check_count(what: &str, count: usize, max: usize) -> std::result::Result<(), Problem> {

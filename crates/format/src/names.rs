@@ -4,12 +4,14 @@ use crate::error::{Error, Result};
 
 /// The lock file of a rank.
 pub const LOCK_NAME: &str = "lock";
+/// The mark of a rank: which runs have used its directory.
+pub const MARK_NAME: &str = "runs";
 /// The longest name of a session, in bytes.
 pub const SESSION_NAME_BYTES_MAX: usize = 128;
 /// The longest name of a region, in bytes: short enough for a file to be named after it.
 pub const REGION_NAME_BYTES_MAX: usize = 240;
 /// The longest name of an element type, in bytes.
-pub const ELEMENT_NAME_BYTES_MAX: usize = 255;
+pub const ELEMENT_NAME_BYTES_MAX: usize = 65_535;
 
 const DRAFT: &str = ".draft";
 
@@ -105,7 +107,7 @@ pub(crate) fn region_name_problem(name: &str) -> Option<&'static str> {
 
 pub(crate) fn element_name_problem(name: &str) -> Option<&'static str> {
     if name.len() > ELEMENT_NAME_BYTES_MAX {
-        Some("the name of an element type has more than 255 bytes")
+        Some("the name of an element type has more than 65,535 bytes")
     } else if name.chars().any(char::is_control) {
         Some("the name of an element type has a control character")
     } else {

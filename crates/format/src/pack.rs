@@ -8,7 +8,7 @@ use zerocopy::{
 };
 
 use crate::{
-    FORMAT, HashKind, Index, RunId,
+    HashKind, Index, PACK_FORMAT, RunId,
     cursor::{Cursor, check_start},
     error::{Error, Problem, Result, Structure},
     hash::checksum,
@@ -119,7 +119,7 @@ impl PackHeader {
     pub fn encode(&self) -> [u8; PAGE_BYTES] {
         let mut page = Page::new_zeroed();
         page.magic = MAGIC;
-        page.format = FORMAT.into();
+        page.format = PACK_FORMAT.into();
         page.rank = self.origin.id.rank.into();
         page.run = self.origin.run.0.into();
         page.number = self.origin.id.number.into();
@@ -139,7 +139,7 @@ impl PackHeader {
     /// [`origin`](Self::origin).
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let structure = Structure::PackHeader;
-        check_start(structure, MAGIC, bytes)?;
+        check_start(structure, MAGIC, PACK_FORMAT, bytes)?;
         let mut cursor = Cursor::new(structure, bytes);
         let page: &Page = cursor.value()?;
         let (written, computed) = (page.check.get(), checksum(&page.as_bytes()[..CHECKED_BYTES]));

@@ -14,7 +14,8 @@ use std::{
     time::Instant,
 };
 
-use outcrop_layers::{Copier, Dir, DirOptions, Feed, Host, Layer, Memory, Method, Result as LayerResult, Transfer};
+use outcrop_layers::{Dir, DirOptions, Feed, Host, Layer, Memory, Method, Result as LayerResult, Transfer};
+use outcrop_memory::Copier;
 use rustix::{
     fs::OFlags,
     io::{pread, pwrite},
@@ -91,7 +92,7 @@ fn cpu_seconds() -> f64 {
 fn tuned() -> Outcome<DirOptions> {
     let mut options = DirOptions::default();
     if let Ok(kib) = env::var("BLOCK_KIB") {
-        options.block_bytes = Some(kib.parse::<u64>()? << 10);
+        options.request_bytes = Some(kib.parse::<u64>()? << 10);
     }
     if let Ok(depth) = env::var("DEPTH") {
         options.depth = depth.parse()?;

@@ -38,7 +38,7 @@ pub fn check(make: &dyn Fn() -> Arc<dyn Layer>) {
     ];
     for check in checks {
         let layer = make();
-        let capacity = layer.capacity();
+        let capacity = capacity(&*layer);
         assert!(capacity >= CAPACITY_MIN, "{}: {capacity} bytes are too few for a check", layer.name());
         check(&*layer);
     }
@@ -46,7 +46,7 @@ pub fn check(make: &dyn Fn() -> Arc<dyn Layer>) {
 
 /// What was written is read again: short and long, at the start, inside, at the very end, from any address in memory.
 pub fn round_trip(layer: &dyn Layer) {
-    let end = layer.capacity() / ALIGN * ALIGN;
+    let end = capacity(layer) / ALIGN * ALIGN;
     for bytes in [ALIGN, 3 * ALIGN, 128 << 10, (1 << 20) + ALIGN] {
         for (place, at) in [0, ALIGN, end / 2 / ALIGN * ALIGN, end - bytes].into_iter().enumerate() {
             let written = pattern(at ^ bytes, bytes);
@@ -79,7 +79,7 @@ pub fn overwrite(layer: &dyn Layer) {
 
 /// Transfers beyond the capacity, or askew, are refused and change nothing.
 pub fn refuses_what_is_not_its_own(layer: &dyn Layer) {
-    let capacity = layer.capacity();
+    let capacity = capacity(layer);
     let last = capacity - ALIGN;
     let wanted = pattern(7, ALIGN);
     expect(layer.write(last, &wanted), layer, "write", last, ALIGN);
@@ -216,7 +216,7 @@ pub fn serves_two_runs_at_once(layer: &dyn Layer) {
 /// Transfers that cannot be carried out fail, and those around them do not.
 pub fn errors_stay_with_their_transfer(layer: &dyn Layer) {
     let host = host(CAPACITY_MIN);
-    let capacity = layer.capacity();
+    let capacity = capacity(layer);
     let bad: [&[Range<u64>]; 5] = [
         &[capacity..capacity + 2 * ALIGN],
         &[0..ALIGN, capacity - ALIGN / 2..capacity + ALIGN / 2],
@@ -323,6 +323,11 @@ fn many_places() -> Vec<Range<u64>> {
     let lengths = [1, 2, 1, 9, 1, 3, 17, 1, 4, 1].into_iter().cycle().map(|units| units * ALIGN);
     let starts = lengths.clone().scan(0, |at, bytes| Some(std::mem::replace(at, *at + bytes)));
     starts.zip(lengths).map(|(at, bytes)| at..at + bytes).take_while(|place| place.end <= CAPACITY_MIN).collect()
+}
+
+/// The capacity of a layer, which must have one to be checked.
+fn capacity(layer: &dyn Layer) -> u64 {
+    layer.capacity().unwrap_or_else(|| panic!("{}: a layer without a limit cannot be checked", layer.name()))
 }
 
 fn host(bytes: u64) -> Host {

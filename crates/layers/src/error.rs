@@ -3,6 +3,7 @@
 use std::{io, ops::Range, path::PathBuf};
 
 use crate::DeviceKind;
+use outcrop_error::{ErrorKind, OfKind};
 
 /// The outcome of what a layer was asked to do.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -173,13 +174,46 @@ pub enum Error {
     },
 }
 
+impl From<outcrop_local::Error> for Error {
+    fn from(error: outcrop_local::Error) -> Self {
+        match error {
+            outcrop_local::Error::Segment { path, reason } => Self::Segment { path, reason },
+            outcrop_local::Error::Directory { path, attempt, remedy, source } => {
+                Self::Directory { path, attempt, remedy, source }
+            }
+        }
+    }
+}
+
 impl Error {
+    /// What went wrong with the memory of `layer`.
+    pub(crate) fn memory(layer: &str, error: outcrop_memory::Error) -> Self {
+        use outcrop_memory::Error as Memory;
+        match error {
+            Memory::NoMemory { bytes, source } => Self::NoMemory { bytes, source },
+            Memory::Exhausted { bytes, limit } => Self::Exhausted { layer: layer.to_owned(), bytes, limit },
+            Memory::PinLimit { bytes, limit_bytes, source } => Self::PinLimit { bytes, limit_bytes, source },
+            Memory::Failed { attempt, source } => Self::transfer(layer, attempt, source),
+            other => Self::transfer(layer, "use memory", io::Error::other(other)),
+        }
+    }
+
     /// A failed transfer, sorted into "no room left" and all others.
     pub fn transfer(layer: &str, attempt: &'static str, source: io::Error) -> Self {
         let layer = layer.to_owned();
         match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full { layer, source },
             _ => Self::Broken { layer, attempt, source },
+        }
+    }
+}
+
+impl OfKind for Error {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::OtherDevice { .. } | Self::BufferTooSmall { .. } => ErrorKind::Usage,
+            Self::NoDriver { .. } | Self::NoDevice { .. } => ErrorKind::Missing,
+            _ => ErrorKind::Storage,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A layer that fails on demand: how the rest of Outcrop is tested against broken hardware.
 
 use std::{
-    io,
+    fmt, io,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -75,6 +75,12 @@ impl Rule {
     }
 }
 
+impl fmt::Debug for Faulty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Faulty").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
 impl Faulty {
     /// A layer that has no fault yet.
     pub fn new(inner: Arc<dyn Layer>) -> Self {
@@ -142,7 +148,7 @@ impl Layer for Faulty {
         &self.name
     }
 
-    fn capacity(&self) -> u64 {
+    fn capacity(&self) -> Option<u64> {
         self.inner.capacity()
     }
 

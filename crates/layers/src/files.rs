@@ -3,7 +3,7 @@
 
 mod disk;
 
-use std::{io, os::fd::OwnedFd, sync::Arc};
+use std::{fmt, io, os::fd::OwnedFd, sync::Arc};
 
 pub use disk::DiskFiles;
 
@@ -49,6 +49,12 @@ pub trait Files: Send + Sync {
 /// A lock that is given up when it is dropped.
 pub struct FileLock(#[expect(dead_code, reason = "held until it is dropped")] Box<dyn Send + Sync>);
 
+impl fmt::Debug for FileLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FileLock")
+    }
+}
+
 impl FileLock {
     /// A lock that lasts as long as `holder`.
     pub fn new(holder: impl Send + Sync + 'static) -> Self {
@@ -80,6 +86,13 @@ pub trait File: Send + Sync {
 /// Writes a small file so that after a crash there is either all of it or what was there before: under another name first, which
 /// then takes the place of `name` in `dir`, which is not the root. When it returns, it survives.
 pub fn write_whole(files: &dyn Files, dir: &str, name: &str, bytes: &[u8]) -> io::Result<()> {
+    replace_whole(files, dir, name, bytes)?;
+    files.sync_dir(dir)
+}
+
+/// As [`write_whole`], without making its name durable: when it returns, it is there, and a crash may bring back what was there
+/// before. When it fails, that is still there.
+pub fn replace_whole(files: &dyn Files, dir: &str, name: &str, bytes: &[u8]) -> io::Result<()> {
     let (target, draft) = (format!("{dir}/{name}"), format!("{dir}/{name}.draft"));
     let file = files.create(&draft, bytes.len() as u64)?;
     let written = file.write_at(0, bytes).and_then(|()| file.sync()).and_then(|()| files.rename(&draft, &target));
@@ -88,7 +101,7 @@ pub fn write_whole(files: &dyn Files, dir: &str, name: &str, bytes: &[u8]) -> io
         let _ = files.remove(&draft);
         return Err(error);
     }
-    files.sync_dir(dir)
+    Ok(())
 }
 
 /// All bytes of a small file.

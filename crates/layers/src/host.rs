@@ -1,11 +1,11 @@
 //! Host memory, handed out as slots.
 //!
-//! One mapping is reserved at once and costs nothing until it is touched; `mapping.rs` has it, and `shared.rs` the
-//! memory that several processes share. A [`Slot`] is the right to a piece of it and a [`Sealed`] the shared right to
-//! read it; no two slots ever overlap, whatever the caller asks for, so that everything above this file is safe code.
+//! All its address space is reserved at once and costs nothing until it is touched; `space.rs` has
+//! it. Memory that several processes share lies in a `Segment`. A [`Slot`] is the right to a piece
+//! of it and a [`Sealed`] the shared right to read it. No two slots ever overlap, whatever the
+//! caller asks for, so that everything above this file is safe code.
 
-mod mapping;
-mod shared;
+mod space;
 
 use std::{
     fmt,
@@ -15,77 +15,83 @@ use std::{
     sync::Arc,
 };
 
-pub(crate) use mapping::Mapping;
-use shared::Segment;
+use outcrop_local::{Meeting, Segment};
+use outcrop_memory::Mapping;
+use space::Space;
 
-use crate::{
-    Error, Layer, Result, layer,
-    node::{self, Node},
-};
+use crate::{Error, Front, Layer, Result, layer};
 
 /// Host memory, usable at once and untouched; or, if it is shared, usable piece by piece.
 #[derive(Debug, Clone)]
 pub struct Host {
-    mapping: Arc<Mapping>,
+    space: Arc<Space>,
 }
 
 impl Host {
-    /// Reserves `bytes` of memory of this process alone, rounded up to whole units. Less, with a warning, if so much is
-    /// not free at the moment: see `capacity`.
+    /// Reserves `bytes` of memory of this process alone, rounded up to whole units. Less, with a
+    /// warning, if so much is not free at the moment: see `capacity`.
     pub fn new(bytes: u64) -> Result<Self> {
-        Ok(Self { mapping: Arc::new(Mapping::private(layer::aligned(bytes))?) })
+        Ok(Self { space: Arc::new(Space::private(layer::aligned(bytes))?) })
     }
 
-    /// Reserves up to `bytes_mine` out of `bytes_total` that all processes share which name the same buffer, belong to
-    /// the same user, and run on this machine. They must be told the same total.
+    /// Reserves up to `bytes_mine` out of `bytes_total` that all processes share which name the
+    /// same buffer, belong to the same user, and run on this machine. They must be told the same
+    /// total.
     ///
-    /// It is taken in whole pieces of at least 2 MiB, at most 16 MiB, and else a 64th of the total: what is left of the total after the last
-    /// whole piece is used by nobody, and a process whose share is not a multiple of a piece keeps the rest of its last piece from others.
+    /// It is taken in whole pieces of at least 2 MiB, at most 16 MiB, and else a 64th of the total:
+    /// what is left of the total after the last whole piece is used by nobody, and a process whose
+    /// share is not a multiple of a piece keeps the rest of its last piece from others.
     ///
-    /// Nothing can be used before it has been touched, and what is touched must be free in the buffer: see
+    /// Nothing can be used before it has been touched, and what is touched must be free in the
+    /// buffer: see
     /// [`needs_touch`](Self::needs_touch) and [`release`](Self::release).
     pub fn shared(name: &str, bytes_total: u64, bytes_mine: u64) -> Result<Self> {
-        Self::shared_in(&node::usual_directory(), name, bytes_total, bytes_mine)
+        Self::shared_in(&Meeting::usual_directory(), name, bytes_total, bytes_mine)
     }
 
     /// As `shared`, among processes that meet in `directory`.
     pub fn shared_in(directory: &Path, name: &str, bytes_total: u64, bytes_mine: u64) -> Result<Self> {
-        node::check_name(directory, name)?;
-        let segment = Segment::join(Node::open(directory)?, name, bytes_total, bytes_mine)?;
+        let segment = Segment::join(directory, name, bytes_total, bytes_mine)?;
         let bytes = layer::aligned(bytes_mine).min(segment.bytes());
-        Ok(Self { mapping: Arc::new(Mapping::shared(name, bytes, segment)?) })
+        Ok(Self { space: Arc::new(Space::shared(name, bytes, segment)?) })
+    }
+
+    /// The bytes that it has.
+    pub fn capacity(&self) -> u64 {
+        self.space.bytes()
     }
 
     /// Whether its memory cannot be used before it has been touched.
     pub fn needs_touch(&self) -> bool {
-        self.mapping.chunk_bytes().is_some()
+        self.space.needs_touch()
     }
 
     /// It is best touched in multiples of this.
     pub fn piece_bytes(&self) -> u64 {
-        self.mapping.chunk_bytes().unwrap_or(mapping::HUGE_PAGE as u64)
+        self.space.piece_bytes()
     }
 
     /// Hands out `bytes` at `at` for writing.
     pub fn slot(&self, at: u64, bytes: u64) -> Result<Slot> {
         let range = at..at.saturating_add(bytes);
-        let mut table = self.mapping.unclaimed(&range)?;
+        let mut table = self.space.unclaimed(&range)?;
         table.slots.insert(range.start, range.end);
         drop(table);
-        Ok(Slot { mapping: Arc::clone(&self.mapping), range })
+        Ok(Slot { space: Arc::clone(&self.space), range })
     }
 
-    /// Does something that forks, without a copy of this memory for the child, which must not use it.
+    /// Does something that forks, without a copy of this memory for the child, which must not use
+    /// it.
     pub fn apart_from_children<T>(&self, forking: impl FnOnce() -> T) -> T {
-        self.mapping.keep_from_children(true);
+        self.space.mapping().keep_from_children(true);
         let result = forking();
-        self.mapping.keep_from_children(false);
+        self.space.mapping().keep_from_children(false);
         result
     }
 
     /// The whole mapping, for registering it with a device.
     pub(crate) fn mapping(&self) -> &Arc<Mapping> {
-        &self.mapping
+        self.space.mapping()
     }
 
     /// Moves a slot that nobody else reads to `to`, where it may overlap the place that it leaves.
@@ -94,101 +100,96 @@ impl Host {
         let mut slot = Arc::into_inner(sealed.0).ok_or_else(|| in_use(to..to))?;
         let range = to..to.saturating_add(slot.len() as u64);
         check_range(self.name(), &range, self.capacity())?;
-        let mut table = self.mapping.table();
+        let mut table = self.space.table();
         table.slots.remove(&slot.range.start);
-        if let Err(error) = self.mapping.check_unclaimed(&table, &range) {
+        if let Err(error) = self.space.check_unclaimed(&table, &range) {
             table.slots.insert(slot.range.start, slot.range.end);
             return Err(error);
         }
-        // SAFETY: both ranges lie inside the mapping; the old one is this slot's alone, as it was unshared, and the new
-        // one overlaps no other slot. `copy` allows the two to overlap each other.
-        unsafe { ptr::copy(slot.as_ptr(), self.mapping.address(range.start), slot.len()) };
+        // SAFETY: both ranges lie inside the mapping; the old one is this slot's alone, as it was
+        // unshared, and the new one overlaps no other slot. `copy` allows the two to overlap each
+        // other.
+        unsafe { ptr::copy(slot.as_ptr(), self.space.address(range.start), slot.len()) };
         table.slots.insert(range.start, range.end);
         slot.range = range;
         drop(table);
         Ok(slot.seal())
     }
 
-    /// Has the system provide the memory of `range` now, so that writing to it later is fast. Shared memory is taken
-    /// from the others for it. [`Error::Exhausted`] if there is no more, before the system would end a program for it.
+    /// Has the system provide the memory of `range` now, so that writing to it later is fast.
+    /// Shared memory is taken from the others for it. [`Error::Exhausted`] if there is no more,
+    /// before the system would end a program for it.
     pub fn touch(&self, range: Range<u64>) -> Result<()> {
         self.touch_beside(range, 0)
     }
 
-    /// As `touch`, while others are about to use `promised_bytes` that they have asked for with [`may_grow`](Self::may_grow).
+    /// As `touch`, while others are about to use `promised_bytes` that they have asked for with
+    /// [`may_grow`](Self::may_grow).
     pub fn touch_beside(&self, range: Range<u64>, promised_bytes: u64) -> Result<()> {
-        self.mapping.touch(&range, promised_bytes)
+        self.space.touch(&range, promised_bytes)
     }
 
-    /// Asks for leave to write to `bytes` that have never been touched: [`Error::Exhausted`] if the system would end a program for
-    /// it. Whoever has it is expected to do so.
+    /// Asks for leave to write to `bytes` that have never been touched: [`Error::Exhausted`] if the
+    /// system would end a program for it. Whoever has it is expected to do so.
     pub fn may_grow(&self, bytes: u64) -> Result<()> {
-        self.mapping.take_allowance(bytes, || bytes)
+        self.space.may_take(bytes)
     }
 
-    /// Gives the whole pieces of shared memory in `range` to the others; they cannot be used until they are touched
-    /// again, and what was in them is lost. Returns the bytes that other processes still wait for. Private memory
-    /// stays.
+    /// Gives the whole pieces of shared memory in `range` to the others; they cannot be used until
+    /// they are touched again, and what was in them is lost. Returns the bytes that other processes
+    /// still wait for. Private memory stays.
     pub fn release(&self, range: Range<u64>) -> Result<u64> {
-        self.mapping.release(&range)
+        self.space.release(&range)
     }
 
     /// Bytes of shared memory that other processes could not have because there were no more.
     pub fn wanted_by_others(&self) -> u64 {
-        self.mapping.wanted_by_others()
+        self.space.wanted_by_others()
     }
 
-    /// Has the system keep all of it in memory, in one piece, until the last slot is gone. What is not touched yet is
-    /// touched by it.
+    /// Has the system keep all of it in memory, in one piece, until the last slot is gone. What is
+    /// not touched yet is touched by it.
     pub fn pin(&self) -> Result<()> {
-        self.mapping.pin()
+        self.space.pin()
     }
 }
 
 impl Layer for Host {
     fn name(&self) -> &str {
-        self.mapping.name()
+        self.space.name()
     }
 
-    fn capacity(&self) -> u64 {
-        self.mapping.bytes() as u64
+    fn capacity(&self) -> Option<u64> {
+        Some(Self::capacity(self))
     }
 
     fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
-        // Copied under the lock: where a host layer is used by reading and writing it has no slots, so that nobody but
-        // other copies waits.
-        let _table = self.mapping.unclaimed(&(at..at.saturating_add(bytes.len() as u64)))?;
-        // SAFETY: the place lies inside the mapping, there is memory behind it, no slot overlaps it, and none can be
-        // made while the lock is held; `bytes` cannot overlap it either, as only a slot gives out references to the
-        // mapping.
-        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.mapping.address(at), bytes.len()) };
+        // Copied under the lock: where a host layer is used by reading and writing it has no slots,
+        // so that nobody but other copies waits.
+        let _table = self.space.unclaimed(&(at..at.saturating_add(bytes.len() as u64)))?;
+        // SAFETY: the place lies inside the mapping, there is memory behind it, no slot overlaps
+        // it, and none can be made while the lock is held; `bytes` cannot overlap it either, as
+        // only a slot gives out references to the mapping.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.space.address(at), bytes.len()) };
         Ok(())
     }
 
     fn read(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
-        let _table = self.mapping.unclaimed(&(at..at.saturating_add(bytes.len() as u64)))?;
+        let _table = self.space.unclaimed(&(at..at.saturating_add(bytes.len() as u64)))?;
         // SAFETY: as in `write`.
-        unsafe { ptr::copy_nonoverlapping(self.mapping.address(at), bytes.as_mut_ptr(), bytes.len()) };
+        unsafe { ptr::copy_nonoverlapping(self.space.address(at), bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
     }
 
-    fn touch(&self, range: Range<u64>) -> Result<()> {
-        Self::touch(self, range)
-    }
-
-    fn pin(&self) -> Result<()> {
-        Self::pin(self)
-    }
-
-    fn host(&self) -> Option<&Host> {
+    fn front(&self) -> Option<&dyn Front> {
         Some(self)
     }
 }
 
-/// The exclusive right to a piece of host memory. The bytes are what was there before; dropping it gives the piece
-/// back.
+/// The exclusive right to a piece of host memory. The bytes are what was there before; dropping it
+/// gives the piece back.
 pub struct Slot {
-    mapping: Arc<Mapping>,
+    space: Arc<Space>,
     range: Range<u64>,
 }
 
@@ -203,7 +204,7 @@ impl Slot {
         let end = self.range.start + layer::aligned(bytes);
         if end < self.range.end {
             self.range.end = end;
-            self.mapping.table().slots.insert(self.range.start, end);
+            self.space.table().slots.insert(self.range.start, end);
         }
     }
 
@@ -214,7 +215,7 @@ impl Slot {
 
     /// The whole mapping that this slot is a piece of, for registering it with the kernel.
     pub(crate) fn mapping(&self) -> &Arc<Mapping> {
-        &self.mapping
+        self.space.mapping()
     }
 }
 
@@ -222,17 +223,18 @@ impl Deref for Slot {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the range lies inside the mapping, which lives as long as the slot; there is memory behind it, which
-        // is not given back while there is a slot; its bytes are initialised, as the system maps zeroes; and no other
-        // slot overlaps it, so that only this one, by `&mut`, can change them.
-        unsafe { std::slice::from_raw_parts(self.mapping.address(self.range.start), self.length()) }
+        // SAFETY: the range lies inside the mapping, which lives as long as the slot; there is
+        // memory behind it, which is not given back while there is a slot; its bytes are
+        // initialised, as the system maps zeroes; and no other slot overlaps it, so that only this
+        // one, by `&mut`, can change them.
+        unsafe { std::slice::from_raw_parts(self.space.address(self.range.start), self.length()) }
     }
 }
 
 impl DerefMut for Slot {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`, and `&mut self` makes this the only access.
-        unsafe { std::slice::from_raw_parts_mut(self.mapping.address(self.range.start), self.length()) }
+        unsafe { std::slice::from_raw_parts_mut(self.space.address(self.range.start), self.length()) }
     }
 }
 
@@ -244,7 +246,7 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.mapping.table().slots.remove(&self.range.start);
+        self.space.table().slots.remove(&self.range.start);
     }
 }
 
@@ -254,7 +256,8 @@ impl fmt::Debug for Slot {
     }
 }
 
-/// The shared right to read a piece of host memory. The piece is given back when the last one is dropped.
+/// The shared right to read a piece of host memory. The piece is given back when the last one is
+/// dropped.
 #[derive(Debug, Clone)]
 pub struct Sealed(Arc<Slot>);
 

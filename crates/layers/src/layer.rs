@@ -4,14 +4,16 @@ use std::{io, ops::Range};
 
 use smallvec::SmallVec;
 
-use crate::{DeviceLayer, Error, Host, Result, Sealed, Slot, host::check_range};
+use crate::{Error, Front, Result, Sealed, Slot, host::check_range};
 
-/// Places and lengths on a layer are multiples of this, so that every transfer can bypass the page cache.
+/// Places and lengths on a layer are multiples of this, so that every transfer can bypass the page
+/// cache.
 pub const ALIGN: u64 = 4096;
 
-/// `bytes` rounded up to the unit in which layers hold them; even nothing takes one unit, so that it has a place.
+/// `bytes` rounded up to the unit in which layers hold them; even nothing takes one unit, so that
+/// it has a place.
 pub fn aligned(bytes: u64) -> u64 {
-    bytes.max(1).div_ceil(ALIGN) * ALIGN
+    bytes.clamp(1, u64::MAX - ALIGN + 1).div_ceil(ALIGN) * ALIGN
 }
 
 /// Where a snapshot lies on a layer: one piece where there was room for one, else several.
@@ -19,14 +21,20 @@ pub type Extents = SmallVec<[Range<u64>; 1]>;
 
 /// A place that holds bytes.
 ///
-/// A layer does not know what is stored in it. Who uses it sees to it that no two transfers overlap, and that places
-/// and lengths are multiples of [`ALIGN`].
+/// A layer does not know what is stored in it. Who uses it sees to it that no two transfers
+/// overlap, and that places and lengths are multiples of [`ALIGN`].
 pub trait Layer: Send + Sync {
     /// A short name for messages and statistics, such as `host` or `dir scratch`.
     fn name(&self) -> &str;
 
-    /// The bytes that it may hold. A transfer beyond them fails and changes nothing.
-    fn capacity(&self) -> u64;
+    /// The bytes that it may hold; none if it has no limit. A transfer beyond them fails and changes nothing.
+    fn capacity(&self) -> Option<u64>;
+
+    /// The bytes on it that belong to no snapshot which it was told of and has not been told to forget, if bytes stay on it
+    /// after that. They count against its capacity, and whoever uses the layer sees to it that it is not exceeded.
+    fn kept_bytes(&self) -> Option<u64> {
+        None
+    }
 
     /// Writes `bytes` at `at`. When it returns, the layer needs them no more.
     fn write(&self, at: u64, bytes: &[u8]) -> Result<()>;
@@ -36,7 +44,8 @@ pub trait Layer: Send + Sync {
 
     /// Carries out every transfer that `feed` has, and returns when it has no more.
     ///
-    /// A layer that is faster with several transfers under way asks for the next one before the last has ended.
+    /// A layer that is faster with several transfers under way asks for the next one before the
+    /// last has ended.
     fn run(&self, feed: &mut dyn Feed) {
         run_in_turn(self, feed);
     }
@@ -46,7 +55,8 @@ pub trait Layer: Send + Sync {
         Ok(())
     }
 
-    /// All of snapshot `key` has been written. A layer that survives the program sees to it that this does as well.
+    /// All of snapshot `key` has been written. A layer that survives the program sees to it that
+    /// this does as well.
     fn complete(&self, _key: u64) -> Result<()> {
         Ok(())
     }
@@ -54,23 +64,8 @@ pub trait Layer: Send + Sync {
     /// What lies here of snapshot `key` is not wanted any more, or has not been written whole.
     fn forget(&self, _key: u64) {}
 
-    /// Has the system provide the memory of `range` now, where a layer is memory.
-    fn touch(&self, _range: Range<u64>) -> Result<()> {
-        Ok(())
-    }
-
-    /// Keeps all its memory where it is, so that devices can reach it by themselves, where a layer is memory.
-    fn pin(&self) -> Result<()> {
-        Ok(())
-    }
-
-    /// The memory behind this layer, where the program can address it.
-    fn host(&self) -> Option<&Host> {
-        None
-    }
-
-    /// The device memory behind this layer, where there is one.
-    fn device(&self) -> Option<&DeviceLayer> {
+    /// This layer as memory in which a stack can begin, if it is memory.
+    fn front(&self) -> Option<&dyn Front> {
         None
     }
 }
@@ -95,7 +90,8 @@ pub struct Transfer {
     pub memory: Memory,
 }
 
-/// The memory side of a transfer. It travels with the transfer, so that nobody can touch it meanwhile.
+/// The memory side of a transfer. It travels with the transfer, so that nobody can touch it
+/// meanwhile.
 #[derive(Debug)]
 pub enum Memory {
     /// To be written to the layer.
@@ -105,8 +101,8 @@ pub enum Memory {
 }
 
 impl Transfer {
-    /// Whether all extents are aligned parts of `capacity` bytes, and together as long as the memory; an error for
-    /// `layer` if not. A layer checks this before it moves the first byte.
+    /// Whether all extents are aligned parts of `capacity` bytes, and together as long as the
+    /// memory; an error for `layer` if not. A layer checks this before it moves the first byte.
     pub fn check(&self, layer: &str, capacity: u64) -> Result<()> {
         let mut total: u64 = 0;
         for extent in &self.extents {
@@ -132,7 +128,8 @@ impl Memory {
     }
 }
 
-/// One transfer after the other through `read` and `write`: what `run` does where it is not overridden.
+/// One transfer after the other through `read` and `write`: what `run` does where it is not
+/// overridden.
 pub(crate) fn run_in_turn<L: Layer + ?Sized>(layer: &L, feed: &mut dyn Feed) {
     while let Some(mut transfer) = feed.next() {
         let result = carry_out(layer, &mut transfer);
@@ -141,7 +138,7 @@ pub(crate) fn run_in_turn<L: Layer + ?Sized>(layer: &L, feed: &mut dyn Feed) {
 }
 
 pub(crate) fn carry_out<L: Layer + ?Sized>(layer: &L, transfer: &mut Transfer) -> Result<()> {
-    transfer.check(layer.name(), layer.capacity())?;
+    transfer.check(layer.name(), layer.capacity().unwrap_or(u64::MAX))?;
     let mut from = 0;
     for extent in &transfer.extents {
         let piece = from..from + (extent.end - extent.start) as usize;

@@ -6,31 +6,28 @@
 //! hardware and for faults. Every one of them passes the [`contract`].
 
 pub mod contract;
-mod copy;
 mod device;
 mod dir;
 mod error;
 mod faulty;
 pub mod files;
+mod front;
 mod host;
 mod layer;
-mod limits;
-mod node;
+mod places;
 mod shelf;
 mod throttled;
-mod turn;
 
-pub use copy::Copier;
 pub use device::{
     Buffer, Cuda, Device, DeviceKind, DeviceLayer, Event, FoundDevice, OpenCl, Place, Registration, Reservation,
     Stream, checksum, devices, open_device,
 };
-pub use dir::{Dir, DirOptions, Method};
+pub use dir::{Dir, DirOptions};
 pub use error::{Error, Result};
 pub use faulty::{Fault, Faulty};
+pub use front::{Abilities, Front, Kept, Room};
 pub use host::{Host, Sealed, Slot};
 pub use layer::{ALIGN, Extents, Feed, Layer, Memory, Transfer, aligned};
-pub use limits::memory_left;
+pub use outcrop_io::Method;
 pub use shelf::Shelf;
 pub use throttled::Throttled;
-pub use turn::Turn;

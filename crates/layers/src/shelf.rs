@@ -1,7 +1,9 @@
-//! A directory of files that survive: one file for each snapshot, under a name that its owner has chosen.
+//! A directory of files that survive: one file for each snapshot, under a name that its owner has
+//! chosen.
 //!
-//! As on every layer the plan decides how many bytes may be where, but here its places only stand for a file each. A file is
-//! complete when it has been written and flushed; what it means, and whether anybody may rely on it, is for its owner to say.
+//! As on every layer the plan decides how many bytes may be where, but here its places only stand
+//! for a file each. A file is complete when it has been written and flushed; what it means, and
+//! whether anybody may rely on it, is for its owner to say.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -13,32 +15,22 @@ use std::{
     },
 };
 
+use outcrop_io::{Carrier, CarrierOptions, Direction, Piece, Pieces};
+
 use crate::{
     Error, Extents, Feed, Layer, Result, Transfer,
-    dir::{
-        BLOCK_BYTES, BLOCK_BYTES_ALONE, Method, blocking, choose_method,
-        flight::Flight,
-        ring::Rings,
-        segments::{Piece, Places, Segment},
-    },
     files::{File, Files},
     host::check_range,
-    layer::run_in_turn,
+    layer::{ALIGN, run_in_turn},
+    places::{self, Places},
 };
-
-/// So many places: more than there is use for. What really fits is said by the medium and by the limit.
-const CAPACITY: u64 = 1 << 60;
-
-/// How many blocks are under way at once.
-const DEPTH: u32 = 32;
 
 /// A layer of named files in a directory.
 pub struct Shelf {
     name: String,
     files: Arc<dyn Files>,
     limit_bytes: Option<u64>,
-    /// Without: one block after the other.
-    rings: Option<Rings>,
+    carrier: Carrier,
     books: RwLock<Books>,
 }
 
@@ -47,6 +39,8 @@ pub struct Shelf {
 struct Books {
     /// The bytes of all files, also of those that were there before.
     used_bytes: u64,
+    /// Of these, the bytes in `by_key`.
+    known_bytes: u64,
     /// Of snapshots that are still to come.
     names: HashMap<u64, String>,
     by_key: HashMap<u64, Arc<Book>>,
@@ -60,13 +54,12 @@ struct Book {
     bytes: u64,
     is_complete: AtomicBool,
     file: Arc<dyn File>,
-    /// Its other side, for transfers past the page cache.
-    segment: Option<Arc<Segment>>,
+    /// The same file past the page cache, if it can be opened so.
+    direct: Option<Arc<outcrop_io::File>>,
 }
 
 /// Where a place leads.
 struct Found {
-    key: u64,
     book: Arc<Book>,
     /// As far as it lies in this file.
     range: Range<u64>,
@@ -75,12 +68,11 @@ struct Found {
 }
 
 impl Shelf {
-    /// A layer of the files in `files`, called `name` in messages, that may hold `limit_bytes`.
+    /// A layer of the files in `files`, called `name` in messages, that may hold `limit_bytes`. Whoever writes to it keeps to
+    /// the limit: see [`Layer::capacity`] and [`Layer::kept_bytes`].
     pub fn new(name: &str, files: Arc<dyn Files>, limit_bytes: Option<u64>) -> Result<Self> {
-        let rings = Rings::new(DEPTH, true);
-        let method = choose_method(name.as_ref(), None, &rings)?;
-        let rings = (method == Method::Uring).then_some(rings);
-        Ok(Self { name: name.to_owned(), files, limit_bytes, rings, books: RwLock::default() })
+        let carrier = places::carrier(name.as_ref(), &CarrierOptions::default())?;
+        Ok(Self { name: name.to_owned(), files, limit_bytes, carrier, books: RwLock::default() })
     }
 
     /// The bytes that it may hold, if that is limited.
@@ -122,40 +114,37 @@ impl Shelf {
     }
 
     /// The file behind the beginning of `range`.
-    fn find(&self, range: &Range<u64>) -> Option<Found> {
+    fn book_at(&self, range: &Range<u64>) -> Option<Found> {
         let books = self.books();
         let (&start, &(end, key, at)) = books.by_place.range(..=range.start).next_back()?;
         let book = Arc::clone(books.by_key.get(&key).filter(|_| end > range.start)?);
-        Some(Found { key, book, range: range.start..range.end.min(end), at: at + (range.start - start) })
+        Some(Found { book, range: range.start..range.end.min(end), at: at + (range.start - start) })
     }
 
     /// Whether files here can be written past the page cache, which is the same for all of them.
     fn is_direct(&self, transfer: &Transfer) -> bool {
-        let found = transfer.extents.first().and_then(|extent| self.find(extent));
-        found.is_some_and(|found| found.book.segment.is_some())
+        let found = transfer.extents.first().and_then(|extent| self.book_at(extent));
+        found.is_some_and(|found| found.book.direct.is_some())
     }
 
     fn make(&self, key: u64, bytes: u64) -> Result<Book> {
         let name = self.books_mut().names.remove(&key).ok_or_else(|| self.unknown("name"))?;
-        let used_bytes = self.used_bytes();
-        if self.limit_bytes.is_some_and(|limit| used_bytes.saturating_add(bytes) > limit) {
-            let reason = format!("{used_bytes} bytes of the limit are used, and {bytes} more are needed");
-            return Err(self.failure("make a file", io::Error::new(io::ErrorKind::StorageFull, reason)));
-        }
         let file = self.files.create(&name, bytes).map_err(|source| self.failure("make a file", source))?;
         let direct = file.direct().map(|direct| direct.try_clone()).transpose();
         let direct = direct.map_err(|source| self.failure("open a file", source))?;
         if let Some(direct) = &direct {
-            // A file that grows with every write is written one block after the other by some file systems. Measured on ext4 with
-            // 32 blocks of 1 MiB under way: 1.8 GB/s growing, 2.5 GB/s with its length set first.
+            // A file that grows with every write is written one request after the other by some
+            // file systems. Measured on ext4 with 32 requests of 1 MiB in flight: 1.8 GB/s growing,
+            // 2.5 GB/s with its length set first.
             rustix::fs::ftruncate(direct, bytes).map_err(|errno| self.failure("make a file", errno.into()))?;
         }
-        let segment = direct.map(|direct| Arc::new(Segment::new(direct, true, bytes)));
-        Ok(Book { name, bytes, is_complete: AtomicBool::new(false), file, segment })
+        let direct = direct.map(outcrop_io::File::new).transpose();
+        let direct = direct.map_err(|source| self.failure("open a file", source))?.map(Arc::new);
+        Ok(Book { name, bytes, is_complete: AtomicBool::new(false), file, direct })
     }
 
-    fn segment(&self, piece: &Piece) -> Option<Arc<Segment>> {
-        self.books().by_key.get(&piece.segment).and_then(|book| book.segment.clone())
+    fn failure(&self, attempt: &'static str, source: io::Error) -> Error {
+        Error::transfer(&self.name, attempt, source)
     }
 }
 
@@ -164,20 +153,26 @@ impl Layer for Shelf {
         &self.name
     }
 
-    fn capacity(&self) -> u64 {
-        CAPACITY
+    fn capacity(&self) -> Option<u64> {
+        self.limit_bytes.map(|limit| limit / ALIGN * ALIGN)
+    }
+
+    fn kept_bytes(&self) -> Option<u64> {
+        let books = self.books();
+        Some(books.used_bytes.saturating_sub(books.known_bytes))
     }
 
     fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
         let mut range = at..at.saturating_add(bytes.len() as u64);
-        check_range(&self.name, &range, CAPACITY)?;
+        check_range(&self.name, &range, u64::MAX)?;
         while !range.is_empty() {
-            let found = self.find(&range).ok_or_else(|| self.unknown("write"))?;
+            let found = self.book_at(&range).ok_or_else(|| self.unknown("write"))?;
             let part = &bytes[(found.range.start - at) as usize..(found.range.end - at) as usize];
-            match found.book.segment {
-                Some(_) => blocking::write(self, BLOCK_BYTES_ALONE, found.range.start, part)?,
-                None => found.book.file.write_at(found.at, part).map_err(|source| self.failure("write", source))?,
-            }
+            let written = match &found.book.direct {
+                Some(file) => self.carrier.write(file, found.at, part),
+                None => found.book.file.write_at(found.at, part),
+            };
+            written.map_err(|source| self.failure("write", source))?;
             range.start = found.range.end;
         }
         Ok(())
@@ -185,14 +180,15 @@ impl Layer for Shelf {
 
     fn read(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
         let mut range = at..at.saturating_add(bytes.len() as u64);
-        check_range(&self.name, &range, CAPACITY)?;
+        check_range(&self.name, &range, u64::MAX)?;
         while !range.is_empty() {
-            let found = self.find(&range).ok_or_else(|| self.unknown("read"))?;
+            let found = self.book_at(&range).ok_or_else(|| self.unknown("read"))?;
             let part = &mut bytes[(found.range.start - at) as usize..(found.range.end - at) as usize];
-            match found.book.segment {
-                Some(_) => blocking::read(self, BLOCK_BYTES_ALONE, found.range.start, part)?,
-                None => found.book.file.read_at(found.at, part).map_err(|source| self.failure("read", source))?,
-            }
+            let read = match &found.book.direct {
+                Some(file) => self.carrier.read(file, found.at, part),
+                None => found.book.file.read_at(found.at, part),
+            };
+            read.map_err(|source| self.failure("read", source))?;
             range.start = found.range.end;
         }
         Ok(())
@@ -202,16 +198,9 @@ impl Layer for Shelf {
         let Some(first) = feed.next() else { return };
         let is_direct = self.is_direct(&first);
         let mut feed = Peeked { first: Some(first), feed };
-        match self.rings.as_ref().filter(|_| is_direct).map(|rings| (rings, rings.take())) {
-            Some((rings, Ok(mut ring))) => {
-                Flight::new(&self.name, CAPACITY, self, &mut ring, BLOCK_BYTES, rings.depth()).run(&mut feed);
-                rings.give(ring);
-            }
-            Some((_, Err(error))) => {
-                tracing::warn!(layer = self.name, %error, "no further io_uring: this run goes without");
-                run_in_turn(self, &mut feed);
-            }
-            None => run_in_turn(self, &mut feed),
+        match is_direct {
+            true => places::run(self, &self.carrier, &mut feed),
+            false => run_in_turn(self, &mut feed),
         }
     }
 
@@ -220,6 +209,7 @@ impl Layer for Shelf {
         let book = self.make(key, bytes)?;
         let mut books = self.books_mut();
         books.used_bytes += bytes;
+        books.known_bytes += bytes;
         books.by_key.insert(key, Arc::new(book));
         let mut at = 0;
         for place in extents {
@@ -240,6 +230,7 @@ impl Layer for Shelf {
         let mut books = self.books_mut();
         let Some(book) = books.by_key.remove(&key) else { return };
         books.by_place.retain(|_, (_, owner, _)| *owner != key);
+        books.known_bytes -= book.bytes;
         if book.is_complete.load(Relaxed) {
             return;
         }
@@ -252,23 +243,19 @@ impl Layer for Shelf {
 }
 
 impl Places for Shelf {
-    fn first_piece(&self, range: &Range<u64>, bytes_max: u64) -> Piece {
-        // What is not there is refused when it is asked for.
-        let (key, at, end) =
-            self.find(range).map_or((u64::MAX, 0, range.end), |found| (found.key, found.at, found.range.end));
-        Piece { segment: key, at, bytes: (end - range.start).min(bytes_max) }
-    }
-
-    fn for_reading(&self, piece: &Piece) -> Result<Arc<Segment>> {
-        self.segment(piece).ok_or_else(|| self.unknown("read"))
-    }
-
-    fn for_writing(&self, piece: &Piece) -> Result<Arc<Segment>> {
-        self.segment(piece).ok_or_else(|| self.unknown("write"))
-    }
-
-    fn failure(&self, attempt: &'static str, source: io::Error) -> Error {
-        Error::transfer(&self.name, attempt, source)
+    fn find(&self, range: &Range<u64>, direction: Direction, pieces: &mut Pieces) -> Result<()> {
+        let attempt = match direction {
+            Direction::Write => "write",
+            Direction::Read => "read",
+        };
+        let mut range = range.clone();
+        while !range.is_empty() {
+            let found = self.book_at(&range).ok_or_else(|| self.unknown(attempt))?;
+            let file = found.book.direct.clone().ok_or_else(|| self.unknown(attempt))?;
+            pieces.push(Piece { file, offset: found.at, bytes: found.range.end - found.range.start });
+            range.start = found.range.end;
+        }
+        Ok(())
     }
 }
 

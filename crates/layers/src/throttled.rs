@@ -4,6 +4,7 @@
 //! and each is told of its end one latency later. Waiting is sleeping.
 
 use std::{
+    fmt,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -23,6 +24,12 @@ pub struct Throttled {
     latency_ns: AtomicU64,
     /// When the device will have done all that it was given so far.
     busy_until: Mutex<Instant>,
+}
+
+impl fmt::Debug for Throttled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Throttled").field("name", &self.name).finish_non_exhaustive()
+    }
 }
 
 impl Throttled {
@@ -75,7 +82,7 @@ impl Layer for Throttled {
         &self.name
     }
 
-    fn capacity(&self) -> u64 {
+    fn capacity(&self) -> Option<u64> {
         self.inner.capacity()
     }
 

@@ -1,231 +1,268 @@
 //! How a tape is put together.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{fmt, io, path::Path, sync::Arc, time::Duration};
 
 use outcrop_engine::{Engine, Options, Rates};
-use outcrop_layers::{Device, DeviceLayer, Dir, DirOptions, Host, Layer};
+use outcrop_layers::{Device, DeviceKind, DeviceLayer, Dir, DirOptions, Host, Layer, open_device};
 use outcrop_plan::MemoryRates;
+use outcrop_settings::{DeviceSettings, Settings as _, SharedHostSettings, TapeDir, TapeLayer, TapeSettings};
 use outcrop_survey::{DirectoryRates, Profile};
 
-use crate::{Error, Order, Ranking, Result, Tape, Touching};
-
-/// A number of bytes, or a text such as `"2 GiB"`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Size {
-    /// So many bytes.
-    Bytes(u64),
-    /// To be understood when the tape is opened.
-    Text(String),
-}
-
-impl Size {
-    /// The number of bytes.
-    pub fn bytes(&self) -> Result<u64> {
-        let bytes = match self {
-            Self::Bytes(bytes) => *bytes,
-            Self::Text(text) => text.parse::<bytesize::ByteSize>().map_err(|_| Error::Size(text.clone()))?.as_u64(),
-        };
-        match (bytes, self) {
-            (0, Self::Text(text)) => Err(Error::Size(text.clone())),
-            (0, Self::Bytes(_)) => Err(Error::Size("0".to_owned())),
-            _ => Ok(bytes),
-        }
-    }
-}
-
-impl From<u64> for Size {
-    fn from(bytes: u64) -> Self {
-        Self::Bytes(bytes)
-    }
-}
-
-impl From<&str> for Size {
-    fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
-    }
-}
-
-impl From<String> for Size {
-    fn from(text: String) -> Self {
-        Self::Text(text)
-    }
-}
+use crate::{Error, ErrorKind, Order, Preference, Result, Size, Tape, Touching};
 
 /// The layers of a tape, fastest first, and how it is to work. Made by [`Tape::builder`].
+///
+/// To describe a tape has no effects. [`open`](Self::open) creates, measures and opens what it needs.
 #[derive(Default)]
+#[must_use = "a builder does nothing until it is opened"]
 pub struct TapeBuilder {
-    layers: Vec<Wish>,
-    options: Options,
-    profile: Option<PathBuf>,
+    settings: TapeSettings,
+    given: Vec<Given>,
 }
 
-/// A layer that is made when the tape is opened.
-enum Wish {
-    Host(Size),
-    SharedHost(String, Size, Size),
+/// An object that the program has made.
+enum Given {
     Device(Arc<dyn Device>, Size),
-    Dir(PathBuf, Size, DirOptions),
-    Made(Arc<dyn Layer>),
+    Layer(Arc<dyn Layer>),
+}
+
+impl fmt::Debug for TapeBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("TapeBuilder").field(&self.settings).finish()
+    }
+}
+
+impl From<TapeSettings> for TapeBuilder {
+    fn from(settings: TapeSettings) -> Self {
+        Self { settings, given: Vec::new() }
+    }
 }
 
 impl TapeBuilder {
-    /// Adds host memory. The first host layer is where saves enter and reads are handed over.
-    pub fn host(mut self, size: impl Into<Size>) -> Self {
-        self.layers.push(Wish::Host(size.into()));
+    /// A tape as this TOML text describes it: `host = "2 GiB"`, `dir = "scratch"`, `order = "reverse"`, each on a line.
+    pub fn from_toml(text: &str) -> Result<Self> {
+        TapeSettings::from_toml(text).map(Self::from)
+    }
+
+    /// A tape as this JSON object describes it.
+    pub fn from_json(text: &str) -> Result<Self> {
+        TapeSettings::from_json(text).map(Self::from)
+    }
+
+    /// What has been said until now.
+    pub fn settings(&self) -> &TapeSettings {
+        &self.settings
+    }
+
+    fn add(mut self, layer: TapeLayer) -> Self {
+        self.settings.layers.push(layer);
         self
+    }
+
+    fn give(mut self, given: Given) -> Self {
+        self.given.push(given);
+        let index = self.given.len() - 1;
+        self.add(TapeLayer::Given(index))
+    }
+
+    /// Adds host memory. The first host layer is where saves enter and reads are handed over.
+    pub fn host(self, size: impl Into<Size>) -> Self {
+        self.add(TapeLayer::Host(size.into()))
     }
 
     /// Adds up to `mine` of a host memory of `total` that several processes share: all of this machine and user that give the
     /// same name and total. What one of them does not use is there for the others; who finds none left waits, and drains to
     /// the layers below. Memory goes from one to another in whole pieces, a 64th of the total but no more than 16 MiB: shares should be
     /// multiples of that.
-    pub fn shared_host(mut self, name: &str, total: impl Into<Size>, mine: impl Into<Size>) -> Self {
-        self.layers.push(Wish::SharedHost(name.to_owned(), total.into(), mine.into()));
-        self
+    pub fn shared_host(self, name: &str, total: impl Into<Size>, mine: impl Into<Size>) -> Self {
+        self.add(TapeLayer::SharedHost(SharedHostSettings::new(name, total, mine)))
     }
 
-    /// Adds a directory. It is made if it is missing, and nothing is left in it when the tape is dropped.
-    pub fn dir(self, path: impl AsRef<Path>, size: impl Into<Size>) -> Self {
-        self.dir_with(path, size, DirOptions::default())
+    /// Adds a directory with a limit: a size, or a share of what is free there such as `"90%"`. It is created if it is missing,
+    /// and nothing is left in it when the tape is dropped.
+    pub fn dir(self, path: impl AsRef<Path>, limit: impl Into<Size>) -> Self {
+        self.dir_with(path, limit, DirOptions::default())
     }
 
     /// Adds a directory that is used in a certain way.
-    pub fn dir_with(mut self, path: impl AsRef<Path>, size: impl Into<Size>, options: DirOptions) -> Self {
-        self.layers.push(Wish::Dir(path.as_ref().to_owned(), size.into(), options));
-        self
+    pub fn dir_with(self, path: impl AsRef<Path>, limit: impl Into<Size>, options: DirOptions) -> Self {
+        self.add(TapeLayer::Dir(TapeDir::new(path.as_ref(), limit, options)))
     }
 
     /// Adds memory of a device. If it comes first, saves enter there and reads are handed over from there, and host memory
     /// below it is registered with the device once all of it has been touched.
-    pub fn device(mut self, device: Arc<dyn Device>, size: impl Into<Size>) -> Self {
-        self.layers.push(Wish::Device(device, size.into()));
-        self
+    pub fn device(self, device: Arc<dyn Device>, size: impl Into<Size>) -> Self {
+        self.give(Given::Device(device, size.into()))
+    }
+
+    /// As [`device`](Self::device), with the device `index`, from 0, of a kind, which is opened with the tape.
+    pub fn device_at(self, kind: DeviceKind, index: usize, size: impl Into<Size>) -> Self {
+        self.add(TapeLayer::Device(DeviceSettings::new(kind, index, size)))
     }
 
     /// Adds any other layer.
-    pub fn layer(mut self, layer: Arc<dyn Layer>) -> Self {
-        self.layers.push(Wish::Made(layer));
-        self
+    pub fn layer(self, layer: Arc<dyn Layer>) -> Self {
+        self.give(Given::Layer(layer))
     }
 
-    /// Announces the order in which snapshots will be read; reverse where it is not said.
+    /// Announces the order in which snapshots will be read. Default: reverse.
     pub fn order(mut self, order: Order) -> Self {
-        self.options.order = order;
+        self.settings.order = order;
         self
     }
 
-    /// Sets the number of helper threads.
+    /// Sets the number of helper threads. Default: one for each layer, and at most four.
     pub fn helpers(mut self, count: usize) -> Self {
-        self.options.helpers = Some(count);
+        self.settings.helpers = Some(count);
         self
     }
 
     /// Pins helper threads to these cores, in turn, so that compute threads keep theirs.
     pub fn helper_cores(mut self, cores: &[usize]) -> Self {
-        self.options.helper_cores = cores.to_vec();
+        self.settings.helper_cores = cores.to_vec();
         self
     }
 
-    /// Sets how many threads a large copy may use.
+    /// Sets how many threads a large copy may use. Default: all cores.
     pub fn copy_threads(mut self, count: usize) -> Self {
-        self.options.copy_threads = Some(count);
+        self.settings.copy_threads = Some(count);
         self
     }
 
     /// Keeps a timeline of the run, for [`Tape::write_trace`].
     pub fn trace(mut self, is_traced: bool) -> Self {
-        self.options.is_traced = is_traced;
+        self.settings.is_traced = is_traced;
         self
     }
 
-    /// Writes every event and decision to a file, from which the run can be decided again.
-    pub fn log(mut self, path: impl AsRef<Path>) -> Self {
-        self.options.log = Some(path.as_ref().to_owned());
+    /// Writes every event and decision to a file, from which the run can be replayed.
+    pub fn log_file(mut self, path: impl AsRef<Path>) -> Self {
+        self.settings.log_file = Some(path.as_ref().to_owned());
         self
     }
 
-    /// Sets how long a call waits for slots that only this program can give back, before it fails.
+    /// Sets how long a call waits for slots that only this program can give back, before it fails. Default: 30 seconds.
     pub fn patience(mut self, patience: Duration) -> Self {
-        self.options.patience = Some(patience);
+        self.settings.patience = patience;
         self
     }
 
-    /// Sets when host memory is touched ahead of its use; as measurements advise where it is not said.
+    /// Sets when host memory is touched (pre-faulted) ahead of its use. Default: as measurements advise.
     pub fn touching(mut self, touching: Touching) -> Self {
-        self.options.touching = touching;
+        self.settings.touching = touching;
         self
     }
 
-    /// Sets whether host memory is pinned once all of it has been touched, in turn with other programs of this machine; yes
-    /// where it is not said. A system that does not allow it is a warning.
+    /// Sets whether host memory is pinned once all of it has been touched, in turn with other programs of this machine.
+    /// Default: yes. A system that does not allow it is a warning.
     pub fn pin(mut self, is_pinned: bool) -> Self {
-        self.options.is_unpinned = !is_pinned;
+        self.settings.is_pinned = is_pinned;
         self
     }
 
-    /// Sets how to choose between layers that would all do: by measured speed, or by their order.
-    pub fn ranking(mut self, ranking: Ranking) -> Self {
-        self.options.ranking = ranking;
+    /// Sets how to choose between layers that would all do: by measured speed, or by their order. Default: by speed.
+    pub fn preference(mut self, preference: Preference) -> Self {
+        self.settings.preference = preference;
         self
     }
 
     /// Begins with what a survey has found out about this machine's memory and directories (`outcrop survey` writes such a
     /// file), instead of finding it out. What is measured while the tape is used takes over.
     pub fn profile(mut self, path: impl AsRef<Path>) -> Self {
-        self.profile = Some(path.as_ref().to_owned());
+        self.settings.profile = Some(path.as_ref().to_owned());
         self
     }
 
-    /// Opens the tape.
-    pub fn open(mut self) -> Result<Tape> {
-        if let Some(path) = &self.profile {
+    /// Opens the tape, with settings that variables of the environment may override (`OUTCROP_HOST="8 GiB"`).
+    pub fn open(self) -> Result<Tape> {
+        let told = self.settings.in_force()?;
+        let mut options = Options {
+            order: told.order,
+            helpers: told.helpers,
+            helper_cores: told.helper_cores,
+            copy_threads: told.copy_threads,
+            is_traced: told.is_traced,
+            log: told.log_file,
+            patience: Some(told.patience),
+            touching: told.touching,
+            is_unpinned: !told.is_pinned,
+            preference: told.preference,
+            ..Options::default()
+        };
+        if let Some(path) = &told.profile {
             let profile = Profile::load(path)?;
             if let Some(reason) = profile.stranger() {
                 tracing::warn!(profile = %path.display(), "the profile is not of this machine: {reason}");
             }
-            self.options.rates = self.layers.iter().map(|wish| wish.rates(&profile)).collect();
-            self.options.memory_rates = MemoryRates {
+            options.rates = told.layers.iter().map(|layer| rates(layer, &profile)).collect();
+            options.memory_rates = MemoryRates {
                 pinned: profile.memory.pinned.as_ref().map(|pinned| pinned.rates.write_all_cores),
                 touched: Some(profile.memory.touched.write_all_cores),
                 untouched: Some(profile.memory.untouched.write_all_cores),
                 touch: Some(profile.memory.touch_one_core),
             };
         }
-        let layers = self.layers.into_iter().map(Wish::make).collect::<Result<Vec<_>>>()?;
-        Ok(Tape::new(Engine::open(layers, &self.options)?))
+        let layers = told.layers.iter().map(|layer| make(layer, &self.given)).collect::<Result<Vec<_>>>()?;
+        Ok(Tape::new(Engine::open(layers, &options)?))
     }
 }
 
-impl Wish {
-    /// What a survey has found out about it.
-    fn rates(&self, profile: &Profile) -> Rates {
-        let known = match self {
-            Self::Dir(path, ..) => {
-                let known = profile.directory(path).map(DirectoryRates::rates);
-                if known.is_none() {
-                    tracing::warn!(directory = %path.display(), "the profile knows nothing of this directory");
-                }
-                known
+/// What a survey has found out about a layer.
+fn rates(layer: &TapeLayer, profile: &Profile) -> Rates {
+    let known = match layer {
+        TapeLayer::Dir(dir) => {
+            let known = profile.directory(&dir.path).map(DirectoryRates::rates);
+            if known.is_none() {
+                tracing::warn!(directory = %dir.path.display(), "the profile knows nothing of this directory");
             }
-            _ => None,
-        };
-        Rates { write: known.map(|rates| rates.write), read: known.map(|rates| rates.read) }
-    }
+            known
+        }
+        _ => None,
+    };
+    Rates { write: known.map(|rates| rates.write), read: known.map(|rates| rates.read) }
+}
 
-    fn make(self) -> Result<Arc<dyn Layer>> {
-        let layer_error = |error| Error::Engine(outcrop_engine::Error::Layer(error));
-        Ok(match self {
-            Self::Host(size) => Arc::new(Host::new(size.bytes()?).map_err(layer_error)?),
-            Self::SharedHost(name, total, mine) => {
-                Arc::new(Host::shared(&name, total.bytes()?, mine.bytes()?).map_err(layer_error)?)
+/// Makes a layer that was described, or finds the one that was given.
+fn make(layer: &TapeLayer, given: &[Given]) -> Result<Arc<dyn Layer>> {
+    let bytes = |size: &Option<Size>, what: &str| {
+        let size = size.as_ref().ok_or_else(|| Error::new(ErrorKind::Usage, format!("{what} is missing")))?;
+        size.bytes().map_err(|error| error.within(what))
+    };
+    Ok(match layer {
+        TapeLayer::Host(size) => {
+            Arc::new(Host::new(size.bytes().map_err(|error| error.within("the host memory of a tape"))?)?)
+        }
+        TapeLayer::SharedHost(shared) => {
+            let total = bytes(&shared.total, "the total of shared host memory")?;
+            Arc::new(Host::shared(&shared.name, total, bytes(&shared.mine, "this process's share of host memory")?)?)
+        }
+        TapeLayer::Device(device) => {
+            let bytes = bytes(&device.size, "the memory of a device")?;
+            Arc::new(DeviceLayer::new(open_device(device.kind, device.index)?, bytes, None)?)
+        }
+        TapeLayer::Dir(dir) => {
+            let limit = dir.limit.bytes_of(|| free_bytes(&dir.path));
+            let limit = limit.map_err(|error| error.within(format_args!("the limit of {}", dir.path.display())))?;
+            Arc::new(Dir::open(&dir.path, limit, dir.options.clone())?)
+        }
+        TapeLayer::Given(index) => match given.get(*index) {
+            Some(Given::Layer(layer)) => Arc::clone(layer),
+            Some(Given::Device(device, size)) => {
+                let bytes = size.bytes().map_err(|error| error.within("the memory of a device"))?;
+                Arc::new(DeviceLayer::new(Arc::clone(device), bytes, None)?)
             }
-            Self::Device(device, size) => Arc::new(DeviceLayer::new(device, size.bytes()?, None).map_err(layer_error)?),
-            Self::Dir(path, size, options) => Arc::new(Dir::open(&path, size.bytes()?, options).map_err(layer_error)?),
-            Self::Made(layer) => layer,
-        })
-    }
+            None => {
+                let problem = "these settings are of a builder that was given a layer, and this one was not";
+                return Err(Error::new(ErrorKind::Usage, problem));
+            }
+        },
+    })
+}
+
+/// What is free where a directory is, or will be created.
+fn free_bytes(path: &Path) -> io::Result<u64> {
+    let path = std::path::absolute(path)?;
+    let there = path.ancestors().find(|ancestor| ancestor.exists()).unwrap_or(&path);
+    let space = rustix::fs::statvfs(there)?;
+    Ok(space.f_bavail * space.f_frsize)
 }

@@ -25,27 +25,151 @@
 //! ```
 
 #![forbid(unsafe_code)]
+#![warn(missing_debug_implementations)]
 
 mod builder;
-pub mod config;
-mod element;
 mod error;
 mod process;
 mod regions;
-pub mod store;
 mod tape;
 
-pub use builder::{Size, TapeBuilder};
-pub use element::Element;
-pub use error::{Error, ErrorKind, Result};
-pub use outcrop_catalog as catalog;
+/// What only bindings to other languages need. It may change at any time.
+#[doc(hidden)]
+pub mod bindings {
+    pub use crate::{
+        error::{closed, forked, huge, no_key},
+        process::OfProcess,
+        tape::Anchor,
+    };
+}
+
+/// Reading what survives, without opening a store: its program may go on meanwhile.
+///
+/// ```
+/// use outcrop::{Part, Store, catalog};
+/// # fn main() -> outcrop::Result<()> {
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let directory = directory.path();
+/// let store = Store::builder().host("1 MiB").dir(directory, None).pin(false).open()?;
+/// let mut session = store.session("heat")?;
+/// session.save(7, &[Part::new("field", &[1.0, 2.0])])?;
+/// session.finish()?;
+///
+/// let catalog = catalog::Catalog::open(directory)?;
+/// let version = catalog.version("heat", None)?; // the newest
+/// assert_eq!((version.version, version.is_complete()), (7, true));
+/// let reader = catalog.reader(&version.manifests[&0])?;
+/// assert_eq!(reader.read_region("field")?.len(), 16);
+/// assert!(catalog::verify(&catalog, None, None, &|_, _| {})?.findings.is_empty());
+/// # Ok(())
+/// # }
+/// ```
+pub mod catalog {
+    pub use outcrop_catalog::{
+        Catalog, Change, Error, Finding, FindingKind, Harm, Reader, RegionDiff, Removal, Result, Usage, Verified,
+        Version, diff, lock_session, verify,
+    };
+}
+
+/// Layers, for programs that put a stack together themselves, and devices.
+///
+/// [`TapeBuilder::host`], [`dir`](TapeBuilder::dir) and [`device_at`](TapeBuilder::device_at) are enough for most.
+pub mod layers {
+    pub use outcrop_layers::{
+        ALIGN, Abilities, Buffer, Cuda, Device, DeviceKind, DeviceLayer, Dir, DirOptions, Error, Event, Extents, Fault,
+        Faulty, Feed, FoundDevice, Front, Host, Kept, Layer, Memory, Method, OpenCl, Place, Registration, Reservation,
+        Result, Room, Sealed, Slot, Stream, Throttled, Transfer, aligned, devices, open_device,
+    };
+
+    /// Files of a store, for programs that keep them elsewhere than in a directory.
+    pub mod files {
+        pub use outcrop_layers::files::{DiskFiles, File, FileLock, Files, read_whole};
+    }
+}
+
+/// What tapes and stores can be told, as plain data and as tables: docs/settings.md.
+///
+/// ```
+/// use outcrop::{Tape, TapeBuilder, settings::{Settings, TapeSettings}};
+/// let builder = TapeBuilder::from_toml("host = '2 GiB'\norder = 'forward'")?;
+/// assert_eq!(builder.settings(), Tape::builder().host("2 GiB").order(outcrop::Order::Forward).settings());
+/// assert!(TapeSettings::TABLE.iter().any(|setting| setting.name == "host"));
+/// # Ok::<(), outcrop::Error>(())
+/// ```
+pub mod settings {
+    pub use outcrop_settings::{
+        DeviceSettings, RanksSettings, Setting, Settings, SharedDirectorySettings, SharedHostSettings, StoreDir,
+        StoreFiles, StoreSettings, TapeDir, TapeLayer, TapeSettings,
+    };
+}
+
+/// Checkpoints that survive: named, numbered versions that are complete or absent, written in the background.
+///
+/// ```
+/// use outcrop::{Part, PartMut, Reached, Store};
+/// # fn main() -> outcrop::Result<()> {
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let directory = directory.path();
+/// let store = Store::builder().host("1 MiB").dir(directory.join("near"), None).dir(directory.join("far"), None).open()?;
+/// let mut session = store.session("heat")?;
+/// let (mut field, mut step) = (vec![0.0; 1000], 0u64);
+/// while step < 3 {
+///     step += 1;
+///     field.fill(step as f64);
+///     // Returns when the program may change them again.
+///     session.save(step, &[Part::new("field", &field), Part::one("step", &step)])?;
+/// }
+/// session.wait(3, Reached::All)?; // durable in both directories
+///
+/// // After a crash: the newest version that is whole.
+/// field.fill(0.0);
+/// let restored = session.restore_latest(&mut [PartMut::new("field", &mut field), PartMut::one("step", &mut step)])?;
+/// assert_eq!((restored.map(|restored| restored.version), step, field[999]), (Some(3), 3, 3.0));
+///
+/// // Back to an older one, from which the program goes on in another way.
+/// session.rewind(Some(2))?;
+/// session.restore(2, &mut [PartMut::new("field", &mut field)])?;
+/// assert_eq!((session.versions(), field[0]), (vec![1, 2], 2.0));
+/// session.finish()?;
+/// # Ok(())
+/// # }
+/// ```
+pub mod store {
+    pub use outcrop_ranks::{Alone, Error as RanksError, Ranks, Result as RanksResult, SharedDirectory};
+    pub use outcrop_settings::{Compression, Dedup};
+    pub use outcrop_store::{
+        Reached, RegionOptions, Restored, SavedRegion, Session, Skipped, Store, StoreBuilder, Watch,
+    };
+}
+
+/// Measuring a machine's memory, directories and devices, once, so that tapes can begin with what was found.
+///
+/// ```no_run
+/// use outcrop::{Tape, survey::{Options, Survey}};
+/// # fn main() -> outcrop::Result<()> {
+/// let profile = Survey::run(&["/scratch".into()], &Options::default(), &mut |what| println!("measures {what}"))?;
+/// profile.store("machine.toml".as_ref())?;
+/// let tape = Tape::builder().host("2 GiB").dir("/scratch", "90%").profile("machine.toml").open()?;
+/// # drop(tape);
+/// # Ok(())
+/// # }
+/// ```
+pub mod survey {
+    pub use outcrop_survey::{
+        DeviceRates, DirectoryRates, Error, FILE, FileRates, Location, MemoryProfile, Options, PinnedRates, Profile,
+        Rates, Result, SharedMemoryRates, Survey, TouchedRates, UntouchedRates, VERSION,
+    };
+}
+
+pub use builder::TapeBuilder;
 pub use outcrop_engine::{LayerStats, Span, SpanKind, Stats, Trace};
+pub use outcrop_error::{Error, ErrorKind, Result};
 pub use outcrop_format::HashKind;
-pub use outcrop_layers as layers;
-pub use outcrop_plan::{MemoryState, Order, Pinning, Ranking, Reason, Retention, Rule, Strategy, Touching};
-pub use outcrop_survey as survey;
+pub use outcrop_layers::{DeviceKind, DirOptions};
+pub use outcrop_plan::{MemoryState, Order, Pinning, Preference, Reason, Retention, Rule, Strategy, Touching};
+pub use outcrop_region::{Blank, DIMENSIONS_MAX, Element, GlobalBox, MemoryOrder, Part, PartMut, Shape, ShapeError};
+pub use outcrop_settings::Size;
+pub use outcrop_store::{Reached, Session, Store, StoreBuilder};
 pub use outcrop_track::{TrackStats, Way};
-pub use process::OfProcess;
-pub use regions::{LentRegions, Part, PartMut, PastRegions, Shape};
-pub use store::{Reached, Session, Store, StoreBuilder};
-pub use tape::{Anchor, Lent, Past, Tape};
+pub use regions::{LentRegions, PastRegions};
+pub use tape::{Lent, Past, Tape};

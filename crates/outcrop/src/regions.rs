@@ -1,96 +1,52 @@
 //! Snapshots of several named regions, each with an element type of its own.
 
+use std::fmt;
+
 use outcrop_engine::{Held, Layout, Region};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::{
-    Element, Error, Result, Tape,
+    Blank, Element, Error, Part, Result, Shape, ShapeError, Tape,
+    error::Problem,
     tape::{Key, check_element, elements, elements_mut},
 };
 
-/// A named region to be saved.
-#[derive(Debug, Clone, Copy)]
-pub struct Part<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) element: Element,
-    pub(crate) bytes: &'a [u8],
-}
-
-impl<'a> Part<'a> {
-    /// `values` under `name`.
-    pub fn new<T: IntoBytes + Immutable>(name: &'a str, values: &'a [T]) -> Self {
-        Self { name, element: Element::of::<T>(), bytes: values.as_bytes() }
-    }
-
-    /// The bytes of some elements under `name`.
-    pub fn of(name: &'a str, element: Element, bytes: &'a [u8]) -> Self {
-        Self { name, element, bytes }
-    }
-
-    /// One value under `name`.
-    pub fn one<T: IntoBytes + Immutable>(name: &'a str, value: &'a T) -> Self {
-        Self::new(name, std::slice::from_ref(value))
-    }
-}
-
-/// A named region to be restored.
-#[derive(Debug)]
-pub struct PartMut<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) element: Element,
-    pub(crate) bytes: &'a mut [u8],
-}
-
-impl<'a> PartMut<'a> {
-    /// The region `name`, to be put into `values`.
-    pub fn new<T: FromBytes + IntoBytes>(name: &'a str, values: &'a mut [T]) -> Self {
-        Self { name, element: Element::of::<T>(), bytes: values.as_mut_bytes() }
-    }
-
-    /// The region `name`, to be put into the bytes of some elements.
-    pub fn of(name: &'a str, element: Element, bytes: &'a mut [u8]) -> Self {
-        Self { name, element, bytes }
-    }
-
-    /// The region `name`, to be put into one value.
-    pub fn one<T: FromBytes + IntoBytes>(name: &'a str, value: &'a mut T) -> Self {
-        Self::new(name, std::slice::from_mut(value))
-    }
-}
-
-/// A named region to be lent.
-#[derive(Debug, Clone, Copy)]
-pub struct Shape<'a> {
-    name: &'a str,
-    element: Element,
-    bytes: Option<usize>,
-}
-
-impl<'a> Shape<'a> {
-    /// `len` values of `T` under `name`.
-    pub fn new<T: FromBytes + IntoBytes>(name: &'a str, len: usize) -> Self {
-        Self::of(name, Element::of::<T>(), len)
-    }
-
-    /// `len` of these elements under `name`.
-    pub fn of(name: &'a str, element: Element, len: usize) -> Self {
-        Self { name, element, bytes: len.checked_mul(element.bytes()) }
-    }
-}
-
 impl Tape {
     /// Saves several regions as one snapshot.
+    ///
+    /// ```
+    /// use outcrop::{Part, Tape};
+    /// let mut tape = Tape::builder().host("1 MiB").open()?;
+    /// tape.save_regions(1, &[Part::new("u", &[1.0f32, 2.0]), Part::one("step", &1u64)])?;
+    /// let past = tape.take_regions(1)?;
+    /// assert_eq!((past.region::<f32>("u")?, past.region::<u64>("step")?), (&[1.0, 2.0][..], &[1][..]));
+    /// # Ok::<(), outcrop::Error>(())
+    /// ```
     pub fn save_regions(&mut self, key: impl Key, parts: &[Part<'_>]) -> Result<()> {
         let key = key.number()?;
-        let layout = layout(key, parts.iter().map(|part| (part.name, part.element.name(), Some(part.bytes.len()))))?;
+        let layout = layout(key, parts.iter().map(|part| (part.name, &part.element, part.shape())))?;
         let bytes: Vec<&[u8]> = parts.iter().map(|part| part.bytes).collect();
         Ok(self.handle.save(key, layout, &bytes)?)
     }
 
     /// Lends the slot of a new snapshot of several regions.
-    pub fn lend_regions(&mut self, key: impl Key, shapes: &[Shape<'_>]) -> Result<LentRegions> {
+    ///
+    /// ```
+    /// use outcrop::{Blank, Tape};
+    /// let mut tape = Tape::builder().host("1 MiB").open()?;
+    /// let mut lent = tape.lend_regions(1, &[Blank::new::<f32>("u", 100), Blank::new::<u8>("mask", 9)])?;
+    /// lent.region_mut::<f32>("u")?.fill(0.5);
+    /// lent.region_mut::<u8>("mask")?.fill(1);
+    /// lent.seal();
+    /// assert_eq!(tape.get_regions(1)?.names(), ["u", "mask"]);
+    /// # Ok::<(), outcrop::Error>(())
+    /// ```
+    pub fn lend_regions(&mut self, key: impl Key, blanks: &[Blank<'_>]) -> Result<LentRegions> {
         let key = key.number()?;
-        let layout = layout(key, shapes.iter().map(|shape| (shape.name, shape.element.name(), shape.bytes)))?;
+        if blanks.iter().any(|blank| blank.bytes().is_none()) {
+            return Err(Problem::Huge { key }.into());
+        }
+        let layout = layout(key, blanks.iter().map(|blank| (blank.name, &blank.element, blank.shape())))?;
         Ok(LentRegions { lent: self.handle.lend(key, layout)?, key })
     }
 
@@ -110,14 +66,17 @@ impl Tape {
 }
 
 /// Lays regions out; each name may come once.
-fn layout<'a>(key: u64, regions: impl Iterator<Item = (&'a str, &'static str, Option<usize>)>) -> Result<Layout> {
+fn layout<'a>(
+    key: u64,
+    regions: impl Iterator<Item = (&'a str, &'a Element, std::result::Result<Shape, ShapeError>)>,
+) -> Result<Layout> {
     let mut layout = Layout::default();
-    for (name, element, bytes) in regions {
+    for (name, element, shape) in regions {
         if layout.region(name).is_some() {
             let remedy = format!("give each a name of its own: {name} comes twice");
-            return Err(Error::Region { key, names: names(&layout), remedy });
+            return Err(Problem::Region { key, names: names(&layout), remedy }.into());
         }
-        layout = bytes.and_then(|bytes| layout.with(name, element, bytes)).ok_or(Error::Huge { key })?;
+        layout = layout.with(name, element.clone(), shape.map_err(Problem::Shape)?).ok_or(Problem::Huge { key })?;
     }
     Ok(layout)
 }
@@ -128,21 +87,21 @@ fn names(layout: &Layout) -> Vec<String> {
 
 /// The region of this name.
 fn region<'a>(key: u64, layout: &'a Layout, name: &str) -> Result<&'a Region> {
-    layout.region(name).ok_or_else(|| Error::Region {
-        key,
-        names: names(layout),
-        remedy: format!("ask for one of them instead of {name}"),
-    })
+    let missing =
+        || Problem::Region { key, names: names(layout), remedy: format!("ask for one of them instead of {name}") };
+    Ok(layout.region(name).ok_or_else(missing)?)
 }
 
 /// Where the region of this name and type lies.
 fn find<T>(key: u64, layout: &Layout, name: &str) -> Result<std::ops::Range<usize>> {
     let region = region(key, layout, name)?;
-    check_element::<T>(key, region.element)?;
+    check_element::<T>(key, &region.element)?;
     Ok(region.range.clone())
 }
 
-/// A slot of several regions in the program's hands, to compute into.
+/// A slot of several regions in the program's hands, to compute into. Dropped without [`seal`](Self::seal), it leaves no
+/// snapshot.
+#[must_use = "a slot that is not sealed leaves no snapshot"]
 pub struct LentRegions {
     lent: outcrop_engine::Lent,
     key: u64,
@@ -168,7 +127,7 @@ impl LentRegions {
         let mut start = 0;
         let mut all = Vec::with_capacity(regions.len());
         for region in regions {
-            check_element::<T>(self.key, region.element)?;
+            check_element::<T>(self.key, &region.element)?;
             let (_, from_here) = rest.split_at_mut(region.range.start - start);
             let (this, after) = from_here.split_at_mut(region.range.len());
             all.push(elements_mut(this));
@@ -189,6 +148,21 @@ impl LentRegions {
     }
 }
 
+impl fmt::Debug for LentRegions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LentRegions")
+            .field("key", &self.key)
+            .field("regions", &names(self.lent.layout()))
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for PastRegions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PastRegions").field("key", &self.key()).field("regions", &self.names()).finish_non_exhaustive()
+    }
+}
+
 /// A snapshot of several regions in the program's hands, read in place. Dropping it frees its slot.
 pub struct PastRegions {
     held: Held,
@@ -201,10 +175,15 @@ impl PastRegions {
         Ok(elements(&self.held[range]))
     }
 
-    /// The bytes of one region, and the name of what they are.
-    pub fn bytes(&self, name: &str) -> Result<(&[u8], &'static str)> {
+    /// One region with all that is known of it: its bytes, what they are, and how they form an array.
+    pub fn part<'a>(&'a self, name: &'a str) -> Result<Part<'a>> {
         let region = region(self.held.key(), self.held.layout(), name)?;
-        Ok((&self.held[region.range.clone()], region.element))
+        Ok(Part::of(name, region.element.clone(), &self.held[region.range.clone()]).like(&region.shape))
+    }
+
+    /// How the elements of one region form an array.
+    pub fn shape(&self, name: &str) -> Result<&Shape> {
+        Ok(&region(self.held.key(), self.held.layout(), name)?.shape)
     }
 
     /// The names of its regions, in the order in which they were saved.

@@ -1,20 +1,19 @@
 //! The tape: snapshots written in one order and read back in a known other one.
 
 use std::{
-    any::type_name,
     fmt::{self, Display},
     fs::File,
     io::{BufWriter, Write},
     marker::PhantomData,
-    ops::{Deref, DerefMut, Range},
+    ops::{Deref, DerefMut},
     path::Path,
 };
 
 use outcrop_engine::{Handle, Held, Layout, Stats};
-use outcrop_layers::{Buffer, DeviceLayer};
+use outcrop_layers::Buffer;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use crate::{Error, Result, TapeBuilder};
+use crate::{Element, Error, ErrorKind, Result, TapeBuilder, error::Problem};
 
 /// Snapshots that sink and come back up.
 ///
@@ -26,7 +25,17 @@ pub struct Tape {
 }
 
 impl Tape {
-    /// Describes a new tape: its layers, fastest first, and the order in which it will be read.
+    /// Describes a new tape: its layers, fastest first, and the order in which it will be read. Nothing happens before
+    /// [`open`](TapeBuilder::open).
+    ///
+    /// ```
+    /// # let scratch = tempfile::tempdir().unwrap();
+    /// # let scratch = scratch.path();
+    /// use outcrop::{Order, Tape};
+    /// let tape = Tape::builder().host("2 MiB").dir(scratch, "90%").order(Order::Forward).open()?;
+    /// assert_eq!(tape.stats().layers.len(), 2);
+    /// # Ok::<(), outcrop::Error>(())
+    /// ```
     pub fn builder() -> TapeBuilder {
         TapeBuilder::default()
     }
@@ -36,26 +45,62 @@ impl Tape {
     }
 
     /// Saves `values` under `key` by copying them. Returns when the program may change them again.
+    ///
+    /// ```
+    /// # let mut tape = outcrop::Tape::builder().host("1 MiB").open()?;
+    /// let mut field = vec![1.0f64; 100];
+    /// tape.save(0, &field)?;
+    /// field.fill(2.0);
+    /// tape.take_into(0, &mut field)?;
+    /// assert_eq!(field, [1.0; 100]);
+    /// # Ok::<(), outcrop::Error>(())
+    /// ```
     pub fn save<T: IntoBytes + Immutable>(&mut self, key: impl Key, values: &[T]) -> Result<()> {
-        let layout = Layout::single(type_name::<T>(), size_of_val(values));
+        let layout = Layout::single(Element::of::<T>(), size_of_val(values));
         Ok(self.handle.save(key.number()?, layout, &[values.as_bytes()])?)
     }
 
     /// Lends the slot of a new snapshot of `len` values, so that the program can compute straight into it. What it holds
     /// at first is whatever was there before. It becomes a snapshot when it is [sealed](Lent::seal).
+    ///
+    /// ```
+    /// # let mut tape = outcrop::Tape::builder().host("1 MiB").open()?;
+    /// let mut next = tape.lend::<f32>(0, 100)?;
+    /// next.fill(0.5); // computed straight into the slot: nothing is copied
+    /// let state = next.seal_and_keep();
+    /// assert_eq!((state[99], tape.keys()), (0.5, vec![0]));
+    /// # Ok::<(), outcrop::Error>(())
+    /// ```
     pub fn lend<T: FromBytes + IntoBytes>(&mut self, key: impl Key, len: usize) -> Result<Lent<T>> {
         let key = key.number()?;
-        let bytes = len.checked_mul(size_of::<T>()).ok_or(Error::Huge { key })?;
-        let lent = self.handle.lend(key, Layout::single(type_name::<T>(), bytes))?;
+        let bytes = len.checked_mul(size_of::<T>()).ok_or(Problem::Huge { key })?;
+        let lent = self.handle.lend(key, Layout::single(Element::of::<T>(), bytes))?;
         Ok(Lent { lent, element: PhantomData })
     }
 
     /// Hands over a snapshot for the last time: the key is free again, and the slot when the value is dropped.
+    ///
+    /// ```
+    /// # let mut tape = outcrop::Tape::builder().host("1 MiB").open()?;
+    /// tape.save(7, &[1u8, 2, 3])?;
+    /// let past = tape.take::<u8>(7)?; // derefs to the slice, no copy
+    /// assert_eq!(*past, [1, 2, 3]);
+    /// assert_eq!(tape.take::<u8>(7).unwrap_err().kind(), outcrop::ErrorKind::Missing);
+    /// # Ok::<(), outcrop::Error>(())
+    /// ```
     pub fn take<T: FromBytes + Immutable>(&mut self, key: impl Key) -> Result<Past<T>> {
         self.read(key.number()?, true)
     }
 
     /// Hands over a snapshot and keeps it.
+    ///
+    /// ```
+    /// # let mut tape = outcrop::Tape::builder().host("1 MiB").open()?;
+    /// tape.save(7, &[1u8, 2, 3])?;
+    /// assert_eq!(tape.get::<u8>(7)?.len(), 3);
+    /// assert_eq!(tape.keys(), [7]);
+    /// # Ok::<(), outcrop::Error>(())
+    /// ```
     pub fn get<T: FromBytes + Immutable>(&mut self, key: impl Key) -> Result<Past<T>> {
         self.read(key.number()?, false)
     }
@@ -66,7 +111,7 @@ impl Tape {
         let given = buffer.len();
         let check = |layout: &Layout| match single::<T>(key, layout)? {
             saved if saved == given => Ok(()),
-            saved => Err(Error::Length { key, saved, given }),
+            saved => Err(Problem::Length { key, saved, given }.into()),
         };
         self.handle.read_into(key, true, check, buffer.as_mut_bytes())
     }
@@ -75,26 +120,21 @@ impl Tape {
     /// when the program may change them again. Kernels that write to the buffer must have ended.
     pub fn save_buffer<T>(&mut self, key: impl Key, buffer: &Buffer, offset: u64, len: usize) -> Result<()> {
         let key = key.number()?;
-        let bytes = len.checked_mul(size_of::<T>()).ok_or(Error::Huge { key })?;
-        let layout = Layout::single(type_name::<T>(), bytes);
-        Ok(self.handle.save_from_device(key, layout, |device, at| device.store(at, buffer, offset, bytes as u64))?)
+        let bytes = len.checked_mul(size_of::<T>()).ok_or(Problem::Huge { key })?;
+        let layout = Layout::single(Element::of::<T>(), bytes);
+        Ok(self.handle.save_buffer(key, layout, buffer, offset)?)
     }
 
     /// Copies a snapshot of values of `T` to byte `offset` of a buffer on the device in whose memory this tape begins, and
     /// drops it. If the buffer is too short or of another device, nothing happens to either.
     pub fn take_buffer<T>(&mut self, key: impl Key, buffer: &mut Buffer, offset: u64) -> Result<()> {
         let key = key.number()?;
-        if let Some(device) = self.handle.device() {
-            device.check_buffer(buffer).map_err(outcrop_engine::Error::from)?;
-        }
         let room = buffer.bytes().saturating_sub(offset) as usize / size_of::<T>().max(1);
         let check = |layout: &Layout| match single::<T>(key, layout)? {
             saved if saved <= room => Ok(()),
-            saved => Err(Error::Length { key, saved, given: room }),
+            saved => Err(Problem::Length { key, saved, given: room }.into()),
         };
-        let load =
-            |device: &DeviceLayer, place: Range<u64>| device.load(place.start, buffer, offset, place.end - place.start);
-        self.handle.read_on_device(key, true, check, load)
+        self.handle.read_buffer(key, true, check, buffer, offset)
     }
 
     /// Forgets a snapshot without reading it.
@@ -102,7 +142,8 @@ impl Tape {
         Ok(self.handle.discard(key.number()?)?)
     }
 
-    /// What keeps the tape open without being a handle.
+    /// What keeps the tape open without being a handle, for bindings.
+    #[doc(hidden)]
     pub fn anchor(&self) -> Anchor {
         Anchor(self.handle.anchor())
     }
@@ -130,7 +171,9 @@ impl Tape {
             self.trace().write_json(&mut out)?;
             out.flush()
         };
-        write().map_err(|source| Error::Timeline { path: path.display().to_string(), source })
+        write().map_err(|cause| {
+            Error::caused(ErrorKind::Storage, format_args!("cannot write the timeline to {}", path.display()), cause)
+        })
     }
 
     fn read<T: FromBytes + Immutable>(&mut self, key: u64, consume: bool) -> Result<Past<T>> {
@@ -143,6 +186,12 @@ impl Tape {
 /// program whose threads come and go has an anchor, and a handle for each thread that lives.
 #[derive(Clone)]
 pub struct Anchor(outcrop_engine::Anchor);
+
+impl fmt::Debug for Anchor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Anchor")
+    }
+}
 
 impl Anchor {
     /// One more handle.
@@ -161,7 +210,7 @@ impl fmt::Debug for Tape {
 pub trait Key: Copy + Display + TryInto<u64> {
     /// The number.
     fn number(self) -> Result<u64> {
-        self.try_into().map_err(|_| Error::Key(self.to_string()))
+        self.try_into().map_err(|_| Problem::Key(self.to_string()).into())
     }
 }
 
@@ -171,24 +220,25 @@ impl<N: Copy + Display + TryInto<u64>> Key for N {}
 fn single<T>(key: u64, layout: &Layout) -> Result<usize> {
     match layout.regions() {
         [region] if region.name.is_empty() => {
-            check_element::<T>(key, region.element)?;
+            check_element::<T>(key, &region.element)?;
             Ok(region.range.len() / size_of::<T>().max(1))
         }
-        regions => Err(Error::Region {
+        regions => Err(Problem::Region {
             key,
             names: regions.iter().map(|region| region.name.clone()).collect(),
             remedy: "read it with take_regions or get_regions".to_owned(),
-        }),
+        }
+        .into()),
     }
 }
 
-/// Whether a region saved with elements called `saved` may be read as `T`.
-pub(crate) fn check_element<T>(key: u64, saved: &str) -> Result<()> {
-    let asked = type_name::<T>();
-    if saved == asked {
+/// Whether a region of such elements may be read as `T`.
+pub(crate) fn check_element<T>(key: u64, saved: &Element) -> Result<()> {
+    let asked = Element::of::<T>();
+    if *saved == asked {
         return Ok(());
     }
-    Err(Error::Element { key, saved: saved.to_owned(), asked: asked.to_owned() })
+    Err(Problem::Element { key, saved: saved.name().to_owned(), asked: asked.name().to_owned() }.into())
 }
 
 /// The bytes of a region as elements; they were checked to be some.
@@ -202,6 +252,7 @@ pub(crate) fn elements_mut<T: FromBytes + IntoBytes>(bytes: &mut [u8]) -> &mut [
 }
 
 /// A slot in the program's hands, to compute into. Dropped without [`seal`](Self::seal), it leaves no snapshot.
+#[must_use = "a slot that is not sealed leaves no snapshot"]
 pub struct Lent<T> {
     lent: outcrop_engine::Lent,
     element: PhantomData<T>,

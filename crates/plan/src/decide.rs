@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    Action, Extents, LayerIndex, Place, Purpose, Refusal, SnapshotId, Timestamp,
+    Action, Event, Extents, LayerIndex, Purpose, Refusal, Site, SnapshotId, Timestamp,
     memory::Memory,
-    order::Turn,
+    order::Position,
     planner::{LAYERS_MAX, Layer, Planner},
     snapshot::Phase,
 };
@@ -129,8 +129,10 @@ impl Planner {
         if snapshot.copies.iter().any(|copy| copy.is_arriving && copy.layer < from) {
             return true;
         }
-        let Some(extents) = self.room(0, snapshot.bytes, |_, _| true) else { return false };
-        self.begin_move(id, from, Place { layer: 0, extents }, Purpose::Fetch);
+        let bytes = snapshot.bytes;
+        let extents = self.used_room(bytes, |_, _| true).or_else(|| self.room(0, bytes, |_, _| true));
+        let Some(extents) = extents else { return false };
+        self.begin_move(id, from, Site { layer: 0, extents }, Purpose::Fetch);
         true
     }
 
@@ -176,14 +178,34 @@ impl Planner {
         if !is_better {
             return Reuse::No;
         }
-        if let Some(victims) = self.victims_in_a_row(bytes, admits) {
-            victims.into_iter().for_each(|victim| self.evict(victim, 0));
-            return self.layers[0]
-                .space
-                .take_whole(bytes)
-                .map_or(Reuse::No, |range| Reuse::Place(Extents::from_elem(range, 1)));
+        match self.evict_in_a_row(bytes, admits) {
+            Some(extents) => Reuse::Place(extents),
+            None if is_patient => Reuse::Wait,
+            None => Reuse::No,
         }
-        if is_patient { Reuse::Wait } else { Reuse::No }
+    }
+
+    /// Room in the front for what comes back up, in memory that was used before. The saves asked the system for that; for more
+    /// memory somebody has to ask first (`wants_growth`).
+    fn used_room(&mut self, bytes: u64, may_evict: impl Fn(&Self, SnapshotId) -> bool) -> Option<Extents> {
+        let Layer { space, memory, is_writable, .. } = &self.layers[0];
+        let is_untouched = |place| memory.as_ref().is_some_and(|memory| memory.untouched_bytes(&place) > 0);
+        match *is_writable && space.place(bytes).is_some_and(is_untouched) {
+            true => self.evict_in_a_row(bytes, may_evict),
+            false => self.room(0, bytes, may_evict),
+        }
+    }
+
+    /// Evicts neighbours in the front to make room in one piece.
+    fn evict_in_a_row(&mut self, bytes: u64, may_evict: impl Fn(&Self, SnapshotId) -> bool) -> Option<Extents> {
+        let victims = self.victims_in_a_row(bytes, may_evict)?;
+        victims.into_iter().for_each(|victim| self.evict(victim, 0));
+        self.layers[0].space.take_whole(bytes).map(|range| Extents::from_elem(range, 1))
+    }
+
+    /// Whether a read may bring something up after `event`, if need be to memory that was never touched.
+    pub fn wants_growth(&self, event: &Event) -> bool {
+        !self.below.is_empty() && (matches!(event, Event::Wanted { .. }) || !self.wants.is_empty())
     }
 
     /// Whether `bytes` more may lie in the front with no copy elsewhere, so that what lies below can still be brought up,
@@ -203,7 +225,7 @@ impl Planner {
     fn can_absorb(&self, bytes: u64, other: Option<(LayerIndex, u64)>) -> bool {
         let room = |(index, layer): (LayerIndex, &Layer)| {
             let taken = other.filter(|&(to, _)| to == index).map_or(0, |(_, bytes)| bytes);
-            layer.is_writable && layer.space.free() + layer.clean_bytes >= bytes + taken
+            layer.is_writable && layer.free_at_most() >= bytes + taken
         };
         self.layers.iter().enumerate().skip(1).any(room)
     }
@@ -228,8 +250,11 @@ impl Planner {
         }
         let is_there = match layer {
             0 => self.layers[0].space.fits(bytes),
-            _ => self.layers[layer].space.free() >= bytes,
+            _ => self.layers[layer].free() >= bytes,
         };
+        if !is_there && self.layers[layer].keeps() {
+            return None;
+        }
         // What grows by itself is filled before anything leaves it.
         if !is_there && self.layers[layer].is_growing() {
             return None;
@@ -263,7 +288,7 @@ impl Planner {
             return None;
         }
         let mut victims = Vec::new();
-        for (_, id) in self.turns.farthest_first(clean).take_while(|&(_, id)| may_evict(self, id)) {
+        for (_, id) in self.positions.farthest_first(clean).take_while(|&(_, id)| may_evict(self, id)) {
             if free >= bytes {
                 break;
             }
@@ -281,7 +306,7 @@ impl Planner {
         }
         // The holes that there would be, by start, with their ends and the snapshots in them.
         let mut holes = BTreeMap::<u64, (u64, Vec<SnapshotId>)>::new();
-        for (_, id) in self.turns.farthest_first(clean).take_while(|&(_, id)| may_evict(self, id)) {
+        for (_, id) in self.positions.farthest_first(clean).take_while(|&(_, id)| may_evict(self, id)) {
             let range = &self.snapshots[&id].copy(0)?.extents[0];
             let mut hole = space.hole_around(range);
             let mut members = vec![id];
@@ -317,10 +342,12 @@ impl Planner {
                     break;
                 }
                 let bytes = self.snapshots[&id].bytes;
-                let is_later =
-                    |planner: &Self, victim: SnapshotId| planner.turns.due(planner.snapshots[&victim].turn) > due;
-                match self.room(to, bytes, is_later) {
-                    Some(extents) => self.begin_move(id, from, Place { layer: to, extents }, Purpose::Prefetch),
+                let is_later = |planner: &Self, victim: SnapshotId| {
+                    planner.positions.due(planner.snapshots[&victim].position) > due
+                };
+                let extents = if to == 0 { self.used_room(bytes, is_later) } else { self.room(to, bytes, is_later) };
+                match extents {
+                    Some(extents) => self.begin_move(id, from, Site { layer: to, extents }, Purpose::Prefetch),
                     None => *pressure = Pressure::From(due),
                 }
             }
@@ -329,23 +356,23 @@ impl Planner {
 
     /// The announced snapshot that is read soonest of those with no copy on `to` or above, and where it lies.
     fn soonest_below(&self, to: LayerIndex) -> Option<(u64, SnapshotId, LayerIndex)> {
-        let (due, turn, id) = self.layers[to + 1..]
+        let (due, position, id) = self.layers[to + 1..]
             .iter()
-            .filter_map(|layer| self.turns.nearest(&layer.top))
-            .map(|(turn, id)| (self.turns.due(turn), turn, id))
+            .filter_map(|layer| self.positions.nearest(&layer.top))
+            .map(|(position, id)| (self.positions.due(position), position, id))
             .min()?;
         let snapshot = &self.snapshots[&id];
         let source = self.source(snapshot, to)?;
         // What is on its way to a layer in between is taken from there when it has arrived.
         let is_arriving = snapshot.copies.iter().any(|copy| copy.is_arriving && copy.layer < source.layer);
-        (self.turns.is_announced(turn) && !is_arriving).then_some((due, id, source.layer))
+        (self.positions.is_announced(position) && !is_arriving).then_some((due, id, source.layer))
     }
 
     /// Sends on what has to reach layers that it has not reached, the oldest first.
     fn persist(&mut self) {
         for to in 1..self.layers.len() {
             loop {
-                let oldest = self.turns.farthest_first(&self.layers[to].missing).next();
+                let oldest = self.positions.farthest_first(&self.layers[to].missing).next();
                 let Some((_, id)) = oldest else { break };
                 let snapshot = &self.snapshots[&id];
                 let complete = snapshot.copies.iter().filter(|copy| !copy.is_arriving);
@@ -354,10 +381,20 @@ impl Planner {
                 if !self.has_lane(from, to, bytes) {
                     break;
                 }
-                let Some(extents) = self.room(to, bytes, |_, _| true) else { break };
-                self.begin_move(id, from, Place { layer: to, extents }, Purpose::Drain);
+                match self.room(to, bytes, |_, _| true) {
+                    Some(extents) => self.begin_move(id, from, Site { layer: to, extents }, Purpose::Drain),
+                    None if self.layers[to].keeps() => self.leave_out(id, to),
+                    None => break,
+                }
             }
         }
+    }
+
+    /// Spares a layer a snapshot that does not fit. Nothing that the plan does makes room there, and it does not know when
+    /// somebody else will.
+    fn leave_out(&mut self, id: SnapshotId, layer: LayerIndex) {
+        self.change(id, |snapshot| snapshot.persists_on &= !(1 << layer));
+        self.actions.push_back(Action::LeaveOut { id, layer });
     }
 
     /// Lets sink, from every layer but the last, what is read last and lies nowhere deeper. What fits nowhere stays; if somebody waits,
@@ -365,11 +402,12 @@ impl Planner {
     fn drain(&mut self, pressure: &mut [Pressure; LAYERS_MAX]) {
         for from in 0..self.layers.len() - 1 {
             let mut too_large = u64::MAX;
-            while let Some((turn, id)) = self.farthest_dirty(from, too_large) {
-                let is_many = self.turns.is_filling() && self.layers[from].dirty_bytes > self.drain_above_bytes(from);
+            while let Some((position, id)) = self.farthest_dirty(from, too_large) {
+                let is_many =
+                    self.positions.is_filling() && self.layers[from].dirty_bytes > self.drain_above_bytes(from);
                 let is_wanted = match pressure[from] {
                     Pressure::None => is_many,
-                    Pressure::From(due) => is_many || self.turns.due(turn) > due,
+                    Pressure::From(due) => is_many || self.positions.due(position) > due,
                     Pressure::Full => true,
                 };
                 if !is_wanted {
@@ -396,8 +434,8 @@ impl Planner {
         }
     }
 
-    fn farthest_dirty(&self, layer: LayerIndex, too_large: u64) -> Option<(Turn, SnapshotId)> {
-        let mut dirty = self.turns.farthest_first(&self.layers[layer].dirty);
+    fn farthest_dirty(&self, layer: LayerIndex, too_large: u64) -> Option<(Position, SnapshotId)> {
+        let mut dirty = self.positions.farthest_first(&self.layers[layer].dirty);
         dirty.find(|(_, id)| self.snapshots[id].bytes < too_large)
     }
 
@@ -412,7 +450,7 @@ impl Planner {
                 continue;
             }
             if let Some(extents) = self.room(to, bytes, |_, _| true) {
-                self.begin_move(id, from, Place { layer: to, extents }, Purpose::Drain);
+                self.begin_move(id, from, Site { layer: to, extents }, Purpose::Drain);
                 self.chose(from, to);
                 return Sunk::Yes;
             }

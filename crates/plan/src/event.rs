@@ -99,6 +99,14 @@ pub enum Event {
         /// Whether it is pinned now.
         is_done: bool,
     },
+    /// So many bytes on a layer that keeps bytes do not belong to snapshots that the plan knows: it has forgotten them, or
+    /// they were there before. They count against the limit until somebody removes them.
+    Kept {
+        /// Where.
+        layer: LayerIndex,
+        /// How many in all.
+        bytes: u64,
+    },
     /// So many handles of the program can ask for something; each waits for one thing at a time.
     Handles(u32),
     /// Time has passed.
@@ -133,15 +141,23 @@ pub enum Action {
         /// Which.
         id: SnapshotId,
         /// Where it is.
-        from: Place,
+        from: Site,
         /// Where it goes.
-        to: Place,
+        to: Site,
         /// Why.
         purpose: Purpose,
     },
     /// Forget the copy on this layer, at once.
     Evict {
         /// Which snapshot.
+        id: SnapshotId,
+        /// Where.
+        layer: LayerIndex,
+    },
+    /// Tell the program that a snapshot which had to reach a layer does not fit within that layer's limit, and is left out
+    /// there.
+    LeaveOut {
+        /// Which.
         id: SnapshotId,
         /// Where.
         layer: LayerIndex,
@@ -187,7 +203,7 @@ pub enum Action {
 
 /// A snapshot's place on a layer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct Site {
     /// The layer.
     pub layer: LayerIndex,
     /// Where on it.

@@ -14,26 +14,26 @@
 #![forbid(unsafe_code)]
 
 mod decide;
+mod estimate;
 mod event;
 mod interval;
 mod memory;
 mod merge;
-mod model;
 mod order;
 mod planner;
-mod rank;
+mod preference;
 mod rates;
 mod retention;
 mod snapshot;
 mod space;
 
-pub use event::{Action, Event, Extents, Fault, LayerIndex, Place, Purpose, Refusal, SnapshotId, Timestamp};
+pub use estimate::{Reason, Strategy};
+pub use event::{Action, Event, Extents, Fault, LayerIndex, Purpose, Refusal, Site, SnapshotId, Timestamp};
 pub use interval::{Interval, Rule};
 pub use memory::{MemoryRates, MemorySettings, MemoryState, Pinning, Touching};
 pub use merge::merge;
-pub use model::{Reason, Strategy};
 pub use order::Order;
-pub use planner::{Counters, LAYERS_MAX, LayerSettings, Planner, Ranking, Settings};
-pub use rank::Ranks;
+pub use planner::{Counters, LAYERS_MAX, LayerSettings, Planner, Preference, Settings};
+pub use preference::Preferred;
 pub use rates::Busy;
 pub use retention::Retention;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Action, Extents, LayerIndex, Timestamp,
-    model::{Model, Reason, Strategy, Write},
+    estimate::{Estimate, Reason, Strategy, Write},
     planner::Planner,
     rates::Busy,
 };
@@ -135,7 +135,7 @@ pub(crate) struct Memory {
     pinning: Pinning,
     touching: Busy,
     writing: Busy,
-    pub(crate) model: Model,
+    pub(crate) estimate: Estimate,
 }
 
 /// Touching under way.
@@ -168,7 +168,7 @@ impl Memory {
             Touching::Concurrent => (Strategy::Concurrent, Reason::Told),
             Touching::Sequential | Touching::Never => (Strategy::Sequential, Reason::Told),
         };
-        let model = Model::new(strategy, reason, settings.rates);
+        let estimate = Estimate::new(strategy, reason, settings.rates);
         Self {
             settings,
             touched_bytes: 0,
@@ -179,7 +179,7 @@ impl Memory {
             pinning: Pinning::Not,
             touching: Busy::default(),
             writing: Busy::default(),
-            model,
+            estimate,
         }
     }
 
@@ -211,19 +211,19 @@ impl Memory {
         MemoryState {
             touched_bytes: self.touched_bytes,
             pinning: self.pinning,
-            strategy: self.model.strategy(),
-            reason: self.model.reason(),
-            pinned_rate: per_second(self.model.pinned_rate()),
-            touched_rate: per_second(self.model.touched_rate()),
-            untouched_rate: per_second(self.model.untouched_rate()),
-            touch_rate: per_second(self.model.touch_rate()),
+            strategy: self.estimate.strategy(),
+            reason: self.estimate.reason(),
+            pinned_rate: per_second(self.estimate.pinned_rate()),
+            touched_rate: per_second(self.estimate.touched_rate()),
+            untouched_rate: per_second(self.estimate.untouched_rate()),
+            touch_rate: per_second(self.estimate.touch_rate()),
         }
     }
 
     /// Bytes per nanosecond of writing to memory that was used before, as far as is known.
     pub(crate) fn ready_rate(&self) -> Option<f64> {
-        let pinned = self.model.pinned_rate().filter(|_| self.pinning == Pinning::Done);
-        pinned.or(self.model.touched_rate())
+        let pinned = self.estimate.pinned_rate().filter(|_| self.pinning == Pinning::Done);
+        pinned.or(self.estimate.touched_rate())
     }
 
     /// How far ahead of what is in use it is to be touched. What cannot be used before needs room for two: one to be saved,
@@ -247,11 +247,11 @@ impl Memory {
     pub(crate) fn begin_write(&mut self, now: Timestamp, extents: &Extents, is_awaited: bool) -> Begun {
         let (bytes, end) =
             extents.iter().fold((0, 0), |(bytes, end), piece| (bytes + piece.end - piece.start, piece.end.max(end)));
-        self.model.begin(is_awaited, self.touched_bytes >= end.saturating_add(bytes));
+        self.estimate.begin(is_awaited, self.touched_bytes >= end.saturating_add(bytes));
         if !self.writing.is_idle() {
-            self.model.paused(0);
+            self.estimate.paused(0);
         } else if self.writing.total_ns(now) > 0 {
-            self.model.paused(now.0.saturating_sub(self.writing.changed().0));
+            self.estimate.paused(now.0.saturating_sub(self.writing.changed().0));
         }
         let begun = Begun {
             since: now,
@@ -271,10 +271,10 @@ impl Memory {
         self.abandon_write(now);
         if ns > 0 {
             let is_pinned = begun.is_pinned;
-            self.model.wrote(Write { bytes, untouched_bytes, ns, touching_ns: touching_ns.min(ns), is_pinned });
+            self.estimate.wrote(Write { bytes, untouched_bytes, ns, touching_ns: touching_ns.min(ns), is_pinned });
         }
         if self.settings.touching == Touching::Chosen && self.touched_bytes > 0 {
-            self.model.choose(self.target_bytes.saturating_sub(self.touched_bytes));
+            self.estimate.choose(self.target_bytes.saturating_sub(self.touched_bytes));
         }
     }
 
@@ -298,7 +298,7 @@ impl Planner {
             let writing_ns = memory.writing.total_ns(now) - touch.writing_ns;
             let ns = now.0.saturating_sub(touch.since.0);
             if ns > 0 {
-                memory.model.touched(touch.range.end - touch.range.start, ns, writing_ns.min(ns));
+                memory.estimate.touched(touch.range.end - touch.range.start, ns, writing_ns.min(ns));
             }
             if memory.settings.needs_touch {
                 place.space.grow(touch.range.end);
@@ -319,7 +319,7 @@ impl Planner {
     }
 
     /// Of the next `bytes` of a layer that can be used before it is touched, or of the largest snapshot until now, as many as
-    /// nobody has touched; and as many as the program is still filling, for which the system has not provided memory yet.
+    /// nobody has touched; and as many as are still being filled, for which the system has not provided memory yet.
     pub fn growth_bytes(&self, layer: LayerIndex, bytes: u64) -> u64 {
         let place = &self.layers[layer];
         let Some(memory) = place.memory.as_ref().filter(|memory| !memory.settings.needs_touch) else { return 0 };
@@ -330,7 +330,7 @@ impl Planner {
         }
     }
 
-    /// Bytes never touched that the program is filling.
+    /// Bytes never touched that the program, or a fetch, is filling.
     pub fn filling_bytes(&self) -> u64 {
         self.filling_bytes
     }
@@ -395,7 +395,7 @@ impl Planner {
         let target = frontier.saturating_add(ahead).min(limit);
         memory.target_bytes = target;
         let MemorySettings { touching, needs_touch, piece_bytes, .. } = memory.settings;
-        let is_sequential = memory.model.strategy() == Strategy::Sequential;
+        let is_sequential = memory.estimate.strategy() == Strategy::Sequential;
         let is_bad_moment = !needs_touch && is_sequential && !memory.writing.is_idle();
         let is_left_alone = touching == Touching::Never && !needs_touch;
         if is_bad_moment || is_left_alone || memory.exhausted_until.is_some() || memory.touched_bytes >= target {

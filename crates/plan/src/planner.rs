@@ -5,14 +5,17 @@ use std::collections::{BTreeMap, VecDeque};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Action, Event, Extents, Fault, LayerIndex, MemorySettings, MemoryState, Order, Place, Purpose, Refusal, SnapshotId,
+    Action, Event, Extents, Fault, LayerIndex, MemorySettings, MemoryState, Order, Purpose, Refusal, Site, SnapshotId,
     Timestamp,
     memory::{Begun, Memory},
-    order::{TurnSet, Turns},
-    rank::Lane,
+    order::{PositionSet, Positions},
+    preference::Lane,
     snapshot::{Copy, Phase, Snapshot, Standing},
     space::Space,
 };
+
+/// The addresses of a layer without a limit: more than any medium has, and few enough to be added up.
+const ADDRESSES: u64 = 1 << 62;
 
 /// A stack has at most so many layers.
 pub const LAYERS_MAX: usize = 16;
@@ -31,8 +34,8 @@ pub struct Settings {
     pub lane_bytes_max: u64,
     /// How long a request waits for what the program itself holds, when no other part of the program could help.
     pub patience_ns: u64,
-    /// Whether layers are ranked by measured speed, or only by their order.
-    pub ranking: Ranking,
+    /// How to choose between layers that would all do.
+    pub preference: Preference,
     /// Whether every snapshot has to reach every layer below the front, the oldest first, rather than sink when there is a
     /// reason. A layer that fails to take one is spared that one, and nothing else changes for it.
     #[serde(default)]
@@ -41,7 +44,7 @@ pub struct Settings {
 
 /// How the planner chooses between layers that would all do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub enum Ranking {
+pub enum Preference {
     /// By what writing to them and reading from them has taken lately.
     #[default]
     Measured,
@@ -57,7 +60,7 @@ impl Settings {
             order,
             lane_bytes_max: 64 << 20,
             patience_ns: 30_000_000_000,
-            ranking: Ranking::default(),
+            preference: Preference::default(),
             persists: false,
         }
     }
@@ -66,8 +69,11 @@ impl Settings {
 /// One layer of the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayerSettings {
-    /// The bytes that it may hold.
-    pub capacity_bytes: u64,
+    /// The bytes that it may hold; none if it has no limit.
+    pub capacity_bytes: Option<u64>,
+    /// Whether bytes stay on it when the plan forgets them, until somebody else removes them: see [`Event::Kept`].
+    #[serde(default)]
+    pub keeps: bool,
     /// When more than this is on no deeper layer, snapshots begin to sink.
     pub drain_above_bytes: u64,
     /// Bytes per second of writing to it, where that is known before the first move.
@@ -83,7 +89,13 @@ impl LayerSettings {
     /// be needed.
     pub fn new(capacity_bytes: u64) -> Self {
         let drain_above_bytes = capacity_bytes / 2;
-        Self { capacity_bytes, drain_above_bytes, write_rate: None, read_rate: None, memory: None }
+        Self { capacity_bytes: Some(capacity_bytes), drain_above_bytes, ..Self::unlimited() }
+    }
+
+    /// A layer without a limit. Nothing sinks from it only because it holds much.
+    pub fn unlimited() -> Self {
+        let (capacity_bytes, drain_above_bytes) = (None, u64::MAX);
+        Self { capacity_bytes, keeps: false, drain_above_bytes, write_rate: None, read_rate: None, memory: None }
     }
 
     /// The same layer, as memory.
@@ -113,9 +125,9 @@ pub struct Planner {
     pub(crate) layers: Vec<Layer>,
     pub(crate) snapshots: BTreeMap<SnapshotId, Snapshot>,
     pub(crate) keys: BTreeMap<u64, SnapshotId>,
-    pub(crate) turns: Turns,
+    pub(crate) positions: Positions,
     /// Everything that the program can ask for.
-    pub(crate) live: TurnSet,
+    pub(crate) live: PositionSet,
     /// What lies in the front, by address.
     pub(crate) front: BTreeMap<u64, SnapshotId>,
     /// Bytes in the front that could not leave it without room elsewhere.
@@ -132,7 +144,7 @@ pub struct Planner {
     pub(crate) patience_until: Option<Timestamp>,
     /// The largest snapshot until now.
     pub(crate) bytes_max: u64,
-    /// Bytes of the front that are lent to be filled, in memory that nobody had touched.
+    /// Bytes of the front that are being filled, by the program or by a fetch, in memory that nobody had touched.
     pub(crate) filling_bytes: u64,
     pub(crate) actions: VecDeque<Action>,
     counters: Counters,
@@ -142,17 +154,21 @@ pub struct Planner {
 #[derive(Debug, Clone)]
 pub(crate) struct Layer {
     pub(crate) space: Space,
+    /// The bytes that it may hold, with those that are kept, if it has a limit.
+    limit_bytes: Option<u64>,
+    /// Bytes on it that the plan has forgotten or never knew, if bytes stay on it.
+    kept_bytes: Option<u64>,
     pub(crate) memory: Option<Memory>,
     pub(crate) drain_above_bytes: u64,
     /// Whether it can be written.
     pub(crate) is_writable: bool,
     pub(crate) used_bytes_max: u64,
-    pub(crate) dirty: TurnSet,
+    pub(crate) dirty: PositionSet,
     pub(crate) dirty_bytes: u64,
-    pub(crate) clean: TurnSet,
+    pub(crate) clean: PositionSet,
     pub(crate) clean_bytes: u64,
-    pub(crate) top: TurnSet,
-    pub(crate) missing: TurnSet,
+    pub(crate) top: PositionSet,
+    pub(crate) missing: PositionSet,
 }
 
 impl Planner {
@@ -168,8 +184,8 @@ impl Planner {
             layers,
             snapshots: BTreeMap::new(),
             keys: BTreeMap::new(),
-            turns: Turns::new(settings.order.clone()),
-            live: TurnSet::new(),
+            positions: Positions::new(settings.order.clone()),
+            live: PositionSet::new(),
             front: BTreeMap::new(),
             stuck_bytes: 0,
             below: BTreeMap::new(),
@@ -213,6 +229,7 @@ impl Planner {
             Event::Touched { layer, is_done } => self.touched(layer, is_done),
             Event::Exhausted { layer } => self.exhausted(layer),
             Event::Pinned { layer, is_done } => self.pinned(layer, is_done),
+            Event::Kept { layer, bytes } => self.layers[layer].keep(bytes),
             Event::Handles(count) => self.handles = count,
             Event::Tick => {}
         }
@@ -261,8 +278,8 @@ impl Planner {
         self.snapshots[&id].bytes
     }
 
-    /// Where a snapshot lies in the front, if it is there.
-    pub fn place_in_front(&self, id: SnapshotId) -> Option<u64> {
+    /// Where a snapshot begins in the front, if it is there.
+    pub fn start_in_front(&self, id: SnapshotId) -> Option<u64> {
         self.snapshots.get(&id)?.copy(0).map(|copy| copy.extents[0].start)
     }
 
@@ -276,9 +293,9 @@ impl Planner {
         self.snapshots.get(&id).is_none_or(|snapshot| snapshot.lost.is_some())
     }
 
-    /// The bytes that a layer has, or may have one day.
-    pub fn limit_bytes(&self, layer: LayerIndex) -> u64 {
-        self.layers[layer].space.limit()
+    /// The bytes that the front has, or may have one day.
+    pub fn front_bytes(&self) -> u64 {
+        self.layers[0].space.limit()
     }
 
     /// Slots in the program's hands.
@@ -291,9 +308,14 @@ impl Planner {
         self.counters
     }
 
-    /// Bytes in use on a layer now, and at most until now.
+    /// Bytes in use on a layer now, and at most until now, with those that are kept.
     pub fn used_bytes(&self, layer: LayerIndex) -> (u64, u64) {
-        (self.layers[layer].space.used(), self.layers[layer].used_bytes_max)
+        (self.layers[layer].used(), self.layers[layer].used_bytes_max)
+    }
+
+    /// Bytes on a layer that the plan has forgotten or never knew, if bytes stay on it.
+    pub fn kept_bytes(&self, layer: LayerIndex) -> Option<u64> {
+        self.layers[layer].kept_bytes
     }
 
     /// What is known of a layer, if it is memory.
@@ -334,10 +356,10 @@ impl Planner {
     fn sealed(&mut self, id: SnapshotId, keep: bool) {
         self.held -= u32::from(!keep);
         self.end_fill(id, true);
-        let turn = self.turns.of_new(self.snapshots[&id].key);
+        let position = self.positions.of_new(self.snapshots[&id].key);
         self.change(id, |snapshot| {
             snapshot.phase = Phase::Live;
-            snapshot.turn = turn;
+            snapshot.position = position;
             snapshot.holders = u32::from(keep);
         });
     }
@@ -366,8 +388,8 @@ impl Planner {
 
     fn wanted(&mut self, id: SnapshotId, consume: bool) {
         let snapshot = &self.snapshots[&id];
-        let (key, turn) = (snapshot.key, snapshot.turn);
-        let (is_in_order, changed) = self.turns.read(key, turn, id, &self.live);
+        let (key, position) = (snapshot.key, snapshot.position);
+        let (is_in_order, changed) = self.positions.read(key, position, id, &self.live);
         match self.snapshots[&id].copy(0) {
             _ if !is_in_order => self.counters.misses += 1,
             Some(copy) if copy.is_arriving => self.counters.late += 1,
@@ -378,9 +400,9 @@ impl Planner {
         if let Some(layer) = complete.map(|copy| copy.layer).min() {
             self.counters.found[layer] += 1;
         }
-        for (key, turn) in changed {
+        for (key, position) in changed {
             if let Some(&id) = self.keys.get(&key) {
-                self.change(id, |snapshot| snapshot.turn = turn);
+                self.change(id, |snapshot| snapshot.position = position);
             }
         }
         self.change(id, |snapshot| {
@@ -461,6 +483,9 @@ impl Planner {
         let (bytes, target) = (snapshot.bytes, snapshot.copy(to).expect("a move has a target"));
         let lane = self.lanes.get_mut(&(from, to)).expect("a move ends on the lane where it began");
         let since = lane.end(self.now, target.since, bytes, is_done);
+        if to == 0 {
+            self.filling_bytes -= target.begun.untouched_bytes();
+        }
         if let Some(memory) = &mut self.layers[to].memory {
             match is_done {
                 true => memory.end_write(self.now, bytes, target.begun, since),
@@ -475,7 +500,7 @@ impl Planner {
     }
 
     /// Begins a move to a place that has been taken for it.
-    pub(crate) fn begin_move(&mut self, id: SnapshotId, from: LayerIndex, to: Place, purpose: Purpose) {
+    pub(crate) fn begin_move(&mut self, id: SnapshotId, from: LayerIndex, to: Site, purpose: Purpose) {
         let snapshot = &self.snapshots[&id];
         let bytes = snapshot.bytes;
         let extents = snapshot.copy(from).expect("a move has a source").extents.clone();
@@ -488,8 +513,11 @@ impl Planner {
             Some(memory) => memory.begin_write(self.now, &to.extents, false),
             None => Begun::default(),
         };
+        if to.layer == 0 {
+            self.filling_bytes += begun.untouched_bytes();
+        }
         self.add_copy(id, to.layer, to.extents.clone(), true, begun);
-        self.actions.push_back(Action::Move { id, from: Place { layer: from, extents }, to, purpose });
+        self.actions.push_back(Action::Move { id, from: Site { layer: from, extents }, to, purpose });
     }
 
     /// Whether nothing at all is under way that could make room or bring something up.
@@ -538,14 +566,18 @@ impl Planner {
             self.front.insert(extents[0].start, id);
         }
         let place = &mut self.layers[layer];
-        place.used_bytes_max = place.used_bytes_max.max(place.space.used());
+        place.used_bytes_max = place.used_bytes_max.max(place.used());
         let copy = Copy { layer, extents, is_arriving, readers: 0, since: self.now, begun };
         self.change(id, |snapshot| snapshot.copies.push(copy));
     }
 
-    /// Forgets a copy and gives its place back.
+    /// Forgets a copy and gives its extents back. If it was complete, a layer that keeps bytes still holds them.
     pub(crate) fn drop_copy(&mut self, id: SnapshotId, layer: LayerIndex) {
+        let is_complete = self.snapshots[&id].copy(layer).is_some_and(|copy| !copy.is_arriving);
         for piece in self.remove_copy(id, layer).into_iter().flatten() {
+            if let Some(kept) = self.layers[layer].kept_bytes.as_mut().filter(|_| is_complete) {
+                *kept += piece.end - piece.start;
+            }
             self.layers[layer].space.give(piece);
         }
     }
@@ -569,18 +601,18 @@ impl Planner {
     /// Changes a snapshot and keeps all sets that it belongs to in step. The only way to change one.
     pub(crate) fn change(&mut self, id: SnapshotId, edit: impl FnOnce(&mut Snapshot)) {
         let snapshot = self.snapshots.get_mut(&id).expect("a snapshot that is spoken of exists");
-        let before = (snapshot.bytes, snapshot.turn, snapshot.standing());
+        let before = (snapshot.bytes, snapshot.position, snapshot.standing());
         edit(snapshot);
-        let after = (snapshot.bytes, snapshot.turn, snapshot.standing());
+        let after = (snapshot.bytes, snapshot.position, snapshot.standing());
         if before != after {
             self.leave_sets(id, before.0, before.1, before.2);
             self.join_sets(id, after.0, after.1, after.2);
         }
     }
 
-    fn leave_sets(&mut self, id: SnapshotId, bytes: u64, turn: u64, standing: Standing) {
+    fn leave_sets(&mut self, id: SnapshotId, bytes: u64, position: u64, standing: Standing) {
         if standing.is_live {
-            self.live.remove(&(turn, id));
+            self.live.remove(&(position, id));
         }
         if standing.is_stuck {
             self.stuck_bytes -= bytes;
@@ -595,25 +627,25 @@ impl Planner {
         }
         for (index, layer) in self.layers.iter_mut().enumerate() {
             if standing.dirty & (1 << index) != 0 {
-                layer.dirty.remove(&(turn, id));
+                layer.dirty.remove(&(position, id));
                 layer.dirty_bytes -= bytes;
             }
             if standing.clean & (1 << index) != 0 {
-                layer.clean.remove(&(turn, id));
+                layer.clean.remove(&(position, id));
                 layer.clean_bytes -= bytes;
             }
             if standing.top == Some(index) {
-                layer.top.remove(&(turn, id));
+                layer.top.remove(&(position, id));
             }
             if standing.missing & (1 << index) != 0 {
-                layer.missing.remove(&(turn, id));
+                layer.missing.remove(&(position, id));
             }
         }
     }
 
-    fn join_sets(&mut self, id: SnapshotId, bytes: u64, turn: u64, standing: Standing) {
+    fn join_sets(&mut self, id: SnapshotId, bytes: u64, position: u64, standing: Standing) {
         if standing.is_live {
-            self.live.insert((turn, id));
+            self.live.insert((position, id));
         }
         if standing.is_stuck {
             self.stuck_bytes += bytes;
@@ -623,18 +655,18 @@ impl Planner {
         }
         for (index, layer) in self.layers.iter_mut().enumerate() {
             if standing.dirty & (1 << index) != 0 {
-                layer.dirty.insert((turn, id));
+                layer.dirty.insert((position, id));
                 layer.dirty_bytes += bytes;
             }
             if standing.clean & (1 << index) != 0 {
-                layer.clean.insert((turn, id));
+                layer.clean.insert((position, id));
                 layer.clean_bytes += bytes;
             }
             if standing.top == Some(index) {
-                layer.top.insert((turn, id));
+                layer.top.insert((position, id));
             }
             if standing.missing & (1 << index) != 0 {
-                layer.missing.insert((turn, id));
+                layer.missing.insert((position, id));
             }
         }
     }
@@ -642,22 +674,56 @@ impl Planner {
 
 impl Layer {
     fn new(settings: &LayerSettings) -> Self {
+        let addresses = settings.capacity_bytes.unwrap_or(ADDRESSES).min(ADDRESSES);
         Self {
             space: match settings.memory {
-                Some(memory) if memory.needs_touch => Space::growing(settings.capacity_bytes),
-                _ => Space::new(settings.capacity_bytes),
+                Some(memory) if memory.needs_touch => Space::growing(addresses),
+                _ => Space::new(addresses),
             },
+            limit_bytes: settings.capacity_bytes,
+            kept_bytes: settings.keeps.then_some(0),
             memory: settings.memory.map(Memory::new),
             drain_above_bytes: settings.drain_above_bytes,
             is_writable: true,
             used_bytes_max: 0,
-            dirty: TurnSet::new(),
+            dirty: PositionSet::new(),
             dirty_bytes: 0,
-            clean: TurnSet::new(),
+            clean: PositionSet::new(),
             clean_bytes: 0,
-            top: TurnSet::new(),
-            missing: TurnSet::new(),
+            top: PositionSet::new(),
+            missing: PositionSet::new(),
         }
+    }
+
+    /// Whether bytes stay on it when the plan forgets them, so that eviction makes no room.
+    pub(crate) fn keeps(&self) -> bool {
+        self.kept_bytes.is_some()
+    }
+
+    /// Bytes on it, with those that are kept.
+    fn used(&self) -> u64 {
+        self.space.used() + self.kept_bytes.unwrap_or(0)
+    }
+
+    /// Bytes that it can take now.
+    pub(crate) fn free(&self) -> u64 {
+        match self.limit_bytes.filter(|_| self.keeps()) {
+            Some(limit) => limit.saturating_sub(self.used()).min(self.space.free()),
+            None => self.space.free(),
+        }
+    }
+
+    /// Bytes that it can take once everything clean has been evicted.
+    pub(crate) fn free_at_most(&self) -> u64 {
+        self.free() + if self.keeps() { 0 } else { self.clean_bytes }
+    }
+
+    /// So many bytes on it are not the plan's.
+    fn keep(&mut self, bytes: u64) {
+        if let Some(kept) = &mut self.kept_bytes {
+            *kept = bytes.min(ADDRESSES);
+        }
+        self.used_bytes_max = self.used_bytes_max.max(self.used());
     }
 
     /// Whether it will have more room by itself.

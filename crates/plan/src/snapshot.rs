@@ -2,14 +2,14 @@
 
 use smallvec::SmallVec;
 
-use crate::{Extents, LayerIndex, Refusal, Timestamp, memory::Begun, order::Turn};
+use crate::{Extents, LayerIndex, Refusal, Timestamp, memory::Begun, order::Position};
 
 /// One saved state and its copies.
 #[derive(Debug, Clone)]
 pub(crate) struct Snapshot {
     pub(crate) key: u64,
     pub(crate) bytes: u64,
-    pub(crate) turn: Turn,
+    pub(crate) position: Position,
     pub(crate) phase: Phase,
     /// The program waits while it is filled.
     pub(crate) is_copy: bool,
@@ -78,7 +78,7 @@ impl Snapshot {
         Self {
             key,
             bytes,
-            turn: 0,
+            position: 0,
             phase: Phase::Lent,
             is_copy,
             copies: SmallVec::new(),

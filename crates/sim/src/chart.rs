@@ -1,4 +1,4 @@
-//! What is drawn: lines, stacked bars or a timeline, without a word of how.
+//! What is drawn: lines, stacked bars or a timeline, but not how.
 
 /// A plot.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,17 +25,17 @@ pub struct Panel {
 /// What is drawn in a panel.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Content {
-    /// One line for each series, over equally spaced places with these names.
+    /// One line for each series, over equally spaced ticks.
     Lines {
-        /// Names of the places.
-        places: Vec<String>,
+        /// Labels of the ticks.
+        ticks: Vec<String>,
         /// The lines.
         series: Vec<Series>,
     },
-    /// One bar for each place, of parts that lie on each other.
+    /// One bar for each tick, of stacked parts.
     Bars {
         /// Names of the bars.
-        places: Vec<String>,
+        ticks: Vec<String>,
         /// The parts; each has a value for every bar.
         parts: Vec<Series>,
     },
@@ -43,7 +43,7 @@ pub enum Content {
     Timeline {
         /// Names of the rows, from the top.
         rows: Vec<String>,
-        /// Names of the colours.
+        /// Names of the colours; those without one are not in the legend.
         kinds: Vec<String>,
         /// Row, kind, begin and end.
         spans: Vec<(usize, usize, f64, f64)>,
@@ -55,7 +55,7 @@ pub enum Content {
 pub struct Series {
     /// The name.
     pub name: String,
-    /// A number for every place.
+    /// A number for every tick.
     pub values: Vec<f64>,
     /// Whether this is what the figure is about.
     pub is_ours: bool,

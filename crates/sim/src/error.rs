@@ -36,7 +36,7 @@ pub enum Error {
         what: String,
     },
 
-    /// An experiment that makes no sense.
+    /// An inconsistent experiment.
     #[error("experiment: {0}")]
     Experiment(String),
 
@@ -95,5 +95,5 @@ pub enum Error {
     },
 }
 
-/// The result of whatever can fail here.
+/// The result of a simulation.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -77,7 +77,7 @@ pub enum Approach {
 }
 
 impl Approach {
-    /// Ours, as it is when nobody asks for anything special.
+    /// Ours, with its default settings.
     pub const OURS: Self = Self::Adaptive { touching: Touching::Chosen, pinning: Turns::Serial };
 }
 
@@ -134,7 +134,7 @@ impl Experiment {
         Self { machine, approach, layers, groups: vec![Group { nodes: 1, workloads }], has_timeline: false }
     }
 
-    /// Finds what makes no sense before anything is simulated.
+    /// Checks the experiment before anything is simulated.
     pub(crate) fn check(&self) -> Result<()> {
         let wrong = |problem: String| Err(Error::Experiment(problem));
         if self.layers.is_empty() {

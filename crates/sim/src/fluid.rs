@@ -2,7 +2,7 @@
 //!
 //! A flow moves bytes through resources: a link, the memory of a socket, a lock in a driver, a parallel file system. A byte
 //! may cost more on one resource than on another (a copy through a bounce buffer crosses memory more than once). Between
-//! two changes all rates are constant, so that the next end is known exactly; every start and end shares out anew.
+//! two changes all rates are constant, so the next end is known exactly. Every start and end shares the rates again.
 
 use smallvec::SmallVec;
 

@@ -20,17 +20,17 @@ use serde::Serialize;
 
 use trial::Trial;
 
-/// Every so many seeds are run twice, to see that they do the same.
+/// One seed in this many runs twice, to check that both runs are the same.
 const REPEATED_EVERY: u64 = 16;
 
-/// What was wrong with the planner, and how it came to it.
+/// What was wrong, and how it came to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Failure {
     /// The world in which it happened.
     pub seed: u64,
     /// What was wrong.
     pub problem: String,
-    /// What was said last, to the planner and by it.
+    /// What was said last.
     pub last: Vec<String>,
 }
 
@@ -49,11 +49,11 @@ impl std::error::Error for Failure {}
 pub struct Coverage {
     /// Worlds.
     pub seeds: u64,
-    /// Events that the planner was told.
+    /// Events that were told.
     pub events: u64,
-    /// Moves that failed, memory that was not to be had, pinning that was refused.
+    /// What failed: moves and steps, memory that was not to be had, pinning that was refused.
     pub faults: u64,
-    /// Requests of programs that were refused.
+    /// Requests of programs that were refused; versions that were reported as failed.
     pub refusals: u64,
 }
 
@@ -78,11 +78,21 @@ struct Sabotage {
     lies_about_memory: bool,
 }
 
-/// Tries these seeds with some threads; `progress` is told what has been tried, after each.
+/// Tries these seeds with several threads. `progress` hears the totals after each.
 ///
 /// # Errors
 /// With the lowest seed that found something wrong before all stopped.
 pub fn fuzz(seeds: Range<u64>, threads: usize, progress: impl Fn(&Coverage) + Sync) -> Result<Coverage, Box<Failure>> {
+    try_all(seeds, threads, progress, |seed| try_seed(seed, Sabotage::default()))
+}
+
+/// Tries these seeds, each in one way, with some threads.
+pub(crate) fn try_all(
+    seeds: Range<u64>,
+    threads: usize,
+    progress: impl Fn(&Coverage) + Sync,
+    try_seed: impl Fn(u64) -> Result<Coverage, Box<Failure>> + Sync,
+) -> Result<Coverage, Box<Failure>> {
     let next = AtomicU64::new(seeds.start);
     let tried = Mutex::new(Coverage::default());
     let failures = Mutex::new(Vec::new());
@@ -92,7 +102,7 @@ pub fn fuzz(seeds: Range<u64>, threads: usize, progress: impl Fn(&Coverage) + Sy
             if seed >= seeds.end {
                 return;
             }
-            match try_seed(seed, Sabotage::default()) {
+            match try_seed(seed) {
                 Ok(coverage) => {
                     let mut tried = tried.lock().unwrap_or_else(PoisonError::into_inner);
                     *tried = tried.plus(coverage);
@@ -129,16 +139,16 @@ fn try_seed(seed: u64, sabotage: Sabotage) -> Result<Coverage, Box<Failure>> {
 }
 
 fn run(seed: u64, trial: &mut Trial) -> Result<(), Box<Failure>> {
-    let problem = match catch_unwind(AssertUnwindSafe(|| trial.run())) {
-        Ok(Ok(())) => return Ok(()),
-        Ok(Err(problem)) => problem,
-        Err(panic) => {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("without a word");
-            format!("the planner panicked: {text}")
-        }
-    };
-    Err(Box::new(Failure { seed, problem, last: trial.last() }))
+    caught(|| trial.run()).map_err(|problem| Box::new(Failure { seed, problem, last: trial.last() }))
+}
+
+/// Runs a world; a panic is what is wrong with it.
+pub(crate) fn caught(run: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("without a word");
+        Err(format!("it panicked: {text}"))
+    })
 }
 
 #[cfg(test)]
@@ -161,7 +171,7 @@ mod tests {
     #[test]
     fn a_lie_about_memory_is_found() {
         let sabotage = Sabotage { lies_about_memory: true, ..Sabotage::default() };
-        let failure = found(sabotage).expect("a place in memory that is not there is noticed");
+        let failure = found(sabotage).expect("an extent in memory that is not there is noticed");
         assert!(failure.problem.contains("touched"), "{failure}");
     }
 

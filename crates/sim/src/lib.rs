@@ -8,6 +8,7 @@
 
 mod baseline;
 pub mod chart;
+mod commit_fuzz;
 mod error;
 mod experiment;
 mod figures;
@@ -22,6 +23,7 @@ mod simulation;
 mod store;
 mod world;
 
+pub use commit_fuzz::fuzz_commit;
 pub use error::{Error, Result};
 pub use experiment::{
     Activity, Approach, Experiment, Group, Layer, Medium, Outcome, ProcessOutcome, Span, Turns, Workload,

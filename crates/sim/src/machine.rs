@@ -60,7 +60,7 @@ pub struct Machine {
 pub struct Device {
     /// Its memory.
     pub memory_bytes: u64,
-    /// Copies from one place in it to another.
+    /// Copies within it.
     pub copy_bytes_per_second: f64,
     /// Mapping of physical memory; all processes of a node share one lock in the driver.
     pub map_bytes_per_second: f64,
@@ -68,7 +68,7 @@ pub struct Device {
     pub map_piece_bytes: u64,
     /// The link to host memory.
     pub link_bytes_per_second: f64,
-    /// So many processes share a link.
+    /// Processes that share a link.
     pub processes_per_link: u32,
     /// On-demand paging between device and host, one process at a time; where that is possible.
     pub paging_bytes_per_second: Option<f64>,
@@ -82,7 +82,7 @@ pub struct Host {
     pub memory_bytes: u64,
     /// What the memory of one domain can do in all.
     pub domain_bytes_per_second: f64,
-    /// So many processes have their memory in the same domain.
+    /// Processes whose memory is in the same domain.
     pub processes_per_domain: u32,
     /// Writes of one process to memory that was never touched.
     pub untouched_bytes_per_second: f64,
@@ -96,7 +96,7 @@ pub struct Host {
     pub pinned_traffic: f64,
     /// Touching huge pages.
     pub touch_bytes_per_second: f64,
-    /// With so many threads.
+    /// With this many threads.
     pub touch_threads: u32,
     /// Bytes that cross memory for a byte that is touched: 1 if the system clears pages with streaming stores, 2 if it reads
     /// them first.
@@ -121,9 +121,9 @@ pub struct Storage {
     pub is_shared: bool,
     /// Bytes for one node.
     pub node_capacity_bytes: u64,
-    /// Writing, all who share it together.
+    /// Writing, shared by all.
     pub write_bytes_per_second: f64,
-    /// Reading, all who share it together.
+    /// Reading, shared by all.
     pub read_bytes_per_second: f64,
     /// Writing, one node; as much as all together if left out.
     pub node_write_bytes_per_second: Option<f64>,

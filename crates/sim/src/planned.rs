@@ -6,7 +6,7 @@ use std::{
 };
 
 use outcrop_plan::{
-    Action, Event, LayerIndex, LayerSettings, MemorySettings, Order, Place, Planner, Settings, SnapshotId, Timestamp,
+    Action, Event, LayerIndex, LayerSettings, MemorySettings, Order, Planner, Settings, Site, SnapshotId, Timestamp,
     Touching,
 };
 
@@ -23,7 +23,7 @@ use crate::{
 /// Host memory below a device is touched in pieces of this size.
 const TOUCH_PIECE_BYTES: u64 = 16 << 20;
 
-/// Writes to host memory that is not pinned look at its state again after so many bytes.
+/// A write to host memory that is not pinned checks its state again after this many bytes.
 const WRITE_PIECE_BYTES: u64 = 32 << 20;
 
 type LaneIndex = (LayerIndex, LayerIndex);
@@ -42,7 +42,7 @@ pub(crate) struct Planned {
     /// The program's request is done.
     is_done: bool,
     is_copied_back: bool,
-    places: BTreeMap<SnapshotId, Range<u64>>,
+    extents: BTreeMap<SnapshotId, Range<u64>>,
     tick_ns: Option<u64>,
 }
 
@@ -99,7 +99,8 @@ impl Planned {
             let drain_above_bytes = if layer.medium == Medium::Device { 0 } else { capacity_bytes / 2 };
             let memory = layer.memory.or_else(|| usual_memory(experiment, index));
             let (write_rate, read_rate) = surveyed_rates(experiment, &layer.medium)?;
-            settings.push(LayerSettings { capacity_bytes, drain_above_bytes, write_rate, read_rate, memory });
+            let settled = LayerSettings::new(capacity_bytes);
+            settings.push(LayerSettings { drain_above_bytes, write_rate, read_rate, memory, ..settled });
         }
         Ok(Self {
             planner: Planner::new(Settings::new(settings, Order::Reverse)),
@@ -112,7 +113,7 @@ impl Planned {
             copy: None,
             is_done: false,
             is_copied_back,
-            places: BTreeMap::new(),
+            extents: BTreeMap::new(),
             tick_ns: None,
         })
     }
@@ -136,26 +137,27 @@ impl Planned {
         match action {
             Action::Lend { id, at } => {
                 let range = at..at + self.planner.bytes(id);
-                self.places.insert(id, range.clone());
+                self.extents.insert(id, range.clone());
                 self.begin_copy(world, id, None, Some(0), range);
             }
             Action::Hand(id) if self.is_copied_back => {
-                let range = self.places[&id].clone();
+                let range = self.extents[&id].clone();
                 self.begin_copy(world, id, Some(0), None, range);
             }
             Action::Hand(_) => self.is_done = true,
+            Action::LeaveOut { .. } => {}
             Action::Move { id, from, to, .. } => self.begin_move(world, id, &from, to),
             Action::Evict { id, layer } => {
                 if layer == 0 {
-                    self.places.remove(&id);
+                    self.extents.remove(&id);
                 }
             }
             // Host memory moves at once, as far as programs can tell: a slide is rare and small beside everything else.
             Action::Slide { id, to, .. } => {
-                let range = &self.places[&id];
+                let range = &self.extents[&id];
                 let range = to..to + (range.end - range.start);
                 self.touch_now(0, range.clone());
-                self.places.insert(id, range);
+                self.extents.insert(id, range);
             }
             Action::Refuse { id, why } => {
                 let seconds = world.now_ns as f64 / 1e9;
@@ -182,7 +184,7 @@ impl Planned {
         Ok(())
     }
 
-    /// Pinning stops everything else that this process has under way: the driver serves nobody meanwhile.
+    /// Pinning stops all other transfers of this process: the driver does nothing else meanwhile.
     fn begin_pin(&mut self, world: &mut World, layer: LayerIndex) {
         world.network.pause(self.path.process());
         let demand = self.path.pin(world, self.layers[layer].capacity_bytes);
@@ -203,12 +205,12 @@ impl Planned {
         self.copy = Some((id, transfer));
     }
 
-    fn begin_move(&mut self, world: &mut World, id: SnapshotId, from: &Place, to: Place) {
+    fn begin_move(&mut self, world: &mut World, id: SnapshotId, from: &Site, to: Site) {
         let lane = (from.layer, to.layer);
         let bytes: u64 = to.extents.iter().map(|piece| piece.end - piece.start).sum();
         *self.moved_bytes.entry(lane).or_default() += bytes;
         if to.layer == 0 {
-            self.places.insert(id, to.extents[0].clone());
+            self.extents.insert(id, to.extents[0].clone());
         }
         let left = to.extents.into_iter().collect();
         let (from, to) = (Some(lane.0), Some(lane.1));

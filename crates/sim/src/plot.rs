@@ -1,4 +1,4 @@
-//! Draws charts as PNG and SVG, with a font of its own: what the system has installed does not matter.
+//! Draws charts as PNG and SVG, with a built-in font, so that installed fonts do not matter.
 
 use std::{fs, io::BufWriter, path::Path, sync::OnceLock};
 
@@ -27,7 +27,7 @@ const FONT: &str = "sans-serif";
 /// What the figure is about.
 const OURS: RGBColor = RGBColor(213, 94, 0);
 
-/// Colours that people who see few of them can tell apart (after Okabe and Ito).
+/// Colours that colour-blind people can tell apart (after Okabe and Ito).
 const OTHERS: &[RGBColor] = &[
     RGBColor(0, 114, 178),
     RGBColor(0, 158, 115),
@@ -53,7 +53,7 @@ fn problem(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// Writes `NAME.png` and `NAME.svg` into a directory, which is made if it is not there.
+/// Writes `NAME.png` and `NAME.svg` into a directory, which is created if it is missing.
 ///
 /// # Errors
 /// If the files cannot be written.
@@ -90,33 +90,28 @@ fn draw_on<B: DrawingBackend>(area: &DrawingArea<B, Shift>, chart: &Chart, title
     head.draw(&Text::new(title.to_owned(), (24, 16), (FONT, 24).into_font().color(&BLACK))).map_err(problem)?;
     for (panel, area) in chart.panels.iter().zip(body.split_evenly((chart.panels.len(), 1))) {
         match &panel.content {
-            Content::Lines { places, series } => lines(&area, panel, places, series)?,
-            Content::Bars { places, parts } => bars(&area, panel, places, parts)?,
+            Content::Lines { ticks, series } => lines(&area, panel, ticks, series)?,
+            Content::Bars { ticks, parts } => bars(&area, panel, ticks, parts)?,
             Content::Timeline { rows, kinds, spans } => timeline(&area, panel, rows, kinds, spans)?,
         }
     }
     area.present().map_err(problem)
 }
 
-fn lines<B: DrawingBackend>(
-    area: &DrawingArea<B, Shift>,
-    panel: &Panel,
-    places: &[String],
-    series: &[Series],
-) -> Drawn {
+fn lines<B: DrawingBackend>(area: &DrawingArea<B, Shift>, panel: &Panel, ticks: &[String], series: &[Series]) -> Drawn {
     let values = || series.iter().flat_map(|series| &series.values).copied().filter(|value| value.is_finite());
     let (least, most) = (values().fold(f64::MAX, f64::min), values().fold(f64::MIN, f64::max));
     if panel.is_log {
-        lines_over(area, panel, places, series, (least / 1.6..most * 1.8).log_scale())
+        lines_over(area, panel, ticks, series, (least / 1.6..most * 1.8).log_scale())
     } else {
-        lines_over(area, panel, places, series, 0.0..most * 1.12)
+        lines_over(area, panel, ticks, series, 0.0..most * 1.12)
     }
 }
 
 fn lines_over<B: DrawingBackend, Y>(
     area: &DrawingArea<B, Shift>,
     panel: &Panel,
-    places: &[String],
+    ticks: &[String],
     series: &[Series],
     y: Y,
 ) -> Drawn
@@ -124,7 +119,7 @@ where
     Y: AsRangedCoord<Value = f64>,
     Y::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
 {
-    let last = places.len().saturating_sub(1) as f64;
+    let last = ticks.len().saturating_sub(1) as f64;
     let mut chart = frame(area, panel, 64).build_cartesian_2d(-0.3..last + 0.3, y).map_err(problem)?;
     chart
         .configure_mesh()
@@ -152,21 +147,21 @@ where
         };
         let style = colour.stroke_width(width);
         let radius = width as i32 + 2;
-        let points: Vec<_> = series.values.iter().enumerate().map(|(place, &value)| (place as f64, value)).collect();
+        let points: Vec<_> = series.values.iter().enumerate().map(|(tick, &value)| (tick as f64, value)).collect();
         chart.draw_series(LineSeries::new(points.iter().copied(), style)).map_err(problem)?;
         names.push((series.name.as_str(), colour));
         chart
             .draw_series(points.into_iter().map(|point| Circle::new(point, radius, colour.filled())))
             .map_err(problem)?;
     }
-    name_places(area, chart.plotting_area().get_pixel_range(), 0.3, places)?;
+    name_ticks(area, chart.plotting_area().get_pixel_range(), 0.3, ticks)?;
     legend(area, &names)
 }
 
-fn bars<B: DrawingBackend>(area: &DrawingArea<B, Shift>, panel: &Panel, places: &[String], parts: &[Series]) -> Drawn {
-    let height = |place: usize| parts.iter().map(|part| part.values[place]).sum::<f64>();
-    let most = (0..places.len()).map(height).fold(0.0, f64::max);
-    let last = places.len() as f64;
+fn bars<B: DrawingBackend>(area: &DrawingArea<B, Shift>, panel: &Panel, ticks: &[String], parts: &[Series]) -> Drawn {
+    let height = |tick: usize| parts.iter().map(|part| part.values[tick]).sum::<f64>();
+    let most = (0..ticks.len()).map(height).fold(0.0, f64::max);
+    let last = ticks.len() as f64;
     let mut chart = frame(area, panel, 80).build_cartesian_2d(-0.5..last - 0.5, 0.0..most * 1.12).map_err(problem)?;
     chart
         .configure_mesh()
@@ -180,17 +175,17 @@ fn bars<B: DrawingBackend>(area: &DrawingArea<B, Shift>, panel: &Panel, places: 
         .light_line_style(TRANSPARENT)
         .draw()
         .map_err(problem)?;
-    let mut floors = vec![0.0; places.len()];
+    let mut floors = vec![0.0; ticks.len()];
     for (part, &colour) in parts.iter().zip(KINDS) {
-        let bar = |(place, floor): (usize, &mut f64)| {
+        let bar = |(tick, floor): (usize, &mut f64)| {
             let bottom = *floor;
-            *floor += part.values[place];
-            Rectangle::new([(place as f64 - 0.3, bottom), (place as f64 + 0.3, *floor)], colour.filled())
+            *floor += part.values[tick];
+            Rectangle::new([(tick as f64 - 0.3, bottom), (tick as f64 + 0.3, *floor)], colour.filled())
         };
         let drawn: Vec<_> = floors.iter_mut().enumerate().map(bar).collect();
         chart.draw_series(drawn).map_err(problem)?;
     }
-    name_places(area, chart.plotting_area().get_pixel_range(), 0.5, places)?;
+    name_ticks(area, chart.plotting_area().get_pixel_range(), 0.5, ticks)?;
     legend(area, &named(parts.iter().map(|part| part.name.as_str())))
 }
 
@@ -202,10 +197,12 @@ fn timeline<B: DrawingBackend>(
     spans: &[(usize, usize, f64, f64)],
 ) -> Drawn {
     let end = spans.iter().map(|span| span.3).fold(0.0, f64::max);
+    let width = |name: &String| area.estimate_text_size(name, &text_style()).map_or(0, |(width, _)| width);
+    let widest = rows.iter().map(width).max().unwrap_or(0);
     let count = rows.len() as f64;
     let mut chart = frame(area, panel, 64)
-        .set_label_area_size(LabelAreaPosition::Left, 150)
-        .build_cartesian_2d(0.0..end, -count..0.0)
+        .set_label_area_size(LabelAreaPosition::Left, widest + 40)
+        .build_cartesian_2d(0.0..end * 1.02, -count..0.0)
         .map_err(problem)?;
     chart
         .configure_mesh()
@@ -249,17 +246,17 @@ fn frame<'a, 'b, B: DrawingBackend>(
     builder
 }
 
-/// Names under equally spaced places, the first and the last of them `margin` of a space from the ends of the axis.
-fn name_places<B: DrawingBackend>(
+/// Names under equally spaced ticks, the first and the last of them `margin` of a space from the ends of the axis.
+fn name_ticks<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,
     (across, down): (std::ops::Range<i32>, std::ops::Range<i32>),
     margin: f64,
-    places: &[String],
+    ticks: &[String],
 ) -> Drawn {
     let (base_x, base_y) = area.get_base_pixel();
-    let space = f64::from(across.end - across.start) / (places.len() as f64 - 1.0 + 2.0 * margin);
-    for (place, name) in places.iter().enumerate() {
-        let middle = across.start - base_x + ((place as f64 + margin) * space) as i32;
+    let space = f64::from(across.end - across.start) / (ticks.len() as f64 - 1.0 + 2.0 * margin);
+    for (tick, name) in ticks.iter().enumerate() {
+        let middle = across.start - base_x + ((tick as f64 + margin) * space) as i32;
         for (line, text) in name.lines().enumerate() {
             let (width, _) = area.estimate_text_size(text, &text_style()).map_err(problem)?;
             write(area, text, (middle - width as i32 / 2, down.end - base_y + 10 + 20 * line as i32))?;
@@ -269,7 +266,7 @@ fn name_places<B: DrawingBackend>(
 }
 
 fn named<'a>(names: impl Iterator<Item = &'a str>) -> Vec<(&'a str, RGBColor)> {
-    names.zip(KINDS.iter().copied()).collect()
+    names.zip(KINDS.iter().copied()).filter(|(name, _)| !name.is_empty()).collect()
 }
 
 /// Names and colours at the right of a panel.

@@ -14,7 +14,7 @@ use crate::{
 /// Runs an experiment to its end. The same experiment always has the same outcome.
 ///
 /// # Errors
-/// If the experiment makes no sense, or its layers are too small.
+/// If the experiment is inconsistent, or its layers are too small.
 pub fn simulate(experiment: &Experiment) -> Result<Outcome> {
     experiment.check()?;
     let mut world = World::new(&experiment.machine, &experiment.groups, experiment.has_timeline);

@@ -94,7 +94,7 @@ struct Queue {
 /// What one node has.
 #[derive(Debug)]
 pub(crate) struct Node {
-    /// So many nodes are like it.
+    /// The number of nodes like it.
     pub(crate) count: f64,
     pub(crate) links: Vec<ResourceId>,
     pub(crate) domains: Vec<ResourceId>,

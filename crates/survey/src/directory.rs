@@ -1,4 +1,4 @@
-//! The speed of a directory, past the page cache and through it.
+//! The speed of a directory, with O_DIRECT and through the page cache.
 
 use std::{
     io,
@@ -19,18 +19,18 @@ use crate::{
     rate::{self, BLOCK_BYTES, median},
 };
 
-/// How the names begin of files that must have one.
+/// The prefix of files that need a name.
 const NAME: &str = "outcrop-survey-";
 
 /// A directory that can be measured.
-pub(crate) struct Place {
+pub(crate) struct Directory {
     path: PathBuf,
     device: u64,
     bytes: u64,
 }
 
-impl Place {
-    /// Looks whether there is a directory with enough room in which files can be made. Writes nothing.
+impl Directory {
+    /// Checks that the directory exists, has enough room, and is writable. Writes nothing.
     pub(crate) fn check(path: &Path, options: &Options) -> Result<Self> {
         let fail = |attempt, source| Error::Directory { path: path.to_owned(), attempt, source };
         let absolute = path.canonicalize().map_err(|source| fail("find it", source))?;
@@ -41,7 +41,7 @@ impl Place {
         let needed_bytes = BYTES_MIN * FREE_SHARE;
         let bytes = bytes_of(free_bytes, options);
         let bytes = bytes.ok_or(Error::LittleSpace { path: path.to_owned(), free_bytes, needed_bytes })?;
-        // A file system may lie in memory, and say that it has more room than there is memory.
+        // A file system in memory may report more free space than there is memory.
         let bytes = bytes_of(memory_left(), options).map_or(bytes, |in_memory| bytes.min(in_memory));
         Ok(Self { path: absolute, device: stat.st_dev, bytes })
     }
@@ -55,12 +55,12 @@ impl Place {
         self.device
     }
 
-    /// Measures it, with files that have no name and so are gone in any case.
+    /// Measures it, with files that have no name, so nothing can be left behind.
     pub(crate) fn measure(&self, options: &Options, progress: &mut dyn FnMut(&str)) -> Result<DirectoryRates> {
         let host = Host::new(BLOCK_BYTES)?;
         host.touch(0..BLOCK_BYTES)?;
         let mut block = host.slot(0, BLOCK_BYTES)?;
-        // Not all the same, for file systems that would notice.
+        // Varied bytes, for file systems that compress or deduplicate.
         for (index, word) in block.chunks_exact_mut(8).enumerate() {
             word.copy_from_slice(&(index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_ne_bytes());
         }
@@ -72,7 +72,7 @@ impl Place {
         progress(&format!("{}, past the page cache", self.path.display()));
         let direct = match self.rounds(options, &mut block, self.bytes, true) {
             Ok(rates) => Some(rates),
-            // This file system has no such thing.
+            // This file system has no O_DIRECT.
             Err(Errno::INVAL | Errno::OPNOTSUPP) => None,
             Err(errno) => return Err(fail(errno)),
         };
@@ -90,7 +90,7 @@ impl Place {
         Ok(DirectoryRates { path: self.path.clone(), device: self.device, direct, buffered })
     }
 
-    /// The bytes, in whole blocks, that are written in the time that there is at so many per second; at least one block.
+    /// The bytes, in whole blocks, that can be written in the given time at this rate; at least one block.
     fn fitting(&self, write: u64, options: &Options) -> u64 {
         let bytes = (write as f64 * options.time_max.as_secs_f64()) as u64;
         (bytes / BLOCK_BYTES * BLOCK_BYTES).clamp(BLOCK_BYTES, self.bytes)
@@ -120,7 +120,7 @@ impl Place {
                     fdatasync(&file)?;
                 }
                 rates.push(rate::per_second(done, start.elapsed()));
-                // What is not there is neither overwritten nor read.
+                // Only what was written can be overwritten and read.
                 extent = extent.min(done);
             }
             Ok(())
@@ -134,9 +134,9 @@ impl Place {
 fn transfer(file: &OwnedFd, block: &mut Slot, at: u64, is_write: bool) -> rustix::io::Result<()> {
     let mut done = 0;
     while done < block.len() {
-        let place = at + done as u64;
+        let offset = at + done as u64;
         let count = rustix::io::retry_on_intr(|| {
-            if is_write { pwrite(file, &block[done..], place) } else { pread(file, &mut block[done..], place) }
+            if is_write { pwrite(file, &block[done..], offset) } else { pread(file, &mut block[done..], offset) }
         })?;
         if count == 0 {
             return Err(Errno::IO);
@@ -146,11 +146,11 @@ fn transfer(file: &OwnedFd, block: &mut Slot, at: u64, is_write: bool) -> rustix
     Ok(())
 }
 
-/// A file without a name: it is gone when it is closed, whoever closes it.
+/// A file without a name: it disappears when it is closed.
 pub(crate) fn nameless(directory: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     let (flags, mode) = (flags | OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
     match openat(CWD, directory, flags | OFlags::TMPFILE, mode) {
-        // A file system or a kernel that cannot.
+        // The file system or the kernel does not support it.
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => named(directory, flags, mode),
         result => result,
     }
@@ -182,10 +182,10 @@ mod tests {
 
     #[test]
     fn a_slow_directory_gets_no_more_through_the_page_cache_than_it_can_write_out_in_time() {
-        let place = Place { path: PathBuf::new(), device: 0, bytes: 8 * BLOCK_BYTES };
+        let directory = Directory { path: PathBuf::new(), device: 0, bytes: 8 * BLOCK_BYTES };
         let options = Options { time_max: std::time::Duration::from_millis(500), ..Options::default() };
         for (write, blocks) in [(0, 1), (BLOCK_BYTES, 1), (7 * BLOCK_BYTES, 3), (16 * BLOCK_BYTES, 8), (u64::MAX, 8)] {
-            assert_eq!(place.fitting(write, &options), blocks * BLOCK_BYTES, "{write} bytes per second");
+            assert_eq!(directory.fitting(write, &options), blocks * BLOCK_BYTES, "{write} bytes per second");
         }
     }
 

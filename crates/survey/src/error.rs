@@ -1,8 +1,10 @@
-//! What can go wrong in a survey, and with its profile.
+//! Errors of a survey and of its profile.
 
 use std::{io, path::PathBuf};
 
-/// The outcome of a survey or of what is done with its profile.
+use outcrop_error::{ErrorKind, OfKind};
+
+/// The result of a survey or of an operation on its profile.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// What went wrong, where, and what can be done about it.
@@ -25,8 +27,8 @@ pub enum Error {
     },
     /// A directory has too little room.
     #[error(
-        "cannot survey {}: {free_bytes} bytes are free there, and a survey uses no more than a tenth: free at least \
-         {needed_bytes} bytes, or name another directory",
+        "cannot survey {}: {free_bytes} bytes are free, and a survey uses at most a tenth of that; free at least \
+         {needed_bytes} bytes, or choose another directory",
         path.display()
     )]
     LittleSpace {
@@ -39,7 +41,7 @@ pub enum Error {
     },
     /// There is too little memory.
     #[error(
-        "cannot survey memory: {free_bytes} bytes are free, and a survey uses no more than a tenth: free at least \
+        "cannot survey memory: {free_bytes} bytes are free, and a survey uses at most a tenth of that; free at least \
          {needed_bytes} bytes"
     )]
     LittleMemory {
@@ -61,8 +63,8 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
-    /// A file is not a profile, or says what cannot be.
-    #[error("{} is not a profile that can be used: {reason}; make a new one with `outcrop survey`", path.display())]
+    /// A file is not a profile, or has impossible values.
+    #[error("{} is not a usable profile: {reason}; make a new one with `outcrop survey`", path.display())]
     Nonsense {
         /// The file.
         path: PathBuf,
@@ -73,8 +75,16 @@ pub enum Error {
 
 fn remedy(source: &io::Error) -> &'static str {
     match source.kind() {
-        // Others have filled it in the meantime, or this user may not have as much as is free.
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free some space there, or name another directory",
-        _ => "name a directory in which this user may make files",
+        // Others have filled it meanwhile, or this user has a quota.
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "free some space there, or choose another directory"
+        }
+        _ => "choose a directory in which this user may create files",
+    }
+}
+
+impl OfKind for Error {
+    fn kind(&self) -> ErrorKind {
+        ErrorKind::Usage
     }
 }

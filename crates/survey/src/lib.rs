@@ -1,7 +1,7 @@
-//! Measures what a machine has to keep snapshots in: memory in each of its states, directories, devices.
+//! Measures the locations where a machine can keep snapshots: memory in each of its states, directories, devices.
 //!
 //! A survey takes a few seconds, moves a bounded number of bytes, and leaves nothing behind: its files have no name.
-//! Its outcome is a [`Profile`], which can be stored and from which tapes know speeds before they have measured any.
+//! Its result is a [`Profile`]. It can be stored, and tapes start with its rates before they have measured any.
 //!
 //! ```no_run
 //! use outcrop_survey::{Options, Survey};
@@ -17,8 +17,8 @@ mod device;
 mod directory;
 mod error;
 mod memory;
+mod preference;
 mod profile;
-mod rank;
 mod rate;
 
 use std::{
@@ -28,27 +28,27 @@ use std::{
 };
 
 pub use error::{Error, Result};
+pub use preference::Location;
 pub use profile::{
     DeviceRates, DirectoryRates, FILE, FileRates, MemoryProfile, PinnedRates, Profile, Rates, SharedMemoryRates,
     TouchedRates, UntouchedRates, VERSION,
 };
-pub use rank::Ranked;
 
-/// A measurement of less than this says nothing: caches would hold it all.
+/// The least bytes of a measurement: fewer would fit into caches.
 const BYTES_MIN: u64 = 8 << 20;
-/// Of what is free, a survey uses one part in so many.
+/// A survey uses this fraction of what is free: one in ten.
 const FREE_SHARE: u64 = 10;
 
 /// How much effort a survey takes.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// At most so many bytes are moved at a time; fewer where a tenth of what is free is less.
+    /// The most bytes to move at a time; fewer if a tenth of what is free is less.
     pub bytes_max: u64,
-    /// Measurements of slow places end after so long, with fewer bytes.
+    /// The most time for a measurement; slow locations move fewer bytes.
     pub time_max: Duration,
-    /// So many measurements are made of everything, of which the median counts; fewer of slow places.
+    /// Rounds of each measurement, of which the median counts; fewer for slow locations.
     pub rounds: usize,
-    /// Whether devices are measured as well.
+    /// Whether to measure devices as well.
     pub has_devices: bool,
 }
 
@@ -65,18 +65,18 @@ pub struct Survey;
 impl Survey {
     /// Measures memory, these directories, and devices. Tells `progress` what comes next.
     ///
-    /// A directory that cannot be measured is an error before anything has been measured.
+    /// Fails before it measures anything if one of the directories cannot be measured.
     pub fn run(directories: &[PathBuf], options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Profile> {
-        let places = directories
+        let measurable = directories
             .iter()
-            .map(|path| directory::Place::check(path, options))
-            .collect::<Result<Vec<directory::Place>>>()?;
+            .map(|path| directory::Directory::check(path, options))
+            .collect::<Result<Vec<directory::Directory>>>()?;
         let system = rustix::system::uname();
         let text = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
         let memory = memory::measure(options, progress)?;
         let mut directories = Vec::new();
-        for place in &places {
-            directories.push(place.measure(options, progress)?);
+        for directory in &measurable {
+            directories.push(directory.measure(options, progress)?);
         }
         let devices = if options.has_devices { device::measure_all(options, progress) } else { Vec::new() };
         Ok(Profile {
@@ -94,33 +94,33 @@ impl Survey {
 
     /// Whether a directory can be measured; an error that says why not, if not.
     pub fn check(directory: &Path, options: &Options) -> Result<()> {
-        directory::Place::check(directory, options).map(drop)
+        directory::Directory::check(directory, options).map(drop)
     }
 
-    /// What is measured if nothing is named: the current directory and the temporary one, as far as they can be and are
-    /// not on the same file system.
+    /// The default: the current directory and the temporary one, if they can be measured and are on different file
+    /// systems.
     pub fn usual_directories(options: &Options) -> Vec<PathBuf> {
-        let mut usual: Vec<directory::Place> = Vec::new();
+        let mut usual: Vec<directory::Directory> = Vec::new();
         for path in [PathBuf::from("."), std::env::temp_dir()] {
-            match directory::Place::check(&path, options) {
-                Ok(place) if usual.iter().all(|known| known.device() != place.device()) => usual.push(place),
+            match directory::Directory::check(&path, options) {
+                Ok(other) if usual.iter().all(|known| known.device() != other.device()) => usual.push(other),
                 Ok(_) => {}
                 Err(error) => tracing::warn!(%error, "this directory is left out"),
             }
         }
-        usual.iter().map(|place| place.path().to_owned()).collect()
+        usual.iter().map(|directory| directory.path().to_owned()).collect()
     }
 }
 
-/// How much may be moved at a time where so many bytes are free; nothing if that is too little.
+/// How much to move at a time if this many bytes are free; none if that is too little.
 fn bytes_of(free_bytes: u64, options: &Options) -> Option<u64> {
     let bytes = (free_bytes / FREE_SHARE).min(options.bytes_max) / rate::BLOCK_BYTES * rate::BLOCK_BYTES;
     (bytes >= BYTES_MIN).then_some(bytes)
 }
 
-/// The memory that this process could take now. Nobody knows on a system that does not say.
+/// The memory that this process could take now, if the system says so.
 fn memory_left() -> u64 {
-    outcrop_layers::memory_left().unwrap_or(u64::MAX)
+    outcrop_memory::memory_left().unwrap_or(u64::MAX)
 }
 
 fn cores() -> usize {
@@ -147,7 +147,7 @@ mod tests {
         for free_bytes in [1280 * MIB, u64::MAX] {
             assert_eq!(bytes_of(free_bytes, &options), Some(options.bytes_max));
         }
-        // Of memory it needs two times as much, and so each has half.
+        // It needs twice as much memory, so each part has half.
         assert!(
             matches!(memory::bytes(159 * MIB, &options), Err(Error::LittleMemory { needed_bytes, .. }) if needed_bytes == 160 * MIB)
         );

@@ -2,7 +2,8 @@
 
 use std::{io, thread, time::Duration};
 
-use outcrop_layers::{Copier, Error as LayerError, Host};
+use outcrop_layers::{Error as LayerError, Host};
+use outcrop_memory::Copier;
 use rustix::{
     fs::{MemfdFlags, memfd_create},
     io::{pread, pwrite},

@@ -1,4 +1,4 @@
-//! What a survey has found, as a file that a person can read and a tape can use. All rates are bytes per second.
+//! The result of a survey, as a readable file that tapes can use. All rates are bytes per second.
 
 use std::{
     fs,
@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result, directory::nameless};
 
-/// Where a profile is kept unless another file is named.
+/// The default file of a profile.
 pub const FILE: &str = "outcrop-profile.toml";
-/// The version of the file. One of another version is refused.
+/// The version of the file. Other versions are refused.
 pub const VERSION: u32 = 1;
-/// No place is as fast as this, in bytes per second.
+/// Faster than any location, in bytes per second.
 const RATE_MAX: u64 = 1_000_000_000_000_000;
-/// Few profiles are as long as this.
+/// Longer than any profile, in bytes.
 const ROOM_BYTES: usize = 64 << 10;
 
 /// The speeds of one machine.
@@ -58,18 +58,18 @@ pub struct MemoryProfile {
     /// Why memory could not be pinned, if it could not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pin_refusal: Option<String>,
-    /// Memory that was never used.
+    /// Untouched memory.
     pub untouched: UntouchedRates,
-    /// Memory that the system has provided.
+    /// Touched memory.
     pub touched: TouchedRates,
-    /// Memory that the system keeps in place, if this user may have such.
+    /// Pinned memory, if this user may pin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinned: Option<PinnedRates>,
     /// Memory that processes can share (memfd).
     pub shared: SharedMemoryRates,
 }
 
-/// The speed of memory that was never used. To read it makes no sense.
+/// The speed of untouched memory. Reading it is not measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UntouchedRates {
@@ -79,7 +79,7 @@ pub struct UntouchedRates {
     pub write_all_cores: u64,
 }
 
-/// The speed of memory that the system has provided.
+/// The speed of touched memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TouchedRates {
@@ -93,7 +93,7 @@ pub struct TouchedRates {
     pub read_all_cores: u64,
 }
 
-/// The speed of memory that the system keeps in place.
+/// The speed of pinned memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PinnedRates {
@@ -109,9 +109,9 @@ pub struct PinnedRates {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SharedMemoryRates {
-    /// Of writing where nothing was.
+    /// Of the first write.
     pub write_untouched: u64,
-    /// Of writing where something was.
+    /// Of writing again.
     pub write_touched: u64,
     /// Of reading.
     pub read: u64,
@@ -125,7 +125,7 @@ pub struct DirectoryRates {
     pub path: PathBuf,
     /// The number of the file system that it was on.
     pub device: u64,
-    /// Past the page cache (`O_DIRECT`), if its file system can do that.
+    /// With `O_DIRECT`, if its file system supports that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub direct: Option<FileRates>,
     /// Through the page cache, until the bytes are on the medium.
@@ -136,9 +136,9 @@ pub struct DirectoryRates {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileRates {
-    /// Of writing where nothing was.
+    /// Of the first write.
     pub write_new: u64,
-    /// Of writing over what was there.
+    /// Of overwriting.
     pub overwrite: u64,
     /// Of reading.
     pub read: u64,
@@ -162,7 +162,7 @@ pub struct DeviceRates {
     pub read: u64,
 }
 
-/// How fast a place is, as far as a tape is concerned: bytes per second.
+/// How fast a location is for a tape, in bytes per second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Rates {
     /// Of writing.
@@ -172,8 +172,8 @@ pub struct Rates {
 }
 
 impl DirectoryRates {
-    /// What a tape gets from it: it bypasses the page cache where that is possible, and writes each place for the first
-    /// time before it writes it again.
+    /// The rates for a tape. It uses `O_DIRECT` if possible, and writes each block for the first time before it
+    /// overwrites it.
     pub fn rates(&self) -> Rates {
         let rates = self.direct.unwrap_or(self.buffered);
         Rates { write: rates.write_new, read: rates.read }
@@ -181,7 +181,7 @@ impl DirectoryRates {
 }
 
 impl Profile {
-    /// Reads a profile from a file, and refuses one that cannot be right.
+    /// Reads a profile from a file, and refuses impossible values.
     pub fn load(path: &Path) -> Result<Self> {
         let text = fs::read_to_string(path).map_err(|source| file_error(path, "read", source))?;
         let nonsense = |reason: String| Error::Nonsense { path: path.to_owned(), reason };
@@ -190,7 +190,7 @@ impl Profile {
         Ok(profile)
     }
 
-    /// Looks whether a profile could be stored there, before the effort is made to have one.
+    /// Checks that a profile can be stored there, before it is measured.
     pub fn check_file(path: &Path) -> Result<()> {
         let fail = |source| file_error(path, "write", source);
         if path.is_dir() {
@@ -201,14 +201,14 @@ impl Profile {
         fs::File::from(file).write_all(&[0; ROOM_BYTES]).map_err(fail)
     }
 
-    /// Writes it to a file, all of it or nothing.
+    /// Writes it to a file, atomically.
     pub fn store(&self, path: &Path) -> Result<()> {
         let text = toml::to_string(self).map_err(|error| file_error(path, "write", io::Error::other(error)))?;
         let partial = partial(path);
         let write = || {
             let mut file = fs::File::create(&partial)?;
             file.write_all(text.as_bytes())?;
-            // Else a crash could leave the name and not the text.
+            // Otherwise a crash could leave the name without the text.
             file.sync_all()?;
             fs::rename(&partial, path)
         };
@@ -218,11 +218,11 @@ impl Profile {
         })
     }
 
-    /// Why it cannot be of this machine, if it cannot: cores or memory are others. Machines of one kind may share a profile, so
-    /// that the name does not count.
+    /// Why it is of another machine, if it is: cores or memory differ. Machines of one kind may share a profile, so the
+    /// name does not count.
     pub fn stranger(&self) -> Option<String> {
         let (cores, bytes) = (crate::cores() as u64, crate::memory_bytes());
-        // The system keeps a little more or less for itself from one version to the next.
+        // The system's own share differs a little between kernel versions.
         let is_other_memory = self.memory_bytes.abs_diff(bytes) > bytes / 10;
         (self.cores != cores || is_other_memory).then(|| {
             format!(
@@ -232,8 +232,8 @@ impl Profile {
         })
     }
 
-    /// What is known of the directory `path`, which need not exist yet: measured there, or above it, or else elsewhere
-    /// on the same file system.
+    /// The rates of the directory `path`, which need not exist yet: measured there, or above it, or else elsewhere on
+    /// the same file system.
     pub fn directory(&self, path: &Path) -> Option<&DirectoryRates> {
         let absolute = std::path::absolute(path).ok()?;
         let there_is = absolute.ancestors().find_map(|ancestor| ancestor.canonicalize().ok())?;
@@ -246,7 +246,7 @@ impl Profile {
         on_same.max_by_key(shared)
     }
 
-    /// Why it cannot be right, if it cannot.
+    /// Why it is impossible, if it is.
     fn check(&self) -> std::result::Result<(), String> {
         if self.version != VERSION {
             return Err(format!("its version is {} and not {VERSION}", self.version));

@@ -14,7 +14,7 @@ pub(crate) fn of<E>(bytes: u64, work: impl FnOnce() -> Result<(), E>) -> Result<
     Ok(per_second(bytes, start.elapsed()))
 }
 
-/// Calls `work` with the place of one block of `bytes` after the other, until it is done or the time is up.
+/// Calls `work` with the offset of one block of `bytes` after the other, until all are done or the time is up.
 /// Gives the bytes that were done.
 pub(crate) fn blocks<E>(bytes: u64, time_max: Duration, mut work: impl FnMut(u64) -> Result<(), E>) -> Result<u64, E> {
     let start = Instant::now();
@@ -29,7 +29,7 @@ pub(crate) fn blocks<E>(bytes: u64, time_max: Duration, mut work: impl FnMut(u64
 /// Calls `round` as often as the options say, and less often where that takes long, but at least once.
 pub(crate) fn rounds<E>(options: &Options, mut round: impl FnMut() -> Result<(), E>) -> Result<(), E> {
     let count = options.rounds.max(1);
-    // A round of a place writes, overwrites and reads. The last block of each may be late.
+    // A round writes, overwrites and reads. The last block of each may be late.
     let time_max = options.time_max.saturating_mul(3).saturating_mul(u32::try_from(count).unwrap_or(u32::MAX));
     let start = Instant::now();
     let mut done = 0;
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_place_gets_fewer_blocks_but_at_least_one() {
+    fn a_slow_location_gets_fewer_blocks_but_at_least_one() {
         let count = |time_max| blocks(4 * BLOCK_BYTES, time_max, |_| Ok::<(), ()>(())).unwrap() / BLOCK_BYTES;
         assert_eq!(count(Duration::ZERO), 1);
         assert_eq!(count(Duration::from_secs(3600)), 4);
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_place_gets_fewer_rounds_but_at_least_one() {
+    fn a_slow_location_gets_fewer_rounds_but_at_least_one() {
         let count = |rounds_wanted, time_max| {
             let mut count = 0;
             let options = Options { rounds: rounds_wanted, time_max, ..Options::default() };

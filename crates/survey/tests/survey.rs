@@ -1,25 +1,23 @@
 //! What a survey measures, what it refuses, and what it leaves; what a profile says, and which ones are not believed.
 
-#[path = "../../layers/tests/common/group.rs"]
-mod group;
-#[path = "../../layers/tests/common/mounts.rs"]
-mod mounts;
-
 use std::{
     ffi::CStr,
-    fs,
-    io::{self, Write},
+    fs, io,
     os::unix::{
         fs::{MetadataExt, PermissionsExt},
         process::{CommandExt, ExitStatusExt},
     },
     path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
+    process::Command,
     slice, thread,
     time::Duration,
 };
 
 use outcrop_survey::{DirectoryRates, Error, FileRates, Options, Profile, Rates, Survey};
+use outcrop_testing::{
+    Companion, Group, child, child_directory, expect_success, listen, mount_memory, names, of_process, skip,
+    with_own_mounts,
+};
 use rustix::{
     mount::{MountFlags, mount_remount},
     process::{Resource, Rlimit, Signal, setrlimit},
@@ -36,13 +34,6 @@ fn quick() -> Options {
 fn survey(directories: &[&Path]) -> outcrop_survey::Result<Profile> {
     let directories: Vec<PathBuf> = directories.iter().map(|path| path.to_path_buf()).collect();
     Survey::run(&directories, &quick(), &mut |_| {})
-}
-
-fn names(directory: &Path) -> Vec<String> {
-    let name = |entry: io::Result<fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
-    let mut names: Vec<_> = fs::read_dir(directory).unwrap().map(name).collect();
-    names.sort();
-    names
 }
 
 fn is_empty(directory: &Path) -> bool {
@@ -62,16 +53,17 @@ fn a_survey_measures_everything_and_leaves_nothing() {
     assert_eq!(profile.cores as usize, thread::available_parallelism().unwrap().get());
     assert!(!profile.machine.is_empty() && profile.kernel.starts_with("Linux") && profile.date.ends_with('Z'));
 
-    let ranking = profile.ranking();
-    assert!(ranking.iter().any(|place| place.place.contains("page cache")));
-    for (index, place) in ranking.iter().enumerate() {
-        assert_eq!(place.write_rank, Some(index + 1), "all can be written to, and the fastest comes first");
-        assert_eq!(place.read.is_some(), place.read_rank.is_some());
+    let locations = profile.locations();
+    assert!(locations.iter().any(|location| location.name.contains("page cache")));
+    for (index, location) in locations.iter().enumerate() {
+        assert_eq!(location.write_preference, Some(index + 1), "all can be written to, and the fastest comes first");
+        assert_eq!(location.read.is_some(), location.read_preference.is_some());
     }
-    assert!(ranking.windows(2).all(|pair| pair[0].write >= pair[1].write));
-    let mut reads: Vec<_> = ranking.iter().filter_map(|place| place.read_rank.zip(place.read)).collect();
+    assert!(locations.windows(2).all(|pair| pair[0].write >= pair[1].write));
+    let mut reads: Vec<_> =
+        locations.iter().filter_map(|location| location.read_preference.zip(location.read)).collect();
     reads.sort_unstable();
-    assert!(reads.iter().zip(1..).all(|((rank, _), wanted)| *rank == wanted), "{reads:?}");
+    assert!(reads.iter().zip(1..).all(|((nth, _), wanted)| *nth == wanted), "{reads:?}");
     assert!(reads.windows(2).all(|pair| pair[0].1 >= pair[1].1), "{reads:?}");
 }
 
@@ -208,40 +200,12 @@ fn a_directory_that_cannot_be_measured_is_an_error_before_anything_is_measured()
     assert!(Survey::check(given.path(), &quick()).is_ok());
 }
 
-/// Set in a child: where it is to work.
-const CHILD: &str = "OUTCROP_TEST_DIRECTORY";
-
 /// One that nobody else is.
 const USER: u32 = 1_000_006;
-
-fn child_directory() -> Option<PathBuf> {
-    std::env::var_os(CHILD).map(PathBuf::from)
-}
-
-/// Lets `command`, which starts this very program, carry out the test `name` as a child that works in `directory`.
-fn as_child<'a>(command: &'a mut Command, name: &str, directory: &Path) -> &'a mut Command {
-    command.args(["--exact", name, "--nocapture"]).env(CHILD, directory)
-}
-
-fn this_program() -> Command {
-    Command::new(std::env::current_exe().unwrap())
-}
-
-fn expect_success(output: &Output) {
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&output.stderr));
-}
 
 /// In a child: so much and no more.
 fn set_limit(resource: Resource, most: u64) {
     setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) }).unwrap();
-}
-
-/// The number behind `name` in a file of /proc about this process.
-fn of_process(file: &str, name: &str) -> io::Result<u64> {
-    let text = fs::read_to_string(Path::new("/proc/self").join(file))?;
-    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
-    Ok(value.trim().trim_end_matches(" kB").parse().unwrap())
 }
 
 /// In a child, so that nobody else writes: the bytes that surveys write, by the time that they have.
@@ -264,18 +228,18 @@ fn child_that_counts() {
 #[test]
 fn a_survey_writes_a_bounded_number_of_bytes_and_few_where_that_is_slow() {
     if let Err(error) = of_process("io", "wchar") {
-        println!("SKIPPED: this system does not count what is written: {error}");
+        skip(format_args!("this system does not count what is written: {error}"));
         return;
     }
     let given = tempdir().unwrap();
-    expect_success(&as_child(&mut this_program(), "child_that_counts", given.path()).output().unwrap());
+    expect_success(child("child_that_counts", given.path()));
 }
 
 /// In a child with little memory, as soon as it is told how much.
 #[test]
 fn child_with_little_memory() {
     let Some(given) = child_directory() else { return };
-    let limit: u64 = io::read_to_string(io::stdin()).unwrap().parse().unwrap();
+    let limit: u64 = listen().unwrap().parse().unwrap();
     let peak = || of_process("status", "VmHWM").unwrap() << 10;
     let before = peak();
     // It would be ended for a longer file, which may lie in memory.
@@ -299,17 +263,15 @@ fn child_with_little_memory() {
 #[test]
 fn a_survey_takes_a_tenth_of_a_small_memory_and_refuses_a_smaller_one() {
     for limit in [512 * MIB, 144 * MIB] {
-        let group = match group::Group::new(limit) {
+        let group = match Group::new(limit) {
             Ok(group) => group,
-            Err(reason) => return println!("SKIPPED: no control group can be made here: {reason}"),
+            Err(reason) => return skip(format_args!("no control group can be made here: {reason}")),
         };
         let given = tempdir().unwrap();
-        let mut command = this_program();
-        let command = as_child(&mut command, "child_with_little_memory", given.path());
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        group.add(child.id());
-        child.stdin.take().unwrap().write_all(limit.to_string().as_bytes()).unwrap();
-        expect_success(&child.wait_with_output().unwrap());
+        let mut companion = Companion::start("child_with_little_memory", given.path());
+        group.add(companion.id());
+        companion.say(&limit.to_string());
+        companion.end();
     }
 }
 
@@ -337,7 +299,7 @@ fn a_survey_that_is_ended_while_it_writes_leaves_nothing_and_an_older_profile() 
         let path = directory.join("profile.toml");
         fs::create_dir(&directory).unwrap();
         fs::write(&path, "the older one").unwrap();
-        let output = as_child(&mut this_program(), "child_that_is_ended", &directory).output().unwrap();
+        let output = child("child_that_is_ended", &directory).output().unwrap();
         assert_eq!(output.status.signal(), Some(Signal::XFSZ.as_raw()), "{output:?}");
         assert_eq!(names(&directory), ["profile.toml"]);
         assert_eq!(fs::read_to_string(&path).unwrap(), "the older one");
@@ -348,16 +310,10 @@ fn a_survey_that_is_ended_while_it_writes_leaves_nothing_and_an_older_profile() 
 
 /// Calls `test` with a file system of its own in memory.
 fn with_disk(options: &CStr, test: impl FnOnce(&Path) + Send) {
-    let mut is_there = false;
-    mounts::with_own_mounts(|given| {
-        is_there = true;
-        mounts::mount_memory(given, options);
+    with_own_mounts(|given| {
+        mount_memory(given, options);
         test(given);
     });
-    assert!(
-        is_there || std::env::var_os("OUTCROP_TEST_ALL").is_none(),
-        "OUTCROP_TEST_ALL is set, but nothing is mounted"
-    );
 }
 
 #[test]
@@ -366,9 +322,9 @@ fn a_directory_with_too_little_room_is_refused() {
         let error = survey(&[given]).unwrap_err();
         let Error::LittleSpace { free_bytes, needed_bytes, .. } = error else { panic!("{error}") };
         assert_eq!((free_bytes, needed_bytes), (79 * MIB, 80 * MIB));
-        assert!(error.to_string().contains("no more than a tenth"), "{error}");
+        assert!(error.to_string().contains("at most a tenth"), "{error}");
         assert!(is_empty(given));
-        // The same place with just enough, and without the right to write.
+        // The same directory with just enough, and without the right to write.
         mount_remount(given, MountFlags::empty(), c"size=81m").unwrap();
         assert_eq!(survey(&[given]).unwrap().directories.len(), 1);
         assert!(is_empty(given));
@@ -377,7 +333,7 @@ fn a_directory_with_too_little_room_is_refused() {
         assert!(
             matches!(&error, Error::Directory { source, .. } if source.kind() == io::ErrorKind::ReadOnlyFilesystem)
         );
-        assert!(error.to_string().contains("in which this user may make files"), "{error}");
+        assert!(error.to_string().contains("in which this user may create files"), "{error}");
     });
 }
 
@@ -401,7 +357,7 @@ fn a_disk_that_others_fill_meanwhile_ends_a_survey_with_advice_and_changes_nothi
                 }
             });
             let error = outcome.unwrap_err();
-            assert!(error.to_string().contains("free some space there, or name another directory"), "{error}");
+            assert!(error.to_string().contains("free some space there, or choose another directory"), "{error}");
             for outcome in [profile.store(&path), Profile::check_file(&path)] {
                 let error = outcome.unwrap_err();
                 assert!(matches!(&error, Error::File { source, .. } if source.kind() == io::ErrorKind::StorageFull));
@@ -419,12 +375,12 @@ fn child_without_privilege() {
     let Some(given) = child_directory() else { return };
     set_limit(Resource::Memlock, 0);
     let error = survey(&[&given.join("closed")]).unwrap_err();
-    assert!(error.to_string().contains("in which this user may make files"), "{error}");
+    assert!(error.to_string().contains("in which this user may create files"), "{error}");
     let profile = survey(&[&given.join("open")]).unwrap();
     assert_eq!(profile.memory.pinned, None);
     let refusal = profile.memory.pin_refusal.as_deref().unwrap();
     assert!(refusal.contains("ulimit -l"), "{refusal}");
-    assert!(profile.ranking().iter().all(|place| !place.place.contains("pinned")));
+    assert!(profile.locations().iter().all(|location| !location.name.contains("pinned")));
     let path = given.join("open/profile.toml");
     profile.store(&path).unwrap();
     assert_eq!(Profile::load(&path).unwrap(), profile);
@@ -434,12 +390,12 @@ fn child_without_privilege() {
 #[test]
 fn a_user_without_privilege_surveys_what_there_is() {
     if !rustix::process::geteuid().is_root() {
-        println!("SKIPPED: only root can become another user");
+        skip("only root can become another user");
         return;
     }
-    let is_reachable = this_program().arg("--list").uid(USER).output().is_ok();
-    if !is_reachable {
-        println!("SKIPPED: another user may not run this program where it lies");
+    let program = std::env::current_exe().unwrap();
+    if Command::new(program).arg("--list").uid(USER).output().is_err() {
+        skip("another user may not run this program where it lies");
         return;
     }
     let given = tempdir().unwrap();
@@ -447,7 +403,8 @@ fn a_user_without_privilege_surveys_what_there_is() {
         fs::create_dir_all(given.path().join(name)).unwrap();
         fs::set_permissions(given.path().join(name), PermissionsExt::from_mode(mode)).unwrap();
     }
-    let mut command = this_program();
-    expect_success(&as_child(&mut command, "child_without_privilege", given.path()).uid(USER).output().unwrap());
+    let mut command = child("child_without_privilege", given.path());
+    command.uid(USER);
+    expect_success(command);
     assert!(is_empty(&given.path().join("open")) && is_empty(&given.path().join("closed")));
 }

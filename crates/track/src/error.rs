@@ -2,6 +2,7 @@
 
 use std::{io, time::Duration};
 
+use outcrop_error::{ErrorKind, OfKind};
 /// The outcome of freezing memory or reading an image.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -86,4 +87,10 @@ pub enum Error {
     /// An image is of use only to the process that made it.
     #[error("the image belongs to the process that this one was forked from; freeze the memory anew")]
     OtherProcess,
+}
+
+impl OfKind for Error {
+    fn kind(&self) -> ErrorKind {
+        ErrorKind::Storage
+    }
 }

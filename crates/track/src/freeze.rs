@@ -10,8 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use outcrop_memory::Maps;
+
 use crate::{
-    Error, Result, maps, process,
+    Error, Result, process,
     ranges::{addresses, touched_pages},
 };
 
@@ -82,7 +84,8 @@ pub struct Frozen {
 /// Only private anonymous memory can be frozen: that of the allocator, the stack, or `mmap`. The parts must not overlap.
 pub fn freeze(memory: &[&[u8]], options: FreezeOptions) -> Result<Frozen> {
     for (part, memory) in memory.iter().enumerate() {
-        let is_private = maps::is_private_anonymous(&touched_pages(addresses(memory)));
+        let pages = touched_pages(addresses(memory));
+        let is_private = Maps::now().and_then(|maps| maps.is_private_anonymous(&pages));
         if !memory.is_empty() && !is_private.map_err(|source| refused(FreezeWay::Chosen, "look at its maps", source))? {
             return Err(Error::NotPrivate { part });
         }

@@ -6,11 +6,9 @@
 
 mod control;
 mod error;
+mod estimate;
 mod freeze;
 mod hash;
-mod mapping;
-mod maps;
-mod model;
 mod pagemap;
 mod pages;
 mod process;

@@ -5,9 +5,9 @@
 
 use std::{io, ops::Range, sync::OnceLock, time::Instant};
 
+use outcrop_memory::{Maps, Pages as PageKind, Private};
+
 use crate::{
-    mapping::Mapping,
-    maps,
     pagemap::Pagemap,
     ranges::{addresses, page_bytes},
     userfault::Userfault,
@@ -30,7 +30,7 @@ impl Pages {
     /// Makes sure that the pages of `range` can be watched here. Fails for memory that can change in other ways than by writes to
     /// these pages, and for memory that another watches.
     pub(crate) fn claim(&self, range: &Range<usize>) -> io::Result<()> {
-        if !maps::is_private_anonymous(range)? {
+        if !Maps::now()?.is_private_anonymous(range)? {
             return Err(io::Error::other("it is not private anonymous memory"));
         }
         self.fault.register(range).map_err(|error| match error.kind() {
@@ -53,11 +53,11 @@ impl Pages {
 /// What the first write to a watched page costs the program, in nanoseconds; measured once per process.
 pub(crate) fn write_ns() -> f64 {
     static MEASURED: OnceLock<f64> = OnceLock::new();
-    *MEASURED.get_or_init(|| calibrate().unwrap_or(crate::model::WRITE_NS))
+    *MEASURED.get_or_init(|| calibrate().unwrap_or(crate::estimate::WRITE_NS))
 }
 
 fn calibrate() -> io::Result<f64> {
-    let mut memory = Mapping::new(CALIBRATION_PAGES * page_bytes())?;
+    let mut memory = Private::new(CALIBRATION_PAGES * page_bytes(), PageKind::Small)?;
     let range = addresses(&memory);
     let mut pages = Pages::new()?;
     pages.claim(&range)?;

@@ -5,9 +5,8 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+use outcrop_memory::{Pages, Private};
 use rustix::mm::{Advice, madvise};
-
-use crate::mapping::Mapping;
 
 /// Numbers given out so far, in this process and in those that it was forked from.
 static GIVEN: AtomicU64 = AtomicU64::new(0);
@@ -30,7 +29,7 @@ pub(crate) fn generation() -> u64 {
 
 /// A number in memory that a forked process finds to be 0.
 fn wiped_on_fork() -> Option<&'static AtomicU64> {
-    let page = Mapping::new(size_of::<AtomicU64>()).ok()?.leak();
+    let page = Private::new(size_of::<AtomicU64>(), Pages::Small).ok()?.leak();
     // SAFETY: memory of our own; if it is not wiped, it is left unused.
     unsafe { madvise(page.as_mut_ptr().cast(), page.len(), Advice::LinuxWipeOnFork) }.ok()?;
     // SAFETY: page-aligned, zeroed, never unmapped, and not used in any other way.

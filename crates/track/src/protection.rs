@@ -18,9 +18,10 @@ use std::{
     },
 };
 
+use outcrop_memory::Maps;
 use rustix::mm::{MprotectFlags, mprotect};
 
-use crate::{maps, ranges::page_bytes, ranges::shared};
+use crate::ranges::{page_bytes, shared};
 
 /// Ranges that can be watched at a time, by all trackers of the process.
 const SLOTS: usize = 256;
@@ -97,7 +98,7 @@ impl Protection {
     pub(crate) fn new(range: Range<usize>) -> io::Result<Self> {
         let _alone = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
         install()?;
-        let pieces = maps::pieces(&range)?;
+        let pieces = Maps::now()?.pieces(&range)?;
         let bytes: usize = pieces.iter().map(|piece| piece.range.len()).sum();
         if bytes < range.len() || !pieces.iter().all(|p| p.is_private_anonymous && p.is_readable && p.is_writable) {
             return Err(io::Error::other("it is not private anonymous memory that is writable"));
@@ -125,7 +126,7 @@ impl Protection {
 
     /// Visits what may have changed since the last time, and watches it anew.
     pub(crate) fn collect(&mut self, mut visit: impl FnMut(Range<usize>)) -> io::Result<()> {
-        let pieces = maps::pieces(&self.range)?;
+        let pieces = Maps::now()?.pieces(&self.range)?;
         let bytes: usize = pieces.iter().map(|piece| piece.range.len()).sum();
         if bytes < self.range.len() || !pieces.iter().all(|piece| piece.is_private_anonymous && piece.is_readable) {
             return Err(io::Error::other("it is not private anonymous memory any more"));
@@ -146,7 +147,7 @@ impl Drop for Protection {
     fn drop(&mut self) {
         let _alone = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
         // Only what is as we left it: something else may lie there by now.
-        let pieces = maps::pieces(&self.range).unwrap_or_default();
+        let pieces = Maps::now().and_then(|maps| maps.pieces(&self.range)).unwrap_or_default();
         for piece in pieces.iter().filter(|p| p.is_private_anonymous && p.is_readable && !p.is_writable) {
             if let Err(error) = rights(&piece.range, MprotectFlags::READ | MprotectFlags::WRITE) {
                 // The handler still knows the range, so that writes go on.

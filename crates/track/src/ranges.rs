@@ -2,10 +2,7 @@
 
 use std::ops::Range;
 
-/// Bytes of a page.
-pub(crate) fn page_bytes() -> usize {
-    rustix::param::page_size()
-}
+pub(crate) use outcrop_memory::page_bytes;
 
 /// The whole pages inside a range of addresses.
 pub(crate) fn whole_pages(range: Range<usize>) -> Range<usize> {

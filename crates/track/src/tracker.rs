@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    model::{self, Model, Reason, Seen, Watch},
+    estimate::{self, Estimate, Reason, Seen, Watch},
     pages::{self, Pages},
     process,
     protection::{self, Protection},
@@ -107,7 +107,7 @@ struct Region {
     /// What is to be reported next time in any case, from the start of the memory.
     marked: Vec<Range<usize>>,
     /// None unless the way is to be chosen.
-    model: Option<Model>,
+    estimate: Option<Estimate>,
     samples: u64,
     stats: TrackStats,
 }
@@ -177,8 +177,8 @@ impl Tracker {
 
     /// The program has hashed `bytes` of this region in that time: what `Way::Chosen` compares with.
     pub fn hashed(&mut self, name: &str, bytes: usize, took: Duration) {
-        if let Some(model) = self.regions.get_mut(name).and_then(|region| region.model.as_mut()) {
-            model.hashed(bytes, took.as_nanos() as f64);
+        if let Some(estimate) = self.regions.get_mut(name).and_then(|region| region.estimate.as_mut()) {
+            estimate.hashed(bytes, took.as_nanos() as f64);
         }
     }
 
@@ -288,7 +288,7 @@ impl Tracker {
         let page = page_bytes();
         let start = region.inner.start;
         let stripes = match wanted {
-            Watch::Sample => model::sample(region.inner.len() / page, region.samples)
+            Watch::Sample => estimate::sample(region.inner.len() / page, region.samples)
                 .map(|stripe| start + stripe.start * page..start + stripe.end * page)
                 .collect(),
             _ => vec![region.inner.clone()],
@@ -342,7 +342,7 @@ impl Guard {
 impl Region {
     fn new(range: Range<usize>, options: &TrackOptions) -> Self {
         let inner = whole_pages(range.clone());
-        let model = (options.way == Way::Chosen).then(|| Model::new(inner.len(), page_bytes()));
+        let estimate = (options.way == Way::Chosen).then(|| Estimate::new(inner.len(), page_bytes()));
         let stats = TrackStats {
             way: Way::Everything,
             reason: String::new(),
@@ -352,7 +352,7 @@ impl Region {
             watched_pages: 0,
             write_ns: 0.0,
         };
-        Self { range, inner, guard: Guard::Nothing, marked: Vec::new(), model, samples: 0, stats }
+        Self { range, inner, guard: Guard::Nothing, marked: Vec::new(), estimate, samples: 0, stats }
     }
 
     /// What the interval before this call has shown.
@@ -382,8 +382,8 @@ impl Region {
 
     /// What to watch until the next call.
     fn wanted(&mut self, seen: Seen, way: Way) -> Watch {
-        let (watch, reason) = match &mut self.model {
-            Some(model) => (model.next(seen), model.reason()),
+        let (watch, reason) = match &mut self.estimate {
+            Some(estimate) => (estimate.next(seen), estimate.reason()),
             None if way == Way::Everything => (Watch::Nothing, Reason::Told),
             None => (Watch::All, Reason::Told),
         };

@@ -7,18 +7,21 @@
         for step in reversed(range(n)):
             correlate(tape.take(step))      # an array over the slot, read-only, no copy
 
-    with outcrop.Store("run", dir="checkpoints") as store:
-        store.save(step, field=field, rng=rng.bit_generator.state)
-        store.latest().into(field=field)
+    with outcrop.Store(dir="checkpoints") as store:
+        session = store.session("run")
+        session.save(step, field=field, rng=rng.bit_generator.state)
+        session.latest().into(field=field)
 """
 
+from ._outcrop import __version__
 from .errors import Busy, Damaged, Exists, Full, Held, Missing, OutcropError, Storage, TooLarge, Usage, Viewed
-from .store import Store, Version, read, versions
+from .store import Session, Store, Version, read, versions
 from .tape import Tape
 
 __all__ = [
     "Tape",
     "Store",
+    "Session",
     "Version",
     "read",
     "versions",
@@ -33,8 +36,9 @@ __all__ = [
     "TooLarge",
     "Usage",
     "Viewed",
+    "__version__",
 ]
 
 # What users see of a class is where they have it from.
-for _name in __all__:
+for _name in __all__[:-1]:
     globals()[_name].__module__ = __name__

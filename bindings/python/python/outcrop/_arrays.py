@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import ast
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,13 @@ import numpy as np
 from .errors import Usage
 
 Array = np.ndarray[Any, Any]
+
+# What the core calls numbers that all languages know.
+NUMBERS = {"bool": "?", "c64": "c8", "c128": "c16", "f16": "f2", "f32": "f4", "f64": "f8"}
+NUMBERS |= {f"{kind}{8 * size}": f"{kind}{size}" for kind in "ui" for size in (1, 2, 4, 8)}
+
+# What the name of other elements begins with; NumPy's description of a dtype follows.
+_DESCRIBED = "numpy:"
 
 
 def is_array(value: object) -> bool:
@@ -51,3 +59,15 @@ def flat(value: Any) -> Array:
     if array.flags.c_contiguous or array.flags.f_contiguous:
         return array
     return np.ascontiguousarray(array)
+
+
+def described(dtype: np.dtype[Any]) -> str:
+    """What the core calls elements that only NumPy knows: structures, times, texts, the other byte order."""
+    return _DESCRIBED + repr(np.lib.format.dtype_to_descr(dtype))
+
+
+def dtype_of(element: str) -> np.dtype[Any]:
+    """The dtype of such elements; bytes where NumPy does not know them."""
+    if element.startswith(_DESCRIBED):
+        return np.lib.format.descr_to_dtype(ast.literal_eval(element[len(_DESCRIBED) :]))
+    return np.dtype(NUMBERS.get(element, "u1"))

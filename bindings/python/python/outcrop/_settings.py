@@ -7,6 +7,7 @@ import json
 import operator
 import os
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 from .errors import Usage
@@ -14,7 +15,7 @@ from .errors import Usage
 _open: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def text(settings: dict[str, Any]) -> str:
+def text(settings: Mapping[str, object]) -> str:
     """Settings as JSON. Those that are None are left out."""
     given = {key: value for key, value in settings.items() if value is not None}
     try:

@@ -153,13 +153,14 @@ def _state_ways(
     def store(**settings: Any) -> Iterator[Callable[[int], Finish]]:
         # Everything changes from one version to the next: there is nothing to compare.
         host = sizes.state_bytes * 5 // 2 + 64 * MIB
-        with Store("bench", dir=directory / "store", host=host, keep_last=1, incremental=False, **settings) as store:
-            if store.versions:
-                store.rewind(None)
+        with Store(dir=directory / "store", host=host, keep_last=1, incremental=False, **settings) as store:
+            session = store.session("bench")
+            if session.versions:
+                session.rewind(None)
 
             def save(number: int) -> Finish:
-                store.save(number, **state)
-                return store.flush
+                session.save(number, **state)
+                return session.flush
 
             yield save
 

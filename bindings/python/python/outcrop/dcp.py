@@ -31,7 +31,7 @@ from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
-from . import Missing, Store, Tape, Usage, Version, read, versions
+from . import Missing, Session, Store, Tape, Usage, Version, read, versions
 from .torch import bytes_of, tensor_over
 
 __all__ = ["Stager", "StorageReader", "StorageWriter"]
@@ -128,8 +128,8 @@ class StorageWriter(storage.StorageWriter, AsyncStager):
         self._stager = Stager(**(staging or {}))
         self._asked: int | None = None
         self._rank = 0
-        self._store: Store | None = None
-        self._index: Store | None = None
+        self._saved: Session | None = None
+        self._index: Session | None = None
 
     def reset(self, checkpoint_id: str | int | os.PathLike[str] | None = None) -> None:
         """The number of the next checkpoint."""
@@ -143,14 +143,14 @@ class StorageWriter(storage.StorageWriter, AsyncStager):
 
     def _open(self, rank: int, is_coordinator: bool) -> None:
         self._rank = rank
-        if self._store is None:
+        if self._saved is None:
             options = dict(self._options)
             if options.get("keep_last") is not None:
                 # The version before is needed until this one is complete on all ranks.
                 options["keep_last"] += 1
-            self._store = Store(self._session, **options)
+            self._saved = Store(**options).session(self._session)
         if is_coordinator and self._index is None:
-            self._index = Store(self._name, **{**self._options, "host": INDEX_HOST})
+            self._index = Store(**{**self._options, "host": INDEX_HOST}).session(self._name)
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """As it is."""
@@ -169,11 +169,11 @@ class StorageWriter(storage.StorageWriter, AsyncStager):
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[storage.WriteResult]]:
         """Saves what this rank has to, and waits until it is durable."""
-        assert self._store is not None, "set_up_storage_writer comes first"
+        assert self._saved is not None, "set_up_storage_writer comes first"
         version: int = plan.storage_data
-        if max(self._store.versions, default=-1) >= version:
+        if max(self._saved.versions, default=-1) >= version:
             # It never became a checkpoint: a program was ended in between.
-            self._store.rewind(version - 1 if version else None)
+            self._saved.rewind(version - 1 if version else None)
         arrays, results = {}, []
         for item in plan.items:
             resolved = planner.resolve_data(item)
@@ -186,8 +186,8 @@ class StorageWriter(storage.StorageWriter, AsyncStager):
             if array.nbytes:
                 arrays[place.region] = array
             results.append(storage.WriteResult(index=item.index, size_in_bytes=array.nbytes, storage_data=place))
-        self._store.save(version, **arrays)
-        self._store.wait(version)
+        self._saved.save(version, **arrays)
+        self._saved.wait(version)
         future: Future[list[storage.WriteResult]] = Future()
         future.set_result(results)
         return future
@@ -205,9 +205,9 @@ class StorageWriter(storage.StorageWriter, AsyncStager):
         """Forgets all checkpoints above this one, so that training can go on from there in another way. All ranks call it."""
         rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
         self._open(rank, is_coordinator=rank == 0)
-        for store in (self._index, self._store):
-            if store is not None:
-                store.rewind(version)
+        for session in (self._index, self._saved):
+            if session is not None:
+                session.rewind(version)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
@@ -228,10 +228,10 @@ class StorageWriter(storage.StorageWriter, AsyncStager):
     def close(self) -> None:
         """Ends the series of this rank, and gives back all memory."""
         self._stager.close()
-        for store in (self._store, self._index):
-            if store is not None:
-                store.close()
-        self._store = self._index = None
+        for session in (self._saved, self._index):
+            if session is not None:
+                session.close()
+        self._saved = self._index = None
 
     def __enter__(self) -> StorageWriter:
         return self

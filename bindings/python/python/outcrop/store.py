@@ -2,58 +2,113 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import os
 import pickle
-from collections.abc import Iterable, Iterator, Mapping
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import _outcrop, _settings
-from ._arrays import Array, as_array, flat, is_array
-from .errors import Missing, Usage
-from .tape import Dir, Path
+from ._arrays import NUMBERS, Array, as_array, dtype_of, flat, is_array
+from .errors import Missing, OutcropError, Usage
 
-# The region that says what the others are.
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .settings import Path, StoreSettings
+
+# The region in which versions of format 1 say what the others are.
 _ABOUT = "outcrop.python"
 
-# What the core calls elements, for versions that another language has saved.
-_DTYPES = {"bool": "?", "c64": "c8", "c128": "c16", "f16": "f2", "f32": "f4", "f64": "f8"}
-_DTYPES |= {f"{kind}{8 * size}": f"{kind}{size}" for kind in "ui" for size in (1, 2, 4, 8)}
+# What pickled values and texts are made of.
+_PICKLE = "pickle"
+_TEXT = "text"
+
+# What the core has names for.
+_PLAIN = {np.dtype(code) for code in NUMBERS.values()}
+
+# Numbers that are saved as such.
+_NUMBERS = {bool: np.bool_, int: np.int64, float: np.float64, complex: np.complex128}
 
 
-class Store(_outcrop.Session):
-    """A series of versions, called `name`, of which each is complete or absent in each directory.
+class Store(_outcrop.Store):
+    """Keeps checkpoints in host memory and directories. A session is one series of versions in it.
 
-        Store("run", dir="checkpoints", keep_last=3)
+        with outcrop.Store(dir="checkpoints", keep_last=3) as store:
+            session = store.session("run")
 
     dir:    a directory, or several, fastest first. Each is a path, or {"path": ..., "limit": "2 TiB"}. Needed.
-    host:   how much host memory, through which everything passes; "256 MiB" where nothing is said.
+    host:   how much host memory, through which everything passes. Default: "256 MiB".
     ranks:  {"dir": ..., "rank": ..., "count": ...} for a run of several processes; all of them then make the same calls.
-    keep_last, keep_every, keep_seconds, interval, failures_seconds, compression, dedup, live, block, hash, certain, incremental,
-    tracking, in_flight, chain_max, pin, threads: see docs/python.md.
+    All others are listed in `outcrop.settings.StoreSettings` and in docs/settings.md.
 
     A variable such as OUTCROP_HOST overrides a setting. Every thread may use a store.
     """
 
-    _name: str
+    _sessions: weakref.WeakSet[Session]
 
-    def __new__(
-        cls,
-        name: str,
-        *,
-        dir: Dir | Iterable[Dir] | None = None,
-        host: str | int | None = None,
-        ranks: Mapping[str, Any] | None = None,
-        **settings: Any,
-    ) -> Store:
-        settings = {"dir": dir, "host": host, "ranks": ranks, **settings}
-        store = super().__new__(cls, name, _settings.text(settings))
-        store._name = name
+    def __new__(cls, **settings: Unpack[StoreSettings]) -> Store:
+        store = super().__new__(cls, _settings.text(settings))
+        store._sessions = weakref.WeakSet()
         _settings.close_at_exit(store)
         return store
+
+    def session(self, name: str) -> Session:
+        """Opens the series of versions called `name`. With several ranks, all of them call it, in the same order."""
+        return Session(self, name)
+
+    def close(self) -> None:
+        """Closes its sessions, which waits until everything is durable, and ends the store. An error if some version has not
+        reached a directory.
+        """
+        failure = None
+        for session in list(self._sessions):
+            try:
+                if not session.closed:
+                    session.close()
+            except OutcropError as error:
+                failure = failure or error
+        self._close()
+        if failure is not None:
+            raise failure
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if not self.closed:
+            self.close()
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return "<outcrop.Store, closed>"
+        directories = ", ".join(layer["name"] for layer in self.stats()["layers"][1:])
+        return f"<outcrop.Store, {directories}>"
+
+
+class Session(_outcrop.Session):
+    """A series of versions in a store, of which each is complete or absent in each directory. Made by `Store.session`.
+
+    Every thread may use it. It goes on when its store is collected; closing the store closes it.
+    """
+
+    _name: str
+
+    def __new__(cls, store: Store, name: str) -> Session:
+        session = super().__new__(cls, store, name)
+        session._name = name
+        store._sessions.add(session)
+        _settings.close_at_exit(session)
+        return session
 
     @property
     def name(self) -> str:
@@ -63,23 +118,10 @@ class Store(_outcrop.Session):
     def save(self, version: int, /, **values: Any) -> None:
         """Saves values as a version, which is higher than all before. Returns when the program may change them again.
 
-        Arrays, and tensors of other libraries, become regions of their own; everything else is pickled.
+        Arrays, and tensors of other libraries, become regions with their shape and dtype; numbers and texts are saved as such,
+        and everything else is pickled.
         """
-        about: dict[str, Any] = {}
-        regions = []
-        for name, value in values.items():
-            if name == _ABOUT:
-                raise Usage(f"{_ABOUT} is where the store keeps what it knows about values; choose another name")
-            if is_array(value):
-                array = flat(value)
-                order = "C" if array.flags.c_contiguous else "F"
-                about[name] = {"dtype": np.lib.format.dtype_to_descr(array.dtype), "shape": array.shape, "order": order}
-            else:
-                array = np.frombuffer(pickle.dumps(value), np.uint8)
-                about[name] = {"pickle": True}
-            regions.append((name, array))
-        regions.append((_ABOUT, np.frombuffer(json.dumps(about).encode(), np.uint8)))
-        self._save(version, regions)
+        self._save(version, [(name, *_saved(name, value)) for name, value in values.items()])
 
     def latest(self) -> Version | None:
         """The newest version that can be restored; None if there is none. With several ranks, all of them call it."""
@@ -95,19 +137,24 @@ class Store(_outcrop.Session):
         if there is none at all. Each array must have the shape and dtype that was saved. With several ranks, all of them call it.
         """
         arrays = {name: _target(name, target) for name, target in targets.items()}
+        if any(array.dtype not in _PLAIN for array in arrays.values()):
+            newest = self.latest()
+            if newest is not None and newest._is_old:
+                # Format 1 has no names for such elements.
+                return newest.into(**targets)
         flats = {name: array if _is_flat(array) else np.empty_like(array, order="C") for name, array in arrays.items()}
-        number = self._restore_latest(list(flats.items()))
+        number = self._restore_latest([(name, None, array) for name, array in flats.items()])
         if number is None:
             return None
         version = Version(self, number)
         for name, array in arrays.items():
             version._check(name, array)
-            saved = flats[name].ravel(order="K").reshape(array.shape, order=version._order(name))
+            saved = flats[name].ravel(order="K").reshape(array.shape, order=version._saved[name].order)
             if not np.shares_memory(saved, array) or saved.strides != array.strides:
                 array[...] = saved.copy() if np.shares_memory(saved, array) else saved
         return version
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> Session:
         return self
 
     def __exit__(
@@ -118,10 +165,10 @@ class Store(_outcrop.Session):
 
     def __repr__(self) -> str:
         if self.closed:
-            return f"<outcrop.Store {self.name!r}, closed>"
+            return f"<outcrop.Session {self.name!r}, closed>"
         versions = self.versions
         newest = f", newest {versions[-1]}" if versions else ""
-        return f"<outcrop.Store {self.name!r}, {len(versions)} versions{newest}>"
+        return f"<outcrop.Session {self.name!r}, {len(versions)} versions{newest}>"
 
 
 def versions(name: str, dir: Path) -> list[int]:
@@ -135,19 +182,53 @@ def read(name: str, dir: Path, version: int | None = None, rank: int = 0) -> Ver
     return Version(archive, archive.number)
 
 
+@dataclass(frozen=True)
+class _Saved:
+    """What is known of a value that was saved."""
+
+    # What the core calls its elements.
+    element: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    order: Any
+
+    @property
+    def is_pickled(self) -> bool:
+        return self.element == _PICKLE
+
+    @property
+    def is_number(self) -> bool:
+        return self.shape == () and self.element in NUMBERS
+
+
 class Version(Mapping[str, Any]):
     """What was saved at one time: a mapping from names to values.
 
-    To read a value that is no array is to unpickle it: only do so if you trust who wrote the store's files.
+    To read a value that is no array, number or text is to unpickle it: only do so if you trust who wrote the store's files.
     """
 
-    def __init__(self, store: Store | _outcrop.Archive, number: int) -> None:
-        self._store = store
+    def __init__(self, series: Session | _outcrop.Archive, number: int) -> None:
+        self._series = series
         self.number = number
-        self._sizes = {name: (element, size) for name, element, size in store._regions(number)}
-        self._about: dict[str, Any] = {}
-        if _ABOUT in self._sizes:
-            self._about = json.loads(self._read(_ABOUT).tobytes())
+        self._saved = {
+            name: _Saved(element, dtype_of(element), tuple(shape), order)
+            for name, element, shape, order in series._regions(number)
+        }
+        self._is_old = _ABOUT in self._saved
+        if self._is_old:
+            self._read_about()
+
+    def _read_about(self) -> None:
+        """A version of format 1: what its values are is said by one of its regions."""
+        about = json.loads(self._read(_ABOUT).tobytes())
+        for name, what in about.items():
+            saved = self._saved[name]
+            if "pickle" in what:
+                self._saved[name] = dataclasses.replace(saved, element=_PICKLE)
+            else:
+                dtype = np.lib.format.descr_to_dtype(_tuples(what["dtype"]))
+                self._saved[name] = _Saved(saved.element, dtype, tuple(what["shape"]), what["order"])
+        del self._saved[_ABOUT]
 
     @property
     def names(self) -> list[str]:
@@ -157,77 +238,93 @@ class Version(Mapping[str, Any]):
     def into(self, **targets: Any) -> Version:
         """Restores arrays in place, and returns the version. Each must have the shape and dtype that was saved.
 
-        The store goes on from here: what is saved next is compared with this. With several ranks, all of them call it.
+        The session goes on from here: what is saved next is compared with this. With several ranks, all of them call it.
         """
-        arrays, flats = [], []
-        for name, target in targets.items():
-            array = _target(name, target)
+        arrays = {name: _target(name, target) for name, target in targets.items()}
+        flats = {}
+        for name, array in arrays.items():
             self._check(name, array)
-            order = self._order(name)
+            order = self._saved[name].order
             is_flat = array.flags.c_contiguous if order == "C" else array.flags.f_contiguous
-            arrays.append(array)
-            flats.append((name, array if is_flat else np.empty(array.shape, array.dtype, order)))
-        if isinstance(self._store, Store):
-            self._store._restore(self.number, flats)
+            flats[name] = array if is_flat else np.empty(array.shape, array.dtype, order)
+        values = [self._value(name, array) for name, array in flats.items()]
+        if isinstance(self._series, Session):
+            self._series._restore(self.number, values)
         else:
-            self._store._read(self.number, flats)
-        for array, (_, copy) in zip(arrays, flats):
-            if copy is not array:
-                array[...] = copy
+            self._series._read(self.number, values)
+        for name, array in arrays.items():
+            if flats[name] is not array:
+                array[...] = flats[name]
         return self
 
     def __getitem__(self, name: str) -> Any:
         self._check_name(name)
-        value = self._read(name)
-        return pickle.loads(value.data) if self._is_pickled(name) else value
+        saved, value = self._saved[name], self._read(name)
+        if saved.is_pickled:
+            return pickle.loads(value.data)
+        if saved.element == _TEXT:
+            return value.tobytes().decode()
+        return value.item() if saved.is_number else value
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name in self._sizes if name != _ABOUT)
+        return iter(self._saved)
 
     def __len__(self) -> int:
-        return len(self._sizes) - (_ABOUT in self._sizes)
+        return len(self._saved)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._sizes and name != _ABOUT
+        return name in self._saved
 
     def __repr__(self) -> str:
-        return f"<outcrop.Version {self.number} of {self._store.name!r}: {', '.join(self)}>"
-
-    def _is_pickled(self, name: str) -> bool:
-        return "pickle" in self._about.get(name, ())
-
-    def _order(self, name: str) -> Any:
-        return self._about.get(name, {}).get("order", "C")
-
-    def _dtype_and_shape(self, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
-        """Of the array that a region holds."""
-        about = self._about.get(name, {})
-        if "dtype" in about:
-            return np.lib.format.descr_to_dtype(_tuples(about["dtype"])), tuple(about["shape"])
-        element, size = self._sizes[name]
-        dtype = np.dtype(_DTYPES.get(element, "u1"))
-        return dtype, (size // dtype.itemsize,)
+        return f"<outcrop.Version {self.number} of {self._series.name!r}: {', '.join(self)}>"
 
     def _check_name(self, name: str) -> None:
         if name not in self:
-            raise Missing(f"version {self.number} of {self._store.name} has no {name}; it has {', '.join(self)}")
+            raise Missing(f"version {self.number} of {self._series.name} has no {name}; it has {', '.join(self)}")
 
     def _check(self, name: str, array: Array) -> None:
         """Whether a value fits an array."""
         self._check_name(name)
-        if self._is_pickled(name):
+        saved = self._saved[name]
+        if saved.is_pickled or saved.element == _TEXT:
             raise Usage(f"{name} is no array and cannot be restored in place; read version[{name!r}]")
-        dtype, shape = self._dtype_and_shape(name)
-        if (array.dtype, array.shape) != (dtype, shape):
+        if (array.dtype, array.shape) != (saved.dtype, saved.shape):
             raise Usage(
-                f"{name} was saved as {dtype} of shape {shape}, and is to be restored into {array.dtype} of shape {array.shape}"
+                f"{name} was saved as {saved.dtype} of shape {saved.shape}, "
+                f"and is to be restored into {array.dtype} of shape {array.shape}"
             )
 
+    def _value(self, name: str, array: Array) -> tuple[str, str | None, Array]:
+        """An array that a value is to be put into, as the core knows that value."""
+        saved = self._saved[name]
+        if not self._is_old:
+            return name, saved.element, array
+        # All that format 1 knew of an array was its bytes, or how many numbers there were.
+        flat = array.ravel(order="K")
+        if dtype_of(saved.element) != saved.dtype:
+            flat = flat.view(np.uint8)
+        return name, "u8" if saved.is_pickled else saved.element, flat
+
     def _read(self, name: str) -> Array:
-        dtype, shape = self._dtype_and_shape(name)
-        array = np.empty(shape, dtype, self._order(name))
-        self._store._read(self.number, [(name, array)])
+        saved = self._saved[name]
+        array = np.empty(saved.shape, saved.dtype, saved.order)
+        self._series._read(self.number, [self._value(name, array)])
         return array
+
+
+def _saved(name: str, value: Any) -> tuple[str | None, Array]:
+    """What a value is made of, if that is not the dtype of its array, and the array."""
+    if name == _ABOUT:
+        raise Usage(f"{_ABOUT} is where older versions keep what they know about values; choose another name")
+    if is_array(value):
+        return None, flat(value)
+    if type(value) in _NUMBERS:
+        with contextlib.suppress(OverflowError):
+            return None, np.array(value, _NUMBERS[type(value)])
+    if type(value) is str:
+        with contextlib.suppress(UnicodeEncodeError):
+            return _TEXT, np.frombuffer(value.encode(), np.uint8)
+    return _PICKLE, np.frombuffer(pickle.dumps(value), np.uint8)
 
 
 def _target(name: str, target: Any) -> Array:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from . import _outcrop, _settings
 
-Path = str | os.PathLike[str]
-Dir = Path | Mapping[str, Any]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .settings import TapeSettings
 
 
 class Tape(_outcrop.Tape):
@@ -22,20 +22,13 @@ class Tape(_outcrop.Tape):
     dir:    a directory, or several, fastest first. Each is a path, or {"path": ..., "limit": "200 GiB"}; without a limit it may
             fill 90% of what is free. Nothing is left in it.
     order:  in which order snapshots will be read: "reverse", "forward", "unknown", or a list of keys.
-    helpers, helper_cores, copy_threads, pin, trace, log_file, patience_seconds, profile: see docs/python.md.
+    All others are listed in `outcrop.settings.TapeSettings` and in docs/settings.md.
 
     A variable such as OUTCROP_HOST overrides a setting. Every thread may use a tape.
     """
 
-    def __new__(
-        cls,
-        *,
-        host: str | int | None = None,
-        dir: Dir | Iterable[Dir] | None = None,
-        order: str | Iterable[int] = "reverse",
-        **settings: Any,
-    ) -> Tape:
-        tape = super().__new__(cls, _settings.text({"host": host, "dir": dir, "order": order, **settings}))
+    def __new__(cls, **settings: Unpack[TapeSettings]) -> Tape:
+        tape = super().__new__(cls, _settings.text(settings))
         _settings.close_at_exit(tape)
         return tape
 
@@ -52,8 +45,13 @@ class Tape(_outcrop.Tape):
         if self.closed:
             return "<outcrop.Tape, closed>"
         layers = self.stats()["layers"]
-        places = [f"{layer['name']} {_size(layer['used_bytes'])} of {_size(layer['capacity_bytes'])}" for layer in layers]
-        return f"<outcrop.Tape, {len(self)} snapshots: {', '.join(places)}>"
+        return f"<outcrop.Tape, {len(self)} snapshots: {', '.join(map(_use, layers))}>"
+
+
+def _use(layer: dict[str, Any]) -> str:
+    """How full a layer is, for people. One without a limit has no capacity."""
+    limit = "" if layer["capacity_bytes"] is None else f" of {_size(layer['capacity_bytes'])}"
+    return f"{layer['name']} {_size(layer['used_bytes'])}{limit}"
 
 
 def _size(size_bytes: int) -> str:

@@ -1,4 +1,4 @@
-//! One process of the benchmark: it computes and saves, reads everything back, and reports what that has cost.
+//! One process of the benchmark: it computes and saves, reads everything back, and reports the cost.
 
 use std::{
     hint::black_box,
@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-use outcrop::layers::Copier;
+use outcrop_memory::Copier;
 use serde::{Deserialize, Serialize};
 
 use super::ways::{self, Way};
@@ -38,7 +38,7 @@ pub(super) struct Outcome {
     pub(super) steady_save_seconds: f64,
     /// A plain copy of as much, measured at the same time.
     pub(super) copy_seconds: f64,
-    /// What a way has to say of itself.
+    /// Details of the way.
     pub(super) details: serde_json::Value,
 }
 
@@ -61,7 +61,7 @@ impl Outcome {
     }
 }
 
-/// What a way of making room has to offer.
+/// A way of making room.
 pub(super) trait Room {
     /// Keeps a state.
     fn save(&mut self, step: usize, state: &[u8]) -> Result<()>;
@@ -69,13 +69,13 @@ pub(super) trait Room {
     /// Gives it back for the last time.
     fn take(&mut self, step: usize, read: &mut dyn FnMut(&[u8])) -> Result<()>;
 
-    /// What there is to say of it.
+    /// Details of it.
     fn details(&self) -> serde_json::Value {
         serde_json::Value::Null
     }
 }
 
-/// Carries out an order that another process of this program has given as JSON, and prints the outcome.
+/// Runs an order that another process of this program has given as JSON, and prints the result.
 pub fn process(order: &str) -> Result<()> {
     let order: Order = serde_json::from_str(order)?;
     let mut state = vec![1u8; order.snapshot_bytes as usize];
@@ -112,7 +112,7 @@ fn measure(order: &Order, state: &mut [u8], init_seconds: f64, room: &mut dyn Ro
     Ok(outcome)
 }
 
-/// Keeps a core busy for so long. A sleeping program would let caches and core go cold, and its copies take longer.
+/// Keeps a core busy. In a sleeping program caches and cores would go cold, and its copies would take longer.
 fn compute(gap: Duration) {
     let start = Instant::now();
     let mut values = [1.0f32; 256];
@@ -122,7 +122,7 @@ fn compute(gap: Duration) {
     }
 }
 
-/// Saves into memory that was used before, and plain copies to other such memory, in turn.
+/// Saves into memory that was used before, interleaved with plain copies to other such memory.
 fn steady(state: &[u8], room: &mut dyn Room, outcome: &mut Outcome) -> Result<()> {
     const COUNT: usize = 160;
     let (copier, slots) = (Copier::default(), outcome.saves / 2);
@@ -141,7 +141,7 @@ fn steady(state: &[u8], room: &mut dyn Room, outcome: &mut Outcome) -> Result<()
         }
     }
     let median = |times: &mut Vec<f64>| {
-        // The first ones still find out how many threads are best without a pause.
+        // The first saves still find out how many threads are best.
         let mut times = times.split_off(COUNT / 2);
         times.sort_by(f64::total_cmp);
         times[times.len() / 2]

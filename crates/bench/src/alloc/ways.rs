@@ -1,4 +1,4 @@
-//! The ways to make room: all at once, not at all, bit by bit, and as Outcrop does it.
+//! The ways to make room: all at once, on demand, incrementally, and as Outcrop does it.
 
 use std::{
     sync::mpsc::{Receiver, channel},
@@ -7,11 +7,11 @@ use std::{
 };
 
 use anyhow::Result;
-use memmap2::{MmapMut, MmapOptions};
 use outcrop::{
     Tape, Touching,
-    layers::{Copier, Host, Sealed},
+    layers::{Host, Sealed},
 };
+use outcrop_memory::{Copier, Pages, Private};
 use serde::{Deserialize, Serialize};
 
 use super::process::{Order, Outcome, Room};
@@ -26,7 +26,7 @@ pub enum Way {
     DirectPin,
     /// The same with huge pages.
     DirectPinHuge,
-    /// Allocates everything and leaves it to the first write to each page.
+    /// Allocates everything, and lets the first write to each page fault it in.
     OnDemand,
     /// Allocates everything; another thread sets it to zero from the start, in ordinary pages, and saves follow behind.
     IncrementalMemset,
@@ -69,25 +69,25 @@ impl Way {
     }
 }
 
-/// Makes room in the way that the order says, and uses it; `measure` is told how long making it took.
+/// Makes room as ordered, and uses it. `measure` hears how long that took.
 pub(super) fn with_room(order: &Order, measure: impl FnOnce(f64, &mut dyn Room) -> Result<Outcome>) -> Result<Outcome> {
     let start = Instant::now();
     let bytes = order.host_bytes as usize;
     let ready = |room: &mut dyn Room| measure(start.elapsed().as_secs_f64(), room);
     match order.way {
         Way::DirectPin => {
-            let memory = MmapOptions::new().len(bytes).map_anon()?;
-            memory.lock()?;
+            let memory = Private::new(bytes, Pages::Small)?;
+            memory.mapping().pin()?;
             ready(&mut Plain::new(memory, order))
         }
-        Way::OnDemand => ready(&mut Plain::new(MmapOptions::new().len(bytes).map_anon()?, order)),
+        Way::OnDemand => ready(&mut Plain::new(Private::new(bytes, Pages::Small)?, order)),
         Way::DirectPinHuge => {
             let host = Host::new(order.host_bytes)?;
             host.pin()?;
             ready(&mut Slots { host, saved: Vec::new(), copier: Copier::default() })
         }
         Way::IncrementalMemset => {
-            let mut memory = MmapOptions::new().len(bytes).map_anon()?;
+            let mut memory = Private::new(bytes, Pages::Small)?;
             thread::scope(|scope| {
                 let (sender, zeroed) = channel();
                 let slots = memory.chunks_exact_mut(order.snapshot_bytes as usize);
@@ -115,13 +115,13 @@ fn tape(order: &Order, touching: Touching) -> Result<Tape> {
 
 /// One large mapping.
 struct Plain {
-    memory: MmapMut,
+    memory: Private,
     bytes: usize,
     copier: Copier,
 }
 
 impl Plain {
-    fn new(memory: MmapMut, order: &Order) -> Self {
+    fn new(memory: Private, order: &Order) -> Self {
         Self { memory, bytes: order.snapshot_bytes as usize, copier: Copier::default() }
     }
 }

@@ -15,13 +15,13 @@ const BLOCKS: [usize; 9] = [256, 1 << 10, BLOCK_BYTES, 16 << 10, 64 << 10, 256 <
 /// The kinds of hashes, and their names in the report.
 const KINDS: [(HashKind, &str); 3] = [(HashKind::Xxh3, "xxh3"), (HashKind::Blake3, "blake3"), (HashKind::Md5, "md5")];
 
-/// Slow kinds are limited by arithmetic and not by memory: some of it is enough.
+/// Slow kinds are limited by arithmetic and not by memory, so a part of the memory is enough.
 const SLOW_BYTES_MAX: usize = 32 << 20;
 
-/// How often each rate is measured; the median counts.
+/// Rounds of each rate; the median counts.
 const ROUNDS: usize = 3;
 
-/// What came out.
+/// The results.
 pub(super) struct Hashing {
     pub(super) rows: Vec<Value>,
     pub(super) over_read_bandwidth: f64,
@@ -69,8 +69,8 @@ fn hash_rate(hasher: &CpuHasher, memory: &[u8], block_bytes: usize) -> f64 {
     gb_per_second(memory, &calls)
 }
 
-/// The usual hash of the usual blocks and a sum of all words, both by one core and in turn, as the machine may be slower at one
-/// time than at another.
+/// The default hash of blocks of the default size, and a sum of all words, both by one core. They are interleaved, because
+/// the speed of the machine varies.
 fn hash_and_read(words: &[u64], memory: &[u8]) -> (f64, f64) {
     let hasher = CpuHasher::new(HashKind::Xxh3, 1);
     let mut hashes = vec![Hash::default(); memory.len().div_ceil(BLOCK_BYTES)];

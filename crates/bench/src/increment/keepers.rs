@@ -11,25 +11,25 @@ use anyhow::{Context, Result};
 use outcrop::{
     Part, Retention, Session, Store,
     catalog::Catalog,
-    layers::{Host, Layer, Slot, aligned},
+    layers::{Host, Slot, aligned},
 };
 use outcrop_track::{TrackOptions, Tracker, Way};
 
 use super::Options;
 use crate::{disk, workload::bytes};
 
-/// Checkpoints before the first one that counts: afterwards a store has the memory that it needs and knows how to find changes.
+/// Checkpoints before the first measured one. After them, a store has its memory and has chosen how to find changes.
 pub(super) const WARM_UP: usize = 3;
 
 /// Keeps checkpoints in the background.
 pub(super) trait Keeper {
-    /// Keeps the state; returns when the program may go on.
+    /// Saves the state; returns when the program may change it again.
     fn save(&mut self, version: u64, state: &[f32]) -> Result<()>;
 
     /// Waits until everything is durable.
     fn flush(&mut self) -> Result<()>;
 
-    /// What has been written until now, with what was written again to merge increments.
+    /// The bytes written until now, merges included.
     fn written_bytes(&self) -> u64;
 
     /// The size of the latest checkpoint.
@@ -57,7 +57,7 @@ impl Keeper for Nothing {
     }
 }
 
-/// A store, that saves everything each time or finds out what has changed.
+/// A store that saves everything each time, or only changes.
 pub(super) struct InStore {
     path: PathBuf,
     store: Store,
@@ -92,10 +92,10 @@ impl Keeper for InStore {
     }
 }
 
-/// As many versions as a store has on their way, where nothing else is said.
+/// Versions in flight: the default of a store.
 const IN_FLIGHT: u64 = 2;
 
-/// Every page that was written to, into a new file for each checkpoint: what is done where nothing is hashed.
+/// Every page that was written to, in a new file for each checkpoint: a page-based checkpoint without hashes.
 pub(super) struct ByPages {
     tracker: Tracker,
     written_bytes: u64,
@@ -116,7 +116,7 @@ impl ByPages {
         let (filled, jobs) = channel::<(Slot, usize)>();
         let (results, given_back) = channel();
         let directory = directory.to_owned();
-        // It ends with the channel.
+        // The thread ends with the channel.
         thread::spawn(move || {
             for (number, (slot, bytes)) in jobs.iter().enumerate() {
                 let result = write(&directory.join(format!("pages-{number}")), &slot[..aligned(bytes as u64) as usize]);

@@ -11,19 +11,19 @@ use super::{
 };
 use crate::clock::Calls;
 
-/// A value that a step would change by less than that stays as it is.
+/// A value that a step would change by less than this does not change.
 const THRESHOLD: f32 = 1e-6;
 
 /// Values in a row of the relaxed field.
 const COLUMNS: usize = 4096;
 
-/// One of so many rows has not converged, which is the share that the paper found in its first program.
+/// One row of this many has not converged. The paper found this share in its first program.
 const ROWS_PER_ACTIVE: usize = 16;
 
-/// Steps between two checkpoints that count.
+/// Steps between two measured checkpoints.
 const STEPS_PER_CHECKPOINT: usize = 2;
 
-/// What came out.
+/// The results.
 pub(super) struct Programs {
     pub(super) rows: Vec<Value>,
     pub(super) hash_bytes_over_page_bytes: f64,
@@ -36,10 +36,10 @@ trait Program {
     fn state(&self) -> &[f32];
 }
 
-/// A field that is relaxed, in which most rows have converged: all are written in each step, and those with equal values.
+/// A field that is relaxed. Each step writes all rows, but most have converged and get equal values.
 struct Relaxation {
     field: Vec<f32>,
-    /// The row above and this one, as they were before the step.
+    /// The row above and this one, before the step.
     above: Vec<f32>,
     this: Vec<f32>,
 }
@@ -77,8 +77,8 @@ impl Program for Relaxation {
     }
 }
 
-/// A chain of atoms with springs between them that are not quite linear: where they are, then how fast they move. Every number
-/// changes in every step.
+/// A chain of atoms with slightly non-linear springs between them: positions, then velocities. Every number changes in
+/// every step.
 struct Atoms {
     places_and_speeds: Vec<f32>,
 }
@@ -116,7 +116,7 @@ struct Run {
     wall_seconds: f64,
     saves: Calls,
     checkpoint_bytes: f64,
-    /// For one checkpoint, with its share of what was written again to merge increments.
+    /// For one checkpoint, with its share of the merges.
     written_bytes: f64,
 }
 
@@ -130,7 +130,8 @@ const WAYS: [(&str, Make); 4] = [
     ("hash-based", |path, options| Ok(Box::new(InStore::new(path, options, true)?))),
 ];
 
-/// The paper's table 1: the application that does as this program does, and megabytes of a page-based and of a hash-based checkpoint.
+/// Table 1 of the paper: the application that behaves like this program, and megabytes of a page-based and of a hash-based
+/// checkpoint.
 const PAPER: [(&str, f64, f64); 2] = [("CTH", 513.0, 35.0), ("LAMMPS", 2735.0, 2670.0)];
 
 pub(super) fn measure(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Programs> {

@@ -1,4 +1,4 @@
-//! How much longer a program takes that computes for a while, writes to some of its pages, and saves.
+//! The slowdown of a program that computes, writes to some of its pages, and saves.
 
 use std::{
     hint::black_box,
@@ -17,13 +17,13 @@ use crate::{
     workload::{Workload, advance, write_pages},
 };
 
-/// Shares of the pages that are written to in a step. The first one has a ratio of its own.
+/// Shares of the pages that a step writes to. The first one has its own ratio.
 const PERCENTS: [f64; 4] = [1.0, 10.0, 50.0, 100.0];
 
-/// Values that the program computes with: they stay in the caches, as what is measured is not memory bandwidth.
+/// Values that the program computes with. They fit into the caches, because this does not measure memory bandwidth.
 const COMPUTED_LEN: usize = 1 << 18;
 
-/// What came out.
+/// The results.
 pub(super) struct Slowdowns {
     pub(super) rows: Vec<Value>,
     pub(super) one_percent: f64,
@@ -61,7 +61,7 @@ pub(super) fn measure(options: &Options, progress: &mut dyn FnMut(&str)) -> Resu
     Ok(Slowdowns { rows, one_percent: slowdowns[0] })
 }
 
-/// All steps of the program: what those took that count, and their saves.
+/// All steps of the program: the time of the measured ones, and their saves.
 fn run(workload: &Workload, state: &mut [f32], percent: f64, keeper: &mut dyn Keeper) -> Result<(Duration, Calls)> {
     let now = vec![1.0; workload.len];
     let mut next = vec![0.0; workload.len];

@@ -1,4 +1,4 @@
-//! What it costs to find out what has changed: by watching pages, by hashing everything, and as the tracker chooses.
+//! The cost of finding what has changed: by tracking pages, by hashing everything, and as the tracker chooses.
 
 use std::time::{Duration, Instant};
 
@@ -8,28 +8,28 @@ use serde_json::{Value, json};
 use super::Options;
 use crate::workload::{bytes, write_pages};
 
-/// Shares of the pages that are written to between two looks.
+/// Shares of the pages that are written to between two searches.
 const PERCENTS: [f64; 7] = [0.1, 1.0, 5.0, 10.0, 20.0, 50.0, 100.0];
 
-/// Bytes of a block, as in a store where nothing else is said.
+/// Bytes of a block: the default of a store.
 pub(super) const BLOCK_BYTES: usize = 4096;
 
-/// What came out.
+/// The results.
 pub(super) struct Tracking {
     pub(super) rows: Vec<Value>,
     pub(super) over_rehash_max: f64,
 }
 
-/// What all looks in one way have taken.
+/// What all searches in one way have taken.
 #[derive(Default, Clone, Copy)]
 struct Cost {
-    /// The program's own writes: slower where pages are watched.
+    /// The program's own writes, which are slower while pages are tracked.
     writing: Duration,
-    /// To ask what has changed, to watch it anew, and to hash it.
+    /// Finding what has changed, tracking it again, and hashing it.
     looking: Duration,
 }
 
-/// Hashing everything, which the others are compared with, and the others.
+/// Hashing everything is the baseline.
 const WAYS: [Way; 3] = [Way::Everything, Way::Chosen, Way::Pages];
 
 pub(super) fn measure(options: &Options, progress: &mut dyn FnMut(&str)) -> Tracking {
@@ -41,7 +41,7 @@ pub(super) fn measure(options: &Options, progress: &mut dyn FnMut(&str)) -> Trac
     for percent in PERCENTS {
         progress(&format!("tracking with {percent}% of the pages written"));
         let costs = looks(options, &hasher, &mut states, percent);
-        // What the writes take where nothing is watched is no cost of finding out.
+        // The writes themselves, without tracking, do not count.
         let cost_ms = |cost: Cost| {
             let seconds = (cost.writing + cost.looking).as_secs_f64() - costs[0].writing.as_secs_f64();
             seconds * 1e3 / options.looks as f64
@@ -61,8 +61,8 @@ pub(super) fn measure(options: &Options, progress: &mut dyn FnMut(&str)) -> Trac
     Tracking { rows, over_rehash_max }
 }
 
-/// Looks at memory several times, with writes before each look, in each way in turn: the machine may be slower at one time than at
-/// another. The first look, at memory of which nothing is known, hashes everything in any way and does not count.
+/// Searches for changes several times, with writes before each search. The ways are interleaved, because the speed of the
+/// machine varies. The first search hashes everything in any way and does not count.
 fn looks(options: &Options, hasher: &CpuHasher, states: &mut [Vec<f32>; 3], percent: f64) -> [Cost; 3] {
     let mut trackers =
         WAYS.map(|way| Tracker::new(TrackOptions { way, block_bytes: BLOCK_BYTES, ..TrackOptions::default() }));
@@ -83,7 +83,7 @@ fn looks(options: &Options, hasher: &CpuHasher, states: &mut [Vec<f32>; 3], perc
     costs
 }
 
-/// Hashes the blocks that may have changed, and tells the tracker what that took.
+/// Hashes the blocks that may have changed, and tells the tracker how long that took.
 fn look(tracker: &mut Tracker, hasher: &CpuHasher, memory: &[u8], hashes: &mut [Hash]) {
     let changes = tracker.changed("state", memory);
     let start = Instant::now();

@@ -1,4 +1,4 @@
-//! What a store is compared with: a copy, plain files, and large transfers past the page cache.
+//! The rivals of a store: a copy, plain files, and large O_DIRECT transfers.
 
 use std::{
     fs::{self, File},
@@ -17,7 +17,7 @@ use crate::{clock::Calls, disk, memory};
 /// Bytes per direct transfer.
 const BLOCKS: [usize; 3] = [1 << 20, 4 << 20, 16 << 20];
 
-/// How each of them did.
+/// The times of each.
 pub(super) struct Rivals {
     directory: PathBuf,
     /// As large as the state, touched.
@@ -61,10 +61,10 @@ impl Rivals {
         });
         self.copy.time(|| target.copy_from_slice(state));
         let path = self.directory.join("plain");
-        // The page cache is memory too, and gets none that the machine below has to provide first.
+        // The page cache is memory too: warm it, so that the host of a virtual machine need not provide it now.
         memory::warm(state.len() as u64);
         self.write.time(|| File::create(&path)?.write_all(state))?;
-        // What is removed is not written back later, when something else is measured.
+        // A removed file is not written back later, during another measurement.
         fs::remove_file(&path)?;
         self.write_synced.time(|| {
             let mut file = File::create(&path)?;

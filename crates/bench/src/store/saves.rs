@@ -1,4 +1,4 @@
-//! Checkpoints that are not full, or not copied, or not stored as they are.
+//! Incremental, live and compressed checkpoints.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{Options, Saves, WARM_UP, row};
 use crate::workload::write_pages;
 
-/// One kind of save after the other, each in a store of its own: the lines of the table.
+/// One kind of save after the other, each in its own store: the rows of the table.
 pub(super) fn other_saves(
     options: &Options,
     directory: &Path,
@@ -35,7 +35,7 @@ pub(super) fn other_saves(
     Ok(rows)
 }
 
-/// Saves in turn with writes to so many of the pages: until the program goes on, and until the version is durable.
+/// Writes to `percent` of the pages, saves, and measures until save returns and until the version is durable.
 fn measure(
     options: &Options,
     directory: &Path,

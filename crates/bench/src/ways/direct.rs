@@ -1,4 +1,4 @@
-//! One file past the page cache, and the program waits for each transfer.
+//! One file with O_DIRECT. The program waits for each transfer.
 
 use std::{fs::File, os::unix::fs::FileExt, path::Path};
 

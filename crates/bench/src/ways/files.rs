@@ -14,7 +14,7 @@ use crate::{
     workload::{Workload, bytes, state},
 };
 
-/// Files written and read through the page cache, synchronised or not.
+/// Files written and read through the page cache, with fsync or without.
 pub(crate) struct Files {
     directory: PathBuf,
     is_synced: bool,

@@ -1,25 +1,31 @@
 //! One large file mapped into memory: the system decides when its pages are written and read.
 
-use std::{fs::File, path::Path};
+use std::{fs::File, ops::Range, path::Path};
 
 use anyhow::Result;
+use outcrop_memory::{Access, Mapping};
 
 use super::Way;
 use crate::workload::{Workload, bytes, state};
 
 /// A copy into the mapping.
 pub(crate) struct Mapped {
-    map: memmap2::MmapMut,
-    bytes: usize,
+    mapping: Mapping,
+    bytes: u64,
 }
 
 impl Mapped {
     pub(crate) fn new(directory: &Path, workload: &Workload) -> Result<Self> {
         let file = File::options().read(true).write(true).create_new(true).open(directory.join("states"))?;
         file.set_len(workload.total_bytes())?;
-        // SAFETY: the file was made just now in a directory of this benchmark's own; nobody else changes it.
-        let map = unsafe { memmap2::MmapMut::map_mut(&file)? };
-        Ok(Self { map, bytes: workload.snapshot_bytes() })
+        let mapping = Mapping::file(&file, Access::ReadWrite, 0)?;
+        Ok(Self { mapping, bytes: workload.snapshot_bytes() as u64 })
+    }
+
+    /// Where a state lies.
+    fn range(&self, step: usize) -> Range<u64> {
+        let start = step as u64 * self.bytes;
+        start..start + self.bytes
     }
 }
 
@@ -29,12 +35,14 @@ impl Way for Mapped {
     }
 
     fn save(&mut self, step: usize, now: &[f32]) -> Result<()> {
-        self.map[step * self.bytes..][..self.bytes].copy_from_slice(bytes(now));
+        // SAFETY: the file is in a directory of this benchmark's own, and the mapping is borrowed.
+        unsafe { self.mapping.slice_mut(self.range(step)) }?.copy_from_slice(bytes(now));
         Ok(())
     }
 
     fn take(&mut self, step: usize, read: &mut dyn FnMut(&[f32])) -> Result<()> {
-        read(state(&self.map[step * self.bytes..][..self.bytes]));
+        // SAFETY: as above.
+        read(state(unsafe { self.mapping.slice(self.range(step)) }?));
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use anyhow::Result;
 use super::Way;
 use crate::workload::Workload;
 
-/// Keeps nothing: how long the arithmetic takes.
+/// Keeps nothing, to time the arithmetic alone.
 pub(crate) struct Nothing(Vec<f32>);
 
 impl Nothing {
@@ -29,7 +29,7 @@ impl Way for Nothing {
     }
 }
 
-/// New memory for each state, as a program does that pushes arrays to a list.
+/// New memory for each state, like a program that pushes arrays to a list.
 #[derive(Default)]
 pub(crate) struct Fresh(Vec<Vec<f32>>);
 

@@ -21,7 +21,7 @@ use crate::{
     workload::{Workload, advance},
 };
 
-/// Keeps states on the way out and gives them back, newest first, on the way home.
+/// Keeps states in the forward pass and gives them back, newest first, in the backward pass.
 pub(crate) trait Way {
     fn name(&self) -> &'static str;
 
@@ -31,7 +31,7 @@ pub(crate) trait Way {
     /// Lets `read` see a state, for the last time.
     fn take(&mut self, step: usize, read: &mut dyn FnMut(&[f32])) -> Result<()>;
 
-    /// Runs the forward pass; a way that can be computed into does it differently.
+    /// Runs the forward pass. A way with slots to compute into overrides it.
     fn forward(&mut self, workload: &Workload, saves: &mut Calls) -> Result<()> {
         save_all(self, workload, saves)
     }
@@ -41,13 +41,13 @@ pub(crate) trait Way {
         None
     }
 
-    /// More about what it did.
+    /// Details of the run.
     fn details(&self) -> serde_json::Value {
         serde_json::Value::Null
     }
 }
 
-/// A forward pass that computes in memory of its own and saves each state.
+/// A forward pass that computes in its own memory and saves each state.
 fn save_all<W: Way + ?Sized>(way: &mut W, workload: &Workload, saves: &mut Calls) -> Result<()> {
     let mut now = vec![0.0f32; workload.len];
     let mut next = vec![0.0f32; workload.len];

@@ -1,7 +1,7 @@
-//! A ring of buffers with a thread behind it: what a careful programmer writes in an afternoon.
+//! An asynchronous ring: buffers and one thread, as a careful programmer writes it in an afternoon.
 //!
-//! Write-behind on the way out, prefetch in reverse on the way home, past the page cache. It knows one order, one size,
-//! one file, and no fault.
+//! Write-behind in the forward pass, prefetch in the backward pass, O_DIRECT. It has one order, one size, one file, and no
+//! handling of faults.
 
 use std::{
     fs::File,
@@ -12,7 +12,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use outcrop::layers::{Host, Layer, Slot, aligned};
+use outcrop::layers::{Host, Slot, aligned};
 
 use super::Way;
 use crate::{
@@ -25,9 +25,9 @@ pub(crate) struct Ring {
     bytes: usize,
     count: usize,
     slots: usize,
-    /// What was still in the buffers when the way home began, the newest last.
+    /// The states that were still in buffers when the backward pass began, the newest last.
     kept: Option<Vec<(usize, Slot)>>,
-    /// Buffers come back from the thread written on the way out, and filled on the way home.
+    /// Buffers that the thread has written in the forward pass, or filled in the backward pass.
     from_thread: Receiver<(usize, Slot)>,
     to_thread: Option<Sender<(usize, Slot)>>,
     thread: Option<JoinHandle<std::io::Result<()>>>,
@@ -53,8 +53,8 @@ impl Ring {
     }
 }
 
-/// Writes what comes until all states have come, then reads backwards, from the newest state that is in no buffer any
-/// more, into every buffer that is given back.
+/// Writes until all states have come. Then reads backwards, from the newest state that is not in a buffer, into every
+/// buffer that is given back.
 fn serve(
     file: &File,
     (count, slots): (usize, usize),
@@ -92,7 +92,7 @@ impl Way for Ring {
         let (found, slot) = kept.map_or_else(|| self.from_thread.recv(), Ok).context("the ring's thread has failed")?;
         anyhow::ensure!(found == step, "the ring gave state {found} instead of {step} of {}", self.count);
         read(state(&slot[..self.bytes]));
-        // The last ones are not filled again, and nobody waits for them.
+        // The last buffers are not filled again.
         let _ = self.to_thread.as_ref().context("the ring is closed")?.send((step, slot));
         Ok(())
     }

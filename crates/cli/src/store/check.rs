@@ -1,4 +1,4 @@
-//! `outcrop verify` and `outcrop diff`: whether bytes are what they were, and which are not what they were before.
+//! `outcrop verify` and `outcrop diff`: whether bytes are undamaged, and what changed between versions.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ pub(crate) struct VerifyArgs {
     directory: PathBuf,
     /// Only this session.
     session: Option<String>,
-    /// Only this version of it, and all packs that it needs.
+    /// Only this version, with all packs that it needs.
     #[arg(value_name = "VERSION")]
     which: Option<u64>,
     /// Print JSON instead of lines.
@@ -35,7 +35,7 @@ pub(crate) struct DiffArgs {
     before: Which,
     /// The second version, or `latest`.
     after: Which,
-    /// Compare the bytes even where hashes are enough to tell.
+    /// Compare bytes instead of hashes.
     #[arg(long)]
     certain: bool,
     /// Print JSON instead of a table.
@@ -56,7 +56,8 @@ pub(crate) fn verify(args: &VerifyArgs) -> Result<()> {
     }
     let count = verified.findings.iter().filter(|finding| finding.kind == FindingKind::Damage).count();
     if count > 0 {
-        let reason = format!("{count} findings are named above; restore what is harmed from another layer or version");
+        let reason =
+            format!("{count} findings, listed above; restore the affected regions from another directory or version");
         return Err(Error::Damaged { path: args.directory.display().to_string(), reason }.into());
     }
     Ok(())
@@ -81,16 +82,16 @@ fn print(verified: &Verified) {
         say!("{}: {}{bytes}: {}", kind(finding), finding.file, finding.problem);
         for Harm { version, rank, region, .. } in &finding.harms {
             match region {
-                None => say!("  harms all of version {version} of rank {rank}"),
+                None => say!("  affects all of version {version} of rank {rank}"),
                 Some((region, bytes)) => {
                     let (region, start, end) = (region_name(region), bytes.start, bytes.end);
-                    say!("  harms version {version} of rank {rank}: region {region}, bytes {start} to {end}");
+                    say!("  affects version {version} of rank {rank}: region {region}, bytes {start} to {end}");
                 }
             }
         }
     }
     let Verified { manifests, packs, bytes, .. } = verified;
-    let outcome = if verified.has_damage() { "there is damage" } else { "nothing is damaged" };
+    let outcome = if verified.has_damage() { "damaged" } else { "no damage" };
     say!("{manifests} manifests and {packs} packs of {}: {outcome}", table::bytes(*bytes));
 }
 
@@ -151,7 +152,7 @@ pub(crate) fn diff(args: &DiffArgs) -> Result<()> {
         return print_json(&json!({ "before": before, "after": after, "regions": regions.collect::<Value>() }));
     }
     let mut listed =
-        table::new(&["region", "rank", "is", "size before", "size after", "blocks changed", "bytes changed"]);
+        table::new(&["region", "rank", "change", "size before", "size after", "blocks changed", "bytes changed"]);
     for (rank, diff) in &diffs {
         listed.add_row(vec![
             region_name(&diff.region).to_owned(),

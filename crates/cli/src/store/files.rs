@@ -4,13 +4,16 @@ use std::{collections::BTreeSet, fs, io::Write, path::PathBuf, sync::Arc};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use outcrop::catalog::{Error, Reader, Version};
+use outcrop::{
+    MemoryOrder, Shape,
+    catalog::{Error, Reader, Version},
+};
 use serde_json::{Value, json};
 
 use super::{SessionArgs, Which, open_one, print_json, progress::ByteProgress, region_name};
 use crate::{say::say, table};
 
-/// So much of a region is in memory at a time.
+/// How much of a region is in memory at a time.
 const CHUNK_BYTES: u64 = 64 << 20;
 
 /// What to write, and where.
@@ -21,7 +24,7 @@ pub(crate) struct RestoreArgs {
     /// The version, or `latest`.
     #[arg(value_name = "VERSION", default_value = "latest")]
     which: Which,
-    /// The directory for the files: one for each region, in a directory for each rank.
+    /// Directory for the files: one file per region, in one subdirectory per rank.
     #[arg(long, value_name = "OUT")]
     to: PathBuf,
     /// Only this rank.
@@ -30,7 +33,7 @@ pub(crate) struct RestoreArgs {
     /// Only this region.
     #[arg(long, value_name = "NAME")]
     region: Option<String>,
-    /// Replace files that are there.
+    /// Replace existing files.
     #[arg(long)]
     force: bool,
     /// Print JSON instead of a table.
@@ -109,7 +112,7 @@ fn outputs(args: &RestoreArgs, version: &Version, is_export: bool) -> Result<Vec
     let asked = args.rank.unwrap_or_default();
     ensure!(
         !manifests.is_empty(),
-        "version {} of {session} has no rank {asked}, only {}",
+        "version {} of {session} has no rank {asked}; it has {} ranks",
         version.version,
         version.ranks
     );
@@ -124,16 +127,21 @@ fn outputs(args: &RestoreArgs, version: &Version, is_export: bool) -> Result<Vec
             let dir = args.to.join(format!("rank-{:05}", manifest.rank));
             let stem = if region.name.is_empty() { "unnamed" } else { &region.name };
             let (bytes, element_bytes) = (region.blocks.bytes(), region.element_bytes);
-            let head = if is_export { npy_head(&region.element, element_bytes, bytes) } else { None };
-            let extension = if head.is_some() { "npy" } else { "bin" };
-            let raw = || format!("raw bytes: {} elements of {element_bytes} bytes", region.element);
+            let head = if is_export { npy_head(&region.element, element_bytes, &region.shape) } else { None };
+            let extension = match (&head, &*region.element) {
+                (Some(_), _) => "npy",
+                (None, "text") if is_export => "txt",
+                (None, "pickle") if is_export => "pickle",
+                _ => "bin",
+            };
+            let raw = || format!("raw bytes: {} elements of {element_bytes} bytes, {}", region.element, region.shape);
             outputs.push(Output {
                 rank: manifest.rank,
                 region: region.name.clone(),
                 bytes,
                 path: dir.join(format!("{stem}.{extension}")),
                 draft: dir.join(format!("{stem}.{extension}.draft")),
-                note: (is_export && head.is_none()).then(raw),
+                note: (is_export && extension == "bin").then(raw),
                 head: head.unwrap_or_default(),
             });
         }
@@ -146,7 +154,7 @@ fn outputs(args: &RestoreArgs, version: &Version, is_export: bool) -> Result<Vec
     let mut paths = BTreeSet::new();
     for output in &outputs {
         let path = output.path.display();
-        ensure!(paths.insert(&output.path), "two regions would be written to {path}; name one of them with --region");
+        ensure!(paths.insert(&output.path), "two regions would be written to {path}; choose one with --region");
         if !args.force && output.path.symlink_metadata().is_ok() {
             return Err(Exists(path.to_string()).into());
         }
@@ -160,7 +168,7 @@ pub(crate) struct Exists(String);
 
 impl std::fmt::Display for Exists {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} is there already, and nothing was written; use --force to replace it", self.0)
+        write!(f, "{} exists, so nothing was written; use --force to replace it", self.0)
     }
 }
 
@@ -188,7 +196,7 @@ fn write_draft(reader: &Reader, output: &Output, progress: &(dyn Fn(u64) + Sync)
     let mut chunk = Vec::new();
     let mut at = 0;
     while at < output.bytes {
-        // Anew for each, as bytes that were not saved are not written to.
+        // Cleared for each chunk, because excluded bytes are not written to.
         chunk.clear();
         chunk.resize((output.bytes - at).min(CHUNK_BYTES) as usize, 0);
         reader.read(&output.region, at, &mut chunk, progress)?;
@@ -198,8 +206,31 @@ fn write_draft(reader: &Reader, output: &Output, progress: &(dyn Fn(u64) + Sync)
     Ok(())
 }
 
-/// What an .npy file of these elements begins with; nothing if they are not numbers that it can hold.
-fn npy_head(element: &str, element_bytes: u32, bytes: u64) -> Option<Vec<u8>> {
+/// What an .npy file of such an array begins with; nothing if it cannot hold these elements.
+fn npy_head(element: &str, element_bytes: u32, shape: &Shape) -> Option<Vec<u8>> {
+    let descr = match element.strip_prefix("numpy:") {
+        // As Python has written it: text of another encoding needs another version of .npy.
+        Some(descr) => Some(descr.to_owned()).filter(|descr| descr.is_ascii())?,
+        None => number_descr(element, element_bytes)?,
+    };
+    let dimensions: Vec<_> = shape.dimensions().iter().map(ToString::to_string).collect();
+    // A tuple of one has a comma behind it.
+    let comma = if dimensions.len() == 1 { "," } else { "" };
+    let is_fortran = if shape.order() == MemoryOrder::ColumnMajor { "True" } else { "False" };
+    let dimensions = dimensions.join(", ");
+    let mut dict = format!("{{'descr': {descr}, 'fortran_order': {is_fortran}, 'shape': ({dimensions}{comma}), }}");
+    // All of it is a multiple of 64, with the 10 bytes before and the line end behind.
+    let padding = (10 + dict.len() + 1).next_multiple_of(64) - (10 + dict.len() + 1);
+    dict.extend(std::iter::repeat_n(' ', padding));
+    dict.push('\n');
+    let mut head = b"\x93NUMPY\x01\x00".to_vec();
+    head.extend(u16::try_from(dict.len()).ok()?.to_le_bytes());
+    head.extend(dict.as_bytes());
+    Some(head)
+}
+
+/// What NumPy calls a number type.
+fn number_descr(element: &str, element_bytes: u32) -> Option<String> {
     let kind = match (element, element_bytes) {
         ("f16", 2) | ("f32", 4) | ("f64", 8) => 'f',
         ("c64", 8) | ("c128", 16) => 'c',
@@ -209,15 +240,5 @@ fn npy_head(element: &str, element_bytes: u32, bytes: u64) -> Option<Vec<u8>> {
         _ => return None,
     };
     let order = if element_bytes == 1 { '|' } else { '<' };
-    let count = bytes / u64::from(element_bytes);
-    let mut dict =
-        format!("{{'descr': '{order}{kind}{element_bytes}', 'fortran_order': False, 'shape': ({count},), }}");
-    // All of it is a multiple of 64, with the 10 bytes before and the line end behind.
-    let padding = (10 + dict.len() + 1).next_multiple_of(64) - (10 + dict.len() + 1);
-    dict.extend(std::iter::repeat_n(' ', padding));
-    dict.push('\n');
-    let mut head = b"\x93NUMPY\x01\x00".to_vec();
-    head.extend((dict.len() as u16).to_le_bytes());
-    head.extend(dict.as_bytes());
-    Some(head)
+    Some(format!("'{order}{kind}{element_bytes}'"))
 }

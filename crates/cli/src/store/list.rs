@@ -4,7 +4,10 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use anyhow::Result;
 use clap::Args;
-use outcrop::catalog::{Error, Usage, Version};
+use outcrop::{
+    MemoryOrder, Shape,
+    catalog::{Error, Usage, Version},
+};
 use serde_json::{Value, json};
 
 use super::{SessionArgs, Which, open, open_one, print_json, region_name, time};
@@ -26,7 +29,7 @@ pub(crate) struct LsArgs {
 pub(crate) struct ShowArgs {
     #[command(flatten)]
     session: SessionArgs,
-    /// The version, or `latest` for the newest that is complete; all versions in short if none is named.
+    /// The version, or `latest` for the newest complete one [default: list all versions].
     #[arg(value_name = "VERSION")]
     which: Option<Which>,
     /// Print JSON instead of tables.
@@ -186,6 +189,11 @@ fn detail_json(version: &Version) -> Value {
                 "region": region.name,
                 "element": region.element,
                 "element_bytes": region.element_bytes,
+                "shape": region.shape.dimensions(),
+                "order": order(&region.shape),
+                "global": region.shape.global().map(|global| {
+                    json!({ "shape": global.shape(), "offset": global.offset() })
+                }),
                 "bytes": region.blocks.bytes(),
                 "block_bytes": region.blocks.block_bytes(),
                 "blocks": region.blocks.count(),
@@ -216,20 +224,29 @@ fn detail_json(version: &Version) -> Value {
     object
 }
 
+/// As NumPy calls it.
+fn order(shape: &Shape) -> &'static str {
+    match shape.order() {
+        MemoryOrder::RowMajor => "C",
+        MemoryOrder::ColumnMajor => "F",
+    }
+}
+
 fn print_detail(session: &str, version: &Version) {
     let run = version.run.map_or_else(|| "unknown".to_owned(), |run| run.to_string());
     say!("version {} of {session}: {}, run {run}", version.version, state(Some(version)));
-    let mut regions = table::new(&["region", "rank", "elements", "size", "blocks", "of", "hash", "excluded"]);
+    let mut regions =
+        table::new(&["region", "rank", "shape", "elements", "size", "blocks", "block size", "hash", "excluded"]);
     let mut packs = table::new(&["pack", "of rank", "for rank", "size", "checksum of its index", "use"]);
     for manifest in version.manifests.values() {
         for region in &manifest.regions {
-            let count = region.blocks.bytes() / u64::from(region.element_bytes.max(1));
             let element = if region.element.is_empty() { "bytes" } else { &region.element };
             let excluded_bytes = region.excluded.iter().map(|range| range.end - range.start).sum();
             regions.add_row(vec![
                 region_name(&region.name).to_owned(),
                 manifest.rank.to_string(),
-                format!("{count} {element}"),
+                region.shape.to_string(),
+                element.to_owned(),
                 table::bytes(region.blocks.bytes()),
                 region.blocks.count().to_string(),
                 table::bytes(region.blocks.block_bytes().into()),

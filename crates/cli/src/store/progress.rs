@@ -1,4 +1,4 @@
-//! How many bytes are done: a bar on a terminal, now and then a line elsewhere.
+//! Progress in bytes: a bar on a terminal, otherwise a line from time to time.
 
 use std::{
     io::IsTerminal,
@@ -13,7 +13,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::table;
 
-/// Elsewhere than on a terminal a line is enough from time to time.
+/// How often to print a line if the output is not a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
 /// The progress of something that goes through bytes, in several threads.
@@ -36,7 +36,7 @@ impl ByteProgress {
         Self { what, bar, done_bytes: AtomicU64::new(0), last_line: Mutex::new(Instant::now()) }
     }
 
-    /// So many more bytes of so many are done.
+    /// Adds bytes that are done, of a total.
     pub(super) fn add(&self, bytes: u64, total: u64) {
         let done = self.done_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if let Some(bar) = &self.bar {

@@ -1,4 +1,4 @@
-//! `outcrop prune`: takes out versions.
+//! `outcrop prune`: removes versions.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -13,22 +13,22 @@ use serde_json::json;
 use super::{SessionArgs, open_one, print_json};
 use crate::{say::say, table};
 
-/// What to keep. A version stays if any of these keeps it, and the newest complete one stays in any case.
+/// What to keep. A version stays if any rule keeps it. The newest complete version always stays.
 #[derive(Args)]
 #[group(id = "rules", required = true, multiple = true, args = ["keep_last", "keep_every", "keep_for"])]
 pub(crate) struct PruneArgs {
     #[command(flatten)]
     session: SessionArgs,
-    /// Keep so many of the newest versions.
+    /// Keep the newest COUNT versions.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     keep_last: Option<u32>,
-    /// Keep versions whose number is a multiple of this.
+    /// Keep versions whose number is a multiple of COUNT.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     keep_every: Option<u64>,
-    /// Keep versions that are not older than this, as in `12h` or `7d`.
+    /// Keep versions younger than AGE, such as `12h` or `7d`.
     #[arg(long, value_name = "AGE", value_parser = humantime::parse_duration)]
     keep_for: Option<Duration>,
-    /// Only say what would be removed.
+    /// Only print what would be removed.
     #[arg(long)]
     dry_run: bool,
     /// Print JSON instead of lines.
@@ -39,7 +39,7 @@ pub(crate) struct PruneArgs {
 pub(crate) fn run(args: &PruneArgs) -> Result<()> {
     let catalog = open_one(&args.session.directory)?;
     let session = &args.session.session;
-    // Held to the end: nobody may write while it is decided what is needed, and while the rest is removed.
+    // Held to the end: nobody may write while this decides what is needed and removes the rest.
     let locks = if args.dry_run { Vec::new() } else { lock_session(&catalog, session)? };
     let ns = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     let retention =

@@ -6,14 +6,18 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use fastrand::Rng;
+use outcrop_testing::{amount, covered};
+
 use crate::{
     decoders,
     samples::{self, Sample},
 };
-use fastrand::Rng;
 
 /// So many changed inputs for each decoder.
-const CHANGED_COUNT: u64 = 40_000;
+fn changed_count() -> u64 {
+    amount(8_000, 400_000)
+}
 
 fn folder(decoder: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(decoder)
@@ -23,6 +27,16 @@ fn corpus(decoder: &str) -> Vec<Vec<u8>> {
     let mut files: Vec<PathBuf> = fs::read_dir(folder(decoder)).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     files.iter().map(|path| fs::read(path).unwrap()).collect()
+}
+
+/// That this file of the corpus has these bytes. `OUTCROP_GOLDEN=write` writes it.
+pub(crate) fn assert_in_corpus(decoder: &str, name: &str, bytes: &[u8]) {
+    let path = folder(decoder).join(name);
+    if env::var("OUTCROP_GOLDEN").is_ok_and(|wish| wish == "write") {
+        fs::create_dir_all(folder(decoder)).unwrap();
+        fs::write(&path, bytes).unwrap();
+    }
+    assert_eq!(fs::read(&path).unwrap(), bytes, "{}", path.display());
 }
 
 /// One input with one to four changes of the kinds that hit decoders hardest.
@@ -61,7 +75,7 @@ fn no_input_makes_a_decoder_panic() {
         let corpus = corpus(name);
         // A value and an error; with none of one of them, half of a decoder would not be reached.
         let mut outcomes = [0; 2];
-        for seed in 0..CHANGED_COUNT + corpus.len() as u64 {
+        for seed in 0..changed_count() + corpus.len() as u64 {
             // The corpus itself comes first.
             let input = match corpus.get(seed as usize) {
                 Some(input) => input.clone(),
@@ -71,11 +85,11 @@ fn no_input_makes_a_decoder_panic() {
             let is_value = outcome.unwrap_or_else(|_| panic!("decoder {name}, seed {seed}: {input:02x?}"));
             outcomes[usize::from(is_value)] += 1;
         }
-        assert!(outcomes.iter().all(|&count| count > CHANGED_COUNT / 100), "{name}: {outcomes:?}");
+        assert!(outcomes.iter().all(|&count| count > changed_count() / 100), "{name}: {outcomes:?}");
         total += outcomes.iter().sum::<u64>();
         println!("{name}: {} values, {} errors", outcomes[1], outcomes[0]);
     }
-    println!("decoder inputs: {total}, panics: 0");
+    covered("inputs of decoders", format_args!("{total}, panics: 0"));
 }
 
 #[test]
@@ -90,12 +104,7 @@ fn valid_samples_are_in_the_corpus() {
             ("manifest", manifest[..manifest.len() - 16].to_vec()),
         ];
         for (decoder, input) in inputs {
-            let path = folder(decoder).join(format!("sample-{nth}"));
-            if env::var("OUTCROP_GOLDEN").is_ok_and(|wish| wish == "write") {
-                fs::create_dir_all(path.parent().unwrap()).unwrap();
-                fs::write(&path, &input).unwrap();
-            }
-            assert_eq!(fs::read(&path).unwrap(), input, "{}", path.display());
+            assert_in_corpus(decoder, &format!("sample-{nth}"), &input);
         }
     }
 }

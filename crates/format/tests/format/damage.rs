@@ -1,8 +1,10 @@
 //! Bytes that are not as they were written, and bytes that nobody would have written.
 
-use crate::samples::{self, Sample};
 use outcrop_format::{Decoder, Error, Manifest, PAGE_BYTES, PackHeader, Result, Structure};
+use outcrop_region::Shape;
 use twox_hash::XxHash3_128;
+
+use crate::samples::{self, Sample};
 
 fn index_of<'a>(header: &PackHeader, file: &'a [u8]) -> &'a [u8] {
     let range = header.index_range();
@@ -88,12 +90,15 @@ fn other_files_and_other_formats_are_named() {
     let Sample { mut file, manifest, .. } = samples::small();
     file[8] = 2;
     let error = PackHeader::decode(&file).unwrap_err();
-    assert_eq!(error, Error::Format { structure: Structure::PackHeader, found: 2 });
-    assert!(error.to_string().contains("has format 2, and this Outcrop reads format 1"), "{error}");
+    assert_eq!(error, Error::Format { structure: Structure::PackHeader, found: 2, newest: 1 });
+    assert!(error.to_string().contains("has format 2, and this Outcrop reads formats up to 1"), "{error}");
     let mut bytes = manifest.encode().unwrap();
     assert!(matches!(PackHeader::decode(&bytes), Err(Error::Magic { structure: Structure::PackHeader, .. })));
     bytes[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
-    assert_eq!(Manifest::decode(&bytes), Err(Error::Format { structure: Structure::Manifest, found: u32::MAX }));
+    let newer = Error::Format { structure: Structure::Manifest, found: u32::MAX, newest: 2 };
+    assert_eq!(Manifest::decode(&bytes), Err(newer));
+    bytes[8..12].copy_from_slice(&0u32.to_le_bytes());
+    assert!(matches!(Manifest::decode(&bytes), Err(Error::Format { found: 0, .. })));
     let error = Manifest::decode(b"\x7fELF\0\"\n something else").unwrap_err();
     assert!(error.to_string().contains(r#"begins with "\x7fELF\x00\"\n ", not with "OUTCMANI""#), "{error}");
 }
@@ -220,20 +225,21 @@ fn changed_manifest(place: usize, bytes: &[u8]) -> Result<Manifest> {
 #[test]
 fn manifests_that_make_no_sense_are_refused() {
     let field = 69 + "heat-2.b_x".len();
-    let excluded = field + 23 + "Feld öf64".len();
+    let shape = field + 27 + "Feld öf64".len();
+    let excluded = shape + 48;
     let nameless = excluded + 32;
-    let empty = nameless + 23;
-    let packs = empty + 23 + "emptyu8".len();
+    let empty = nameless + 27 + 8;
+    let packs = empty + 27 + "emptyu8".len() + 16;
     let at = |place: usize| place as u64;
     let many = u32::MAX.to_le_bytes();
-    let checks: [(usize, &[u8], u64, &str); 26] = [
+    let checks: [(usize, &[u8], u64, &str); 36] = [
         (12, &[2], at(packs), "pack 18446744073709551615 of rank 1 is not borrowed, and this is rank 2"),
         (56, &[1], 0, "rank 1 of 1 ranks"),
         (56, &many, 0, "rank 1 of 4294967295 ranks"),
         (60, &many, at(packs), "a region of 18446744073709551615 bytes"),
         (64, &many, at(packs), "cut off"),
         (64, &[1], at(packs) + 37, "37 bytes follow"),
-        (68, &[255], 69, "cut off"),
+        (68, &[255], 69, "not UTF-8"),
         (69, b"/", 0, "cannot be the name of a session"),
         (69, &[0xc3], 69, "not UTF-8"),
         (field + 7, &[255], at(field), "a region of"),
@@ -242,8 +248,18 @@ fn manifests_that_make_no_sense_are_refused() {
         (field + 12, &[7], at(field), "no whole number of elements of 7 bytes"),
         (field + 16, &many, at(excluded), "cut off"),
         (field + 20, &[4], at(field), "hash kind 4 is not known"),
-        (field + 23, b"/", at(field), "it has a `/`"),
-        (field + 23 + 7, b"\n", at(field), "control character"),
+        (field + 22, &[255, 255], at(field) + 34, "cut off"),
+        (field + 24, &[255], at(shape), "cut off"),
+        (field + 24, &[1], at(shape), "dimension 0 has 10 from 40 on, of 25"),
+        (field + 25, &[2], at(shape), "memory order 2 is not known"),
+        (field + 26, &[2], at(shape), "a shape has the mark 2"),
+        (field + 27, b"/", at(field), "it has a `/`"),
+        (field + 27 + 7, b"\n", at(field), "control character"),
+        (shape, &[9], at(field), "an array of 9 x 25 at (30, 0) of 40 x 25, column-major with elements of 8 bytes"),
+        (shape + 15, &[255], at(shape), "more elements than can be counted"),
+        (shape + 16, &[39], at(shape), "dimension 0 has 10 from 30 on, of 39"),
+        (shape + 47, &[255], at(shape), "the box is not inside its global array"),
+        (nameless + 25, &[1], at(nameless) + 27, "column-major order where there is only one order"),
         (excluded, &[3], at(field), "the excluded bytes 3 to 3"),
         (excluded + 16, &[3, 0], at(field), "the excluded bytes 3 to 1100"),
         (excluded + 24, &[0xd1, 7], at(field), "the excluded bytes 512 to 2001"),
@@ -276,7 +292,8 @@ fn what_cannot_be_read_is_not_written() {
     refused(&|manifest| manifest.rank = 2);
     refused(&|manifest| manifest.regions[2].name.clear());
     refused(&|manifest| manifest.regions[1].name = "x".repeat(241));
-    refused(&|manifest| manifest.regions[1].element = "x".repeat(256));
+    refused(&|manifest| manifest.regions[1].element = "x".repeat(65_536));
+    refused(&|manifest| manifest.regions[1].shape = Shape::flat(99));
     refused(&|manifest| manifest.regions[1].excluded.push(0..101));
     refused(&|manifest| manifest.packs[1].id = manifest.packs[0].id);
     refused(&|manifest| manifest.packs[1].is_borrowed = false);

@@ -4,8 +4,12 @@
 
 use std::{env, fs, path::PathBuf};
 
-use crate::samples::{self, Sample};
 use outcrop_format::{Decoder, Manifest, PAGE_BYTES, PackHeader};
+
+use crate::{
+    messages,
+    samples::{self, Sample},
+};
 
 fn committed(name: &str, bytes: &[u8]) -> Vec<u8> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
@@ -27,6 +31,10 @@ fn check(name: &str, sample: &Sample) {
     let manifest = committed(&format!("{name}.manifest"), &sample.manifest.encode().unwrap());
     assert_eq!(Manifest::decode(&manifest).unwrap(), sample.manifest);
     assert_eq!(sample.manifest.encode().unwrap(), manifest);
+    // What an Outcrop before shapes has written. No code here can write it any more.
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(format!("{name}-1.manifest"));
+    let first = Manifest::decode(&fs::read(path).unwrap()).unwrap();
+    assert_eq!(first, samples::flattened(sample.manifest.clone()));
 }
 
 #[test]
@@ -85,11 +93,13 @@ fn documented(what: &str, length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn the_documented_example_is_the_small_one() {
+fn the_documented_examples_are_the_small_ones() {
     let Sample { file, manifest, .. } = samples::small();
     assert!(documented("pack", file.len()) == file, "docs/format.md shows another pack");
     let encoded = manifest.encode().unwrap();
     let shown = documented("manifest", encoded.len());
     assert_eq!(shown, encoded);
     assert_eq!(Manifest::decode(&shown).unwrap(), manifest);
+    let mark = messages::mark().encode().unwrap();
+    assert_eq!(documented("runs", mark.len()), mark);
 }

@@ -4,5 +4,7 @@ mod corpus;
 mod damage;
 mod decoders;
 mod golden;
+mod mailbox;
+mod messages;
 mod round_trips;
 mod samples;

@@ -4,6 +4,7 @@ use outcrop_format::{
     Blocks, Coding, CodingKind, Decoder, Encoder, Extent, Hash, HashKind, Index, IndexRegion, Manifest, ManifestPack,
     ManifestRegion, PAGE_BYTES, PackHeader, PackId, PackOrigin, RunId, Stored,
 };
+use outcrop_region::{MemoryOrder, Shape};
 use proptest::{collection::vec, option, prelude::*};
 
 const OWN: PackId = PackId { rank: 2, number: 9 };
@@ -61,10 +62,25 @@ fn stored_of(blocks: &Blocks, block: u64, seed: u32) -> Stored {
     Stored { bytes: blocks.len(block).saturating_sub(seed % 100).max(1), check: seed }
 }
 
+/// One of many shapes of so many elements.
+fn shape_of(count: usize, seed: u8) -> Shape {
+    let order = if seed & 1 == 0 { MemoryOrder::RowMajor } else { MemoryOrder::ColumnMajor };
+    let factor = (2..=7).find(|factor| count.is_multiple_of(*factor)).unwrap_or(1);
+    let shape = match seed >> 1 & 3 {
+        0 => return Shape::flat(count),
+        1 => Shape::new(&[factor, count / factor], order),
+        2 => Shape::new(&[1, count / factor, 1, factor], order),
+        _ => {
+            Shape::new(&[count, 1], order).and_then(|shape| shape.in_box(&[count + 9, 4], &[usize::from(seed & 8), 3]))
+        }
+    };
+    shape.unwrap()
+}
+
 fn manifest_region() -> impl Strategy<Value = ManifestRegion> {
     let kind = prop_oneof![Just(HashKind::Xxh3), Just(HashKind::Blake3), Just(HashKind::Md5)];
-    (name(), "\\PC{0,30}", blocks(), kind, vec((1..3000_u64, 1..3000_u64), 0..5)).prop_map(
-        |(name, element, blocks, hash_kind, gaps)| {
+    (name(), "\\PC{0,300}", blocks(), kind, vec((1..3000_u64, 1..3000_u64), 0..5), any::<u8>()).prop_map(
+        |(name, element, blocks, hash_kind, gaps, seed)| {
             let mut excluded = Vec::new();
             let mut from = 0;
             for (gap, length) in gaps {
@@ -73,7 +89,8 @@ fn manifest_region() -> impl Strategy<Value = ManifestRegion> {
                     from += gap + length;
                 }
             }
-            ManifestRegion { name, element, element_bytes: 1, blocks, hash_kind, excluded }
+            let shape = shape_of(blocks.bytes() as usize, seed);
+            ManifestRegion { name, element, element_bytes: 1, shape, blocks, hash_kind, excluded }
         },
     )
 }

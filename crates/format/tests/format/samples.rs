@@ -4,6 +4,7 @@ use outcrop_format::{
     Blocks, Coding, CodingKind, Extent, Hash, HashKind, Index, IndexRegion, Manifest, ManifestPack, ManifestRegion,
     PAGE_BYTES, PackHeader, PackId, PackOrigin, RunId, Stored,
 };
+use outcrop_region::{MemoryOrder, Shape};
 use twox_hash::{XxHash3_64, XxHash3_128};
 
 /// The run that wrote all of them.
@@ -36,9 +37,15 @@ fn stored(bytes: &[u8]) -> Stored {
     Stored { bytes: bytes.len() as u32, check: XxHash3_64::oneshot(bytes) as u32 }
 }
 
-fn region(name: &str, element: &str, element_bytes: u32, blocks: Blocks) -> ManifestRegion {
+fn region(name: &str, (element, element_bytes): (&str, u32), shape: Shape, blocks: Blocks) -> ManifestRegion {
     let (name, element) = (name.to_owned(), element.to_owned());
-    ManifestRegion { name, element, element_bytes, blocks, hash_kind: HashKind::Xxh3, excluded: Vec::new() }
+    ManifestRegion { name, element, element_bytes, shape, blocks, hash_kind: HashKind::Xxh3, excluded: Vec::new() }
+}
+
+/// A manifest as format 1 could say it: every region has one dimension.
+pub(crate) fn flattened(mut manifest: Manifest) -> Manifest {
+    manifest.regions.iter_mut().for_each(|region| region.shape = Shape::flat(region.shape.count()));
+    manifest
 }
 
 fn named(header: &PackHeader) -> ManifestPack {
@@ -58,7 +65,7 @@ fn seal(id: PackId, payload: &[u8], index: &Index) -> (Vec<u8>, PackHeader) {
     (file, header)
 }
 
-/// One region of 32 bytes in one block.
+/// One region of 32 bytes in one block: an array of 2 x 4 numbers.
 pub(crate) fn small() -> Sample {
     let id = PackId { rank: 0, number: 7 };
     let payload: Vec<u8> = (0..8).flat_map(|number| (number as f32).to_le_bytes()).collect();
@@ -76,7 +83,7 @@ pub(crate) fn small() -> Sample {
         ranks: 1,
         saved_at_unix_ns: 1_700_000_000_000_000_000,
         stored_bytes: header.file_bytes(),
-        regions: vec![region("field", "f32", 4, blocks)],
+        regions: vec![region("field", ("f32", 4), Shape::new(&[2, 4], MemoryOrder::RowMajor).unwrap(), blocks)],
         packs: vec![named(&header)],
     };
     Sample { file, header, index, manifest }
@@ -123,7 +130,15 @@ pub(crate) fn full() -> Sample {
     let index = Index::new(vec![field, nameless, empty]).unwrap();
     let (file, header) = seal(id, &payload, &index);
     let borrowed = ManifestPack { id: other, file_bytes: 1 << 20, index_check: u128::MAX - 1, is_borrowed: true };
-    let field_region = ManifestRegion { excluded: vec![0..3, 512..1100], ..region("Feld ö", "f64", 8, field_blocks) };
+    let shape = Shape::new(&[10, 25], MemoryOrder::ColumnMajor).unwrap().in_box(&[40, 25], &[30, 0]).unwrap();
+    let field_region =
+        ManifestRegion { excluded: vec![0..3, 512..1100], ..region("Feld ö", ("f64", 8), shape, field_blocks) };
+    let empty_shape = Shape::new(&[3, 0], MemoryOrder::RowMajor).unwrap();
+    let regions = vec![
+        field_region,
+        region("", ("", 1), Shape::flat(100), nameless_blocks),
+        region("empty", ("u8", 1), empty_shape, empty_blocks),
+    ];
     let manifest = Manifest {
         run: RUN,
         session: "heat-2.b_x".to_owned(),
@@ -132,7 +147,7 @@ pub(crate) fn full() -> Sample {
         ranks: 2,
         saved_at_unix_ns: u64::MAX,
         stored_bytes: header.file_bytes(),
-        regions: vec![field_region, region("", "", 1, nameless_blocks), region("empty", "u8", 1, empty_blocks)],
+        regions,
         packs: vec![named(&header), borrowed],
     };
     Sample { file, header, index, manifest }

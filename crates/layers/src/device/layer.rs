@@ -1,12 +1,13 @@
 //! A cache in device memory that is usable before it is all there.
 
 use std::{
+    fmt,
     ops::Range,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
 use super::{Buffer, Device, Place, Reservation, Stream, checksum, flight::Flight, registered::Registered};
-use crate::{Error, Feed, Host, Layer, Result, aligned, host::check_range};
+use crate::{Error, Feed, Front, Host, Layer, Result, aligned, host::check_range};
 
 /// What slides at least so far is copied within the device; what slides less would be very many small copies, and goes
 /// through the host in pieces of this size.
@@ -44,6 +45,15 @@ pub(super) struct Piece {
     pub(super) bytes: usize,
 }
 
+impl fmt::Debug for DeviceLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceLayer")
+            .field("name", &self.name)
+            .field("capacity", &self.capacity)
+            .finish_non_exhaustive()
+    }
+}
+
 impl DeviceLayer {
     /// Reserves `bytes`, rounded up to whole units, to be mapped in chunks of `chunk_bytes`, or what suits the device.
     pub fn new(device: Arc<dyn Device>, bytes: u64, chunk_bytes: Option<u64>) -> Result<Self> {
@@ -68,6 +78,11 @@ impl DeviceLayer {
             lost: OnceLock::new(),
             device,
         })
+    }
+
+    /// The bytes that it has.
+    pub fn capacity(&self) -> u64 {
+        self.capacity
     }
 
     /// What is mapped at once.
@@ -348,8 +363,8 @@ impl Layer for DeviceLayer {
         &self.name
     }
 
-    fn capacity(&self) -> u64 {
-        self.capacity
+    fn capacity(&self) -> Option<u64> {
+        Some(self.capacity)
     }
 
     fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
@@ -367,11 +382,7 @@ impl Layer for DeviceLayer {
         Flight::new(self).run(feed);
     }
 
-    fn touch(&self, range: Range<u64>) -> Result<()> {
-        Self::touch(self, range)
-    }
-
-    fn device(&self) -> Option<&DeviceLayer> {
+    fn front(&self) -> Option<&dyn Front> {
         Some(self)
     }
 }

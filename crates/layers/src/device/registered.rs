@@ -6,8 +6,10 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use outcrop_memory::{Kept, Mapping};
+
 use super::{Device, Registration};
-use crate::{Error, Result, host::Mapping};
+use crate::{Error, Result};
 
 /// The mappings that one layer has registered.
 ///
@@ -38,7 +40,7 @@ impl Registered {
 
     /// The bytes that are registered.
     pub(super) fn bytes(&self) -> u64 {
-        self.mappings().iter().map(|registered| registered.mapping().bytes() as u64).sum()
+        self.mappings().iter().map(|registered| registered.mapping().bytes()).sum()
     }
 
     /// Gives up mappings that nobody uses any more. No transfer can use one of those.
@@ -65,24 +67,13 @@ impl RegisteredMapping {
         let no_address = || Error::transfer(device.name(), "register memory", io::ErrorKind::InvalidInput.into());
         let address = NonNull::new(mapping.address(0)).ok_or_else(no_address)?;
         // Before the device knows of it, so that none of its pages is given back any more.
-        let kept = Kept(Some(mapping.keep_registered()));
+        let kept = mapping.keep_registered();
         // SAFETY: the mapping is kept by the value made here, which ends the registration first.
-        let registration = unsafe { device.register(address, mapping.bytes()) }?;
+        let registration = unsafe { device.register(address, mapping.bytes() as usize) }?;
         Ok(Self { _registration: registration, mapping: kept })
     }
 
     fn mapping(&self) -> &Arc<Mapping> {
-        self.mapping.0.as_ref().expect("there until it is dropped")
-    }
-}
-
-/// A share in a mapping that only keeps it registered.
-struct Kept(Option<Arc<Mapping>>);
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        if let Some(mapping) = self.0.take() {
-            mapping.release_registered();
-        }
+        &self.mapping
     }
 }

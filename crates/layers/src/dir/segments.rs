@@ -4,7 +4,6 @@ use std::{
     collections::BTreeMap,
     io,
     ops::Range,
-    os::fd::OwnedFd,
     path::Path,
     sync::{
         Arc, Mutex, OnceLock, PoisonError, RwLock,
@@ -12,29 +11,15 @@ use std::{
     },
 };
 
+use outcrop_io::{Direction, File, Piece, Pieces};
+use outcrop_local::Scratch;
 use rustix::{
-    fs::{Advice, FallocateFlags, OFlags, fadvise, fallocate, fdatasync},
-    io::Errno,
+    fs::{FallocateFlags, OFlags, fallocate},
+    io::{Errno, retry_on_intr},
 };
 
-use super::{DirOptions, scratch::Scratch};
+use super::DirOptions;
 use crate::{Error, Result, layer::ALIGN};
-
-/// Where the bytes of a layer lie in files.
-pub(crate) trait Places {
-    /// The first part of `range` that lies in one file and is no longer than `bytes_max`.
-    fn first_piece(&self, range: &Range<u64>, bytes_max: u64) -> Piece;
-
-    /// The file to read `piece` from; an error if any part of it was never written.
-    fn for_reading(&self, piece: &Piece) -> Result<Arc<Segment>>;
-
-    /// The file to write `piece` to. Until the write has been settled, nothing can be read there: it is neither the old nor
-    /// the new.
-    fn for_writing(&self, piece: &Piece) -> Result<Arc<Segment>>;
-
-    /// The error for a failed transfer of this layer.
-    fn failure(&self, attempt: &'static str, source: io::Error) -> Error;
-}
 
 /// All segment files of one layer.
 pub(super) struct Segments {
@@ -50,26 +35,16 @@ pub(super) struct Segments {
 /// A segment that has a file, or is getting one.
 #[derive(Default)]
 struct Entry {
-    segment: OnceLock<Arc<Segment>>,
+    segment: OnceLock<Segment>,
     /// Held while the file is made, so that only one makes it and the others wait.
     making: Mutex<()>,
 }
 
-/// One open segment file.
-pub(crate) struct Segment {
-    pub(crate) file: OwnedFd,
-    /// Whether transfers bypass the page cache, and so want aligned memory.
-    pub(crate) direct: bool,
+/// One segment file.
+struct Segment {
+    file: Arc<File>,
     /// One bit for each unit of the file: whether it holds what was last written there.
     written: Box<[AtomicU64]>,
-}
-
-/// A piece of the layer that lies in one segment.
-pub(crate) struct Piece {
-    pub(crate) segment: u64,
-    /// Where in the segment's file.
-    pub(crate) at: u64,
-    pub(crate) bytes: u64,
 }
 
 impl Segments {
@@ -88,29 +63,79 @@ impl Segments {
         self.scratch.path()
     }
 
-    fn get_or_make(&self, piece: &Piece) -> Result<Arc<Segment>> {
-        let found = self.by_number.read().unwrap_or_else(PoisonError::into_inner).get(&piece.segment).cloned();
-        let entry = found.unwrap_or_else(|| {
+    /// Adds the places in files that `range` of the layer lies in; see `Places::find`.
+    pub(super) fn find(&self, range: &Range<u64>, direction: Direction, pieces: &mut Pieces) -> Result<()> {
+        for (number, part) in self.parts(range) {
+            let entry = match direction {
+                Direction::Write => self.get_or_make(number)?,
+                Direction::Read => self.get(number).ok_or_else(|| self.unwritten())?,
+            };
+            let segment = entry.segment.get().ok_or_else(|| self.unwritten())?;
+            match direction {
+                Direction::Write => segment.mark(&part, false),
+                Direction::Read if segment.is_written(&part) => {}
+                Direction::Read => return Err(self.unwritten()),
+            }
+            let file = Arc::clone(&segment.file);
+            pieces.push(Piece { file, offset: part.start, bytes: part.end - part.start });
+        }
+        Ok(())
+    }
+
+    /// Takes note that `range` has been moved, and sees to it that it is on the medium and in no
+    /// cache.
+    pub(super) fn settle(&self, range: &Range<u64>, direction: Direction) -> io::Result<()> {
+        for (number, part) in self.parts(range) {
+            let Some(entry) = self.get(number) else { continue };
+            let Some(segment) = entry.segment.get() else { continue };
+            let is_write = direction == Direction::Write;
+            if !segment.file.is_direct() {
+                if is_write {
+                    segment.file.sync()?;
+                }
+                segment.file.forget_cached(&part);
+            }
+            if is_write {
+                segment.mark(&part, true);
+            }
+        }
+        Ok(())
+    }
+
+    /// The parts of `range` by segment: its number, and where in its file.
+    fn parts(&self, range: &Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> {
+        let (range, segment_bytes) = (range.clone(), self.segment_bytes);
+        (range.start / segment_bytes..range.end.div_ceil(segment_bytes)).map(move |number| {
+            let start = number * segment_bytes;
+            (number, range.start.max(start) - start..range.end.min(start + segment_bytes) - start)
+        })
+    }
+
+    fn get(&self, number: u64) -> Option<Arc<Entry>> {
+        self.by_number.read().unwrap_or_else(PoisonError::into_inner).get(&number).cloned()
+    }
+
+    fn get_or_make(&self, number: u64) -> Result<Arc<Entry>> {
+        let entry = self.get(number).unwrap_or_else(|| {
             let mut by_number = self.by_number.write().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(by_number.entry(piece.segment).or_default())
+            Arc::clone(by_number.entry(number).or_default())
         });
-        if let Some(segment) = entry.segment.get() {
-            return Ok(Arc::clone(segment));
+        if entry.segment.get().is_none() {
+            let _making = entry.making.lock().unwrap_or_else(PoisonError::into_inner);
+            if entry.segment.get().is_none() {
+                let made = self.make(number)?;
+                entry.segment.get_or_init(|| made);
+            }
         }
-        let _making = entry.making.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(segment) = entry.segment.get() {
-            return Ok(Arc::clone(segment));
-        }
-        let made = Arc::new(self.make(piece.segment)?);
-        Ok(Arc::clone(entry.segment.get_or_init(|| made)))
+        Ok(entry)
     }
 
     /// Makes the file of segment `number` in its full length; leaves none if that fails.
     fn make(&self, number: u64) -> Result<Segment> {
-        let name = format!("segment-{number:05}");
+        let name = segment_name(number);
         let bytes = self.segment_bytes.min(self.capacity - number * self.segment_bytes);
-        let (file, direct) = self.open(&name).map_err(|errno| self.failure("make a segment file", errno.into()))?;
-        match fallocate(&file, FallocateFlags::empty(), 0, bytes) {
+        let file = self.open(&name).map_err(|source| self.failure("make a segment file", source))?;
+        match retry_on_intr(|| fallocate(&file, FallocateFlags::empty(), 0, bytes)) {
             // The file system allocates as it goes.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
             Err(errno) => {
@@ -120,51 +145,34 @@ impl Segments {
                 return Err(self.failure("allocate a segment file", errno.into()));
             }
         }
-        Ok(Segment::new(file, direct, bytes))
+        let words = (bytes / ALIGN).div_ceil(64);
+        Ok(Segment { file: Arc::new(file), written: (0..words).map(|_| AtomicU64::new(0)).collect() })
     }
 
-    fn open(&self, name: &str) -> rustix::io::Result<(OwnedFd, bool)> {
-        // The directory is ours alone: a file that is there already, or a link, is somebody's doing.
+    fn open(&self, name: &str) -> io::Result<File> {
+        // The directory is ours alone: a file that is there already, or a link, is somebody's
+        // doing.
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
         if self.direct.load(Relaxed) {
             match self.scratch.file(name, flags | OFlags::DIRECT) {
-                Ok(file) => return Ok((file, true)),
+                Ok(file) => return File::new(file),
                 Err(Errno::INVAL) => {
                     tracing::info!(layer = self.layer, "the file system cannot bypass the page cache");
                     self.direct.store(false, Relaxed);
                     // The file is made before it is refused.
                     match self.scratch.remove(name) {
                         Ok(()) | Err(Errno::NOENT) => {}
-                        Err(errno) => return Err(errno),
+                        Err(errno) => return Err(errno.into()),
                     }
                 }
-                Err(errno) => return Err(errno),
+                Err(errno) => return Err(errno.into()),
             }
         }
-        Ok((self.scratch.file(name, flags)?, false))
-    }
-}
-
-impl Places for Segments {
-    fn first_piece(&self, range: &Range<u64>, bytes_max: u64) -> Piece {
-        let segment = range.start / self.segment_bytes;
-        let at = range.start % self.segment_bytes;
-        let bytes = (range.end - range.start).min(self.segment_bytes - at).min(bytes_max);
-        Piece { segment, at, bytes }
+        File::new(self.scratch.file(name, flags)?)
     }
 
-    fn for_reading(&self, piece: &Piece) -> Result<Arc<Segment>> {
-        let entry = self.by_number.read().unwrap_or_else(PoisonError::into_inner).get(&piece.segment).cloned();
-        entry
-            .and_then(|entry| entry.segment.get().cloned())
-            .filter(|segment| segment.is_written(piece))
-            .ok_or_else(|| self.failure("read", io::Error::new(io::ErrorKind::NotFound, "it was never written there")))
-    }
-
-    fn for_writing(&self, piece: &Piece) -> Result<Arc<Segment>> {
-        let segment = self.get_or_make(piece)?;
-        segment.mark(piece, false);
-        Ok(segment)
+    fn unwritten(&self) -> Error {
+        self.failure("read", io::Error::new(io::ErrorKind::NotFound, "it was never written there"))
     }
 
     fn failure(&self, attempt: &'static str, source: io::Error) -> Error {
@@ -173,36 +181,8 @@ impl Places for Segments {
 }
 
 impl Segment {
-    /// An open file of `bytes` of which nothing has been written.
-    pub(crate) fn new(file: OwnedFd, direct: bool, bytes: u64) -> Self {
-        let words = (bytes / ALIGN).div_ceil(64);
-        Self { file, direct, written: (0..words).map(|_| AtomicU64::new(0)).collect() }
-    }
-
-    /// Notes that `piece` has been written, and sees to it that it is on the medium and in no cache.
-    pub(super) fn settle_write(&self, piece: &Piece) -> rustix::io::Result<()> {
-        if !self.direct {
-            fdatasync(&self.file)?;
-            self.forget_cached(piece);
-        }
-        self.mark(piece, true);
-        Ok(())
-    }
-
-    /// Notes that `piece` was read, and need not stay in a cache.
-    pub(super) fn settle_read(&self, piece: &Piece) {
-        if !self.direct {
-            self.forget_cached(piece);
-        }
-    }
-
-    fn forget_cached(&self, piece: &Piece) {
-        // Advice that is not taken costs memory for a while, nothing else.
-        let _ = fadvise(&self.file, piece.at, std::num::NonZeroU64::new(piece.bytes), Advice::DontNeed);
-    }
-
-    fn mark(&self, piece: &Piece, is_written: bool) {
-        for (word, bits) in words(piece) {
+    fn mark(&self, part: &Range<u64>, is_written: bool) {
+        for (word, bits) in words(part) {
             if is_written {
                 self.written[word].fetch_or(bits, Relaxed);
             } else {
@@ -211,15 +191,24 @@ impl Segment {
         }
     }
 
-    fn is_written(&self, piece: &Piece) -> bool {
-        words(piece).all(|(word, bits)| self.written[word].load(Relaxed) & bits == bits)
+    fn is_written(&self, part: &Range<u64>) -> bool {
+        words(part).all(|(word, bits)| self.written[word].load(Relaxed) & bits == bits)
     }
 }
 
-/// The words of the table of written units that `piece` lies in, and the bits in each.
-fn words(piece: &Piece) -> impl Iterator<Item = (usize, u64)> {
-    let first = piece.at / ALIGN;
-    let end = (piece.at + piece.bytes) / ALIGN;
+fn segment_name(number: u64) -> String {
+    format!("segment-{number:05}")
+}
+
+/// Whether a file of this name is a segment, which may be removed with its directory.
+pub(super) fn is_segment_name(name: &str) -> bool {
+    let digits = name.strip_prefix("segment-");
+    digits.is_some_and(|digits| digits.len() >= 5 && digits.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// The words of the table of written units that a part of a file lies in, and the bits in each.
+fn words(part: &Range<u64>) -> impl Iterator<Item = (usize, u64)> {
+    let (first, end) = (part.start / ALIGN, part.end / ALIGN);
     (first / 64..end.div_ceil(64)).map(move |word| {
         let from = first.saturating_sub(word * 64).min(63);
         let to = (end - word * 64).min(64);

@@ -10,8 +10,9 @@ use std::{
     sync::Arc,
 };
 
+use outcrop_local::Alive;
 use rustix::{
-    fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock},
+    fs::{FallocateFlags, OFlags, fallocate},
     io::Errno,
 };
 
@@ -48,9 +49,10 @@ impl DiskFiles {
     /// Names come from this program or were read from a directory, and lead nowhere else.
     fn path(&self, name: &str) -> io::Result<PathBuf> {
         let name = Path::new(name);
-        match name.components().all(|part| matches!(part, Component::Normal(_))) {
+        let is_inside = name.components().all(|part| matches!(part, Component::Normal(_)));
+        match is_inside && !name.as_os_str().as_encoded_bytes().contains(&0) {
             true => Ok(self.root.join(name)),
-            false => Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} leads elsewhere", name.display()))),
+            false => Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{name:?} leads elsewhere"))),
         }
     }
 }
@@ -114,13 +116,7 @@ impl Files for DiskFiles {
     }
 
     fn lock(&self, name: &str) -> io::Result<Option<FileLock>> {
-        let mut options = fs::OpenOptions::new();
-        let file = open_plain(options.write(true).create(true).truncate(false), &self.path(name)?)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(FileLock::new(Locked(file)))),
-            Err(Errno::WOULDBLOCK) => Ok(None),
-            Err(errno) => Err(errno.into()),
-        }
+        Ok(Alive::hold(&self.path(name)?)?.map(FileLock::new))
     }
 }
 
@@ -137,17 +133,6 @@ fn open_plain(options: &mut fs::OpenOptions, path: &Path) -> io::Result<fs::File
         found if found.is_file() => Ok(file),
         found if found.is_dir() => Err(Errno::ISDIR.into()),
         _ => Err(not_plain()),
-    }
-}
-
-/// Given up when it is dropped, also if a process that was started meanwhile has the file too.
-struct Locked(fs::File);
-
-impl Drop for Locked {
-    fn drop(&mut self) {
-        if let Err(errno) = flock(&self.0, FlockOperation::Unlock) {
-            tracing::warn!(%errno, "a lock is not given up before the file is closed everywhere");
-        }
     }
 }
 

@@ -27,7 +27,7 @@ const TOUCH_PIECE_BYTES: u64 = 256 << 20;
 
 const NODES: &[u32] = &[1, 4, 16, 64, 256, 1024, 2048];
 
-/// Nodes do not compute in step: they begin in so many groups, one after the other within the first gap.
+/// The number of groups of nodes. They start one after the other within the first gap, so that nodes are not in step.
 const GROUPS_MAX: u32 = 4;
 
 /// A grid of single-precision values, saved every ten steps.
@@ -147,7 +147,7 @@ fn scaling(machine: &Machine, grid: Grid, is_quick: bool) -> Result<Scaling> {
             y_label: "GiB/s per node".to_owned(),
             is_log: true,
             content: Content::Lines {
-                places: nodes.iter().map(ToString::to_string).collect(),
+                ticks: nodes.iter().map(ToString::to_string).collect(),
                 series: WAYS.iter().zip(&results).map(of_way).collect(),
             },
         }
@@ -189,7 +189,7 @@ pub(super) fn breakdown(machine: &Machine, _is_quick: bool) -> Result<Figure> {
     let machine = Machine { processes_per_node: 1, ..machine.clone() };
     let grids = [("256 x 256 x 64", Grid::new(256, 256, 64, 350)), ("512 x 512 x 128", Grid::new(512, 512, 128, 350))];
     let kinds = ["computing forward", "computing backward", "writing", "reading"];
-    let mut places = Vec::new();
+    let mut ticks = Vec::new();
     let mut rows = Vec::new();
     let mut walls = Vec::new();
     let mut parts: Vec<_> = kinds.iter().map(|name| Series::new(name, Vec::new())).collect();
@@ -201,7 +201,7 @@ pub(super) fn breakdown(machine: &Machine, _is_quick: bool) -> Result<Figure> {
             parts.iter_mut().zip(numbers).for_each(|(part, number)| part.values.push(number));
             let about = [("grid", name.into()), ("way", way.name.into())];
             rows.push(row(about, kinds.iter().copied().zip(numbers)));
-            places.push(format!("{name}\n{}", way.name));
+            ticks.push(format!("{name}\n{}", way.name));
             walls.push(outcome.wall_seconds());
         }
     }
@@ -209,7 +209,7 @@ pub(super) fn breakdown(machine: &Machine, _is_quick: bool) -> Result<Figure> {
         ("file_system_over_ours_wall_small_grid", 3.0, walls[0] / walls[1]),
         ("file_system_over_ours_wall_large_grid", 2.5, walls[2] / walls[3]),
     ]);
-    let content = Content::Bars { places, parts };
+    let content = Content::Bars { ticks, parts };
     let (title, x_label, y_label) = (String::new(), String::new(), "seconds".to_owned());
     let chart = Chart { panels: vec![Panel { title, x_label, y_label, is_log: false, content }] };
     Ok(Figure { name: "", title: "", rows, headline, chart })

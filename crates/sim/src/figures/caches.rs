@@ -67,28 +67,28 @@ fn uniform(processes: usize, gap_ms: u64) -> Vec<Workload> {
     vec![Workload::uniform(SNAPSHOTS, SNAPSHOT_BYTES, gap_ms * 1_000_000); processes]
 }
 
-/// Simulates every way at every place, and makes a figure of lines of it.
+/// Simulates every way at every tick, and makes a figure of lines of it.
 pub(super) fn compare<T: Copy + std::fmt::Display + Into<serde_json::Value>>(
     head: &str,
     ways: &[(&str, Approach)],
-    places: &[T],
+    ticks: &[T],
     seconds: impl Fn(Approach, T) -> Result<f64>,
 ) -> Result<(Vec<super::Row>, Vec<Series>)> {
     let mut series: Vec<_> = ways.iter().map(|&(name, _)| Series::new(name, Vec::new())).collect();
     let mut rows = Vec::new();
-    for &place in places {
+    for &tick in ticks {
         for (series, &(_, approach)) in series.iter_mut().zip(ways) {
-            series.values.push(seconds(approach, place)?);
+            series.values.push(seconds(approach, tick)?);
         }
         let last = series.iter().map(|series| (series.name.as_str(), *series.values.last().unwrap_or(&0.0)));
-        rows.push(row([(head, place.into())], last));
+        rows.push(row([(head, tick.into())], last));
     }
     series.iter_mut().for_each(|series| series.is_ours = series.name.starts_with("ours"));
     Ok((rows, series))
 }
 
-pub(super) fn lines(places: &[impl ToString], series: Vec<Series>, x_label: &str, is_log: bool) -> Chart {
-    let content = Content::Lines { places: places.iter().map(ToString::to_string).collect(), series };
+pub(super) fn lines(ticks: &[impl ToString], series: Vec<Series>, x_label: &str, is_log: bool) -> Chart {
+    let content = Content::Lines { ticks: ticks.iter().map(ToString::to_string).collect(), series };
     let (title, x_label, y_label) = (String::new(), x_label.to_owned(), WAITING.to_owned());
     Chart { panels: vec![Panel { title, x_label, y_label, is_log, content }] }
 }
@@ -101,7 +101,7 @@ pub(super) fn named<'a>(series: &'a [Series], name: &str) -> &'a [f64] {
     series.iter().find(|series| series.name == name).map_or(&[], |series| &series.values)
 }
 
-/// How many times longer the one takes than the other, at every place.
+/// How many times longer the one takes than the other, at every tick.
 fn ratios(series: &[Series], longer: &str, shorter: &str) -> Vec<f64> {
     named(series, longer).iter().zip(named(series, shorter)).map(|(longer, shorter)| longer / shorter).collect()
 }

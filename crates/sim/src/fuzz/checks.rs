@@ -1,8 +1,8 @@
-//! What must hold, whatever happens.
+//! The invariants that every event must keep.
 
 use std::ops::Range;
 
-use outcrop_plan::{Extents, LayerIndex, Place, Purpose, Refusal, SnapshotId};
+use outcrop_plan::{Extents, LayerIndex, Purpose, Refusal, Site, SnapshotId};
 
 use super::{
     stack::BYTES_MAX,
@@ -33,7 +33,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Takes a place. It must lie inside its layer, in memory that is there if it has to be, and nobody may need it.
+    /// Takes an extent. It must lie inside its layer, in memory that is touched if it must be, and nobody may need it.
     pub(super) fn occupy(&mut self, layer: LayerIndex, extents: &Extents, id: SnapshotId) -> Checked {
         for piece in extents {
             let real = &self.layers[layer];
@@ -45,7 +45,7 @@ impl Trial {
                 format!("{id:?} is put at {piece:?} of layer {layer}, which has not been touched")
             })?;
             let others: Vec<_> = real
-                .places
+                .extents
                 .range(..piece.end)
                 .rev()
                 .take_while(|&(_, &(end, _))| end > piece.start)
@@ -55,23 +55,23 @@ impl Trial {
                 demand(other == id || !self.needs(other, layer), || {
                     format!("{id:?} is put at {piece:?} of layer {layer}, where {other:?} lies at {start}")
                 })?;
-                self.layers[layer].places.remove(&start);
+                self.layers[layer].extents.remove(&start);
             }
             let real = &mut self.layers[layer];
-            real.places.insert(piece.start, (piece.end, id));
+            real.extents.insert(piece.start, (piece.end, id));
             real.ready_bytes = real.ready_bytes.max(piece.end);
         }
         Ok(())
     }
 
-    /// A place has become free.
+    /// An extent has become free.
     pub(super) fn vacate(&mut self, layer: LayerIndex, extents: &Extents) {
         for piece in extents {
-            self.layers[layer].places.remove(&piece.start);
+            self.layers[layer].extents.remove(&piece.start);
         }
     }
 
-    /// Whether a snapshot's place on a layer is still needed.
+    /// Whether a snapshot's extent on a layer is still needed.
     fn needs(&self, id: SnapshotId, layer: LayerIndex) -> bool {
         let is_moving = self.jobs.iter().any(|job| match job {
             Job::Move { id: moving, from, to } => *moving == id && (from.layer == layer || to.layer == layer),
@@ -96,7 +96,7 @@ impl Trial {
         })
     }
 
-    pub(super) fn check_move(&self, id: SnapshotId, from: &Place, to: &Place, purpose: Purpose) -> Checked {
+    pub(super) fn check_move(&self, id: SnapshotId, from: &Site, to: &Site, purpose: Purpose) -> Checked {
         let saved = self.known(id)?;
         demand(saved.complete.get(&from.layer) == Some(&from.extents), || {
             format!("{id:?} is to be read at {from:?}, and lies at {:?}", saved.complete.get(&from.layer))
@@ -108,7 +108,7 @@ impl Trial {
             format!("{purpose:?} from {from:?} to {to:?}")
         })?;
         let bytes: u64 = to.extents.iter().map(|piece| piece.end - piece.start).sum();
-        demand(bytes == saved.bytes, || format!("{id:?} has {} bytes and gets a place of {bytes}", saved.bytes))?;
+        demand(bytes == saved.bytes, || format!("{id:?} has {} bytes and gets an extent of {bytes}", saved.bytes))?;
         demand(to.layer > 0 || to.extents.len() == 1, || {
             format!("{id:?} gets {to:?}: the front holds whole snapshots")
         })?;
@@ -149,7 +149,7 @@ impl Trial {
             let (ready, capacity) = (real.ready_bytes, real.capacity_bytes);
             format!("{id:?} is evicted from layer {layer}, of which only {ready} of {capacity} have been touched")
         })?;
-        // Several may have to go to make one place; before the first of them there was none.
+        // Several may have to go to make one extent; before the first of them there was none.
         let hole_bytes = real.largest_hole_bytes();
         let is_first = layer == 0 && !self.has_evicted && !real.is_shrunk;
         demand(!is_first || hole_bytes < BYTES_MAX, || {
@@ -180,7 +180,7 @@ impl Trial {
         let real = &self.layers[layer];
         demand(real.is_shared && !real.is_touching, || format!("layer {layer} gives back memory at a bad moment"))?;
         let in_use =
-            real.places.range(..range.end).rev().find(|&(_, &(end, id))| end > range.start && self.needs(id, layer));
+            real.extents.range(..range.end).rev().find(|&(_, &(end, id))| end > range.start && self.needs(id, layer));
         demand(in_use.is_none(), || format!("layer {layer} gives back {range:?}, where {in_use:?} lies"))
     }
 
@@ -192,8 +192,8 @@ impl Trial {
         })
     }
 
-    /// The front can give no more room away: not all that lies nowhere else would find a place below. What is read last goes
-    /// first, and may be too large for a place that something smaller would fit.
+    /// The front can give no more room away: not all that lies nowhere else would find room below. What is read last goes
+    /// first, and may be too large for an extent that something smaller would fit.
     fn check_nothing_could_sink(&self, refused: SnapshotId) -> Checked {
         let stuck = |saved: &&Saved| saved.is_live && is_only_on(saved, 0);
         let Some(bytes) = self.saved.values().filter(stuck).map(|saved| saved.bytes).max() else { return Ok(()) };

@@ -51,11 +51,11 @@ impl Handle {
 #[derive(Debug, Clone)]
 pub(super) struct Program {
     handles: Vec<Handle>,
-    /// Who waits, in the order of asking.
+    /// The waiting requests, in order.
     waiting: VecDeque<usize>,
     next_id: u64,
     steps: u32,
-    /// Of a hundred steps, so many are the program's and not the layers'.
+    /// The percentage of steps that are the program's and not the layers'.
     eagerness: u32,
 }
 
@@ -170,7 +170,7 @@ impl Trial {
         self.tell(Event::RoomWanted { id, key, bytes, is_copy })
     }
 
-    /// Now and then there is no more memory for a front that can be used before it is touched.
+    /// Sometimes memory runs out for a front that can be used before it is touched.
     fn run_out_of_memory(&mut self) -> Checked {
         let real = &mut self.layers[0];
         let can_run_out =
@@ -332,7 +332,7 @@ impl Trial {
                 }
             }
             left = refused;
-            // Nothing comes up to a front that is broken, and who asked was told.
+            // Nothing comes up to a broken front, and its requests have failed.
             if self.layers[0].is_broken {
                 return Ok(());
             }

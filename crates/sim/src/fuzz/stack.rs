@@ -1,7 +1,7 @@
 //! Random stacks.
 
 use fastrand::Rng;
-use outcrop_plan::{LayerSettings, MemorySettings, Order, Ranking, Settings, Touching};
+use outcrop_plan::{LayerSettings, MemorySettings, Order, Preference, Settings, Touching};
 
 /// Snapshots are at most so large; layers are a few times that.
 pub(super) const BYTES_MAX: u64 = 9;
@@ -17,7 +17,7 @@ pub(super) fn settings(random: &mut Rng) -> Settings {
     let mut settings = Settings::new(layers, order);
     settings.lane_bytes_max = random.u64(2..40);
     settings.patience_ns = random.u64(0..20_000);
-    settings.ranking = if random.bool() { Ranking::Measured } else { Ranking::Fixed };
+    settings.preference = if random.bool() { Preference::Measured } else { Preference::Fixed };
     settings
 }
 
@@ -32,7 +32,10 @@ fn layer(random: &mut Rng, index: usize) -> LayerSettings {
     let (write_rate, read_rate) = (rate(random), rate(random));
     let is_memory = random.u32(0..if index == 0 { 4 } else { 8 }) < 3;
     let memory = is_memory.then(|| memory(random));
-    LayerSettings { capacity_bytes, drain_above_bytes, write_rate, read_rate, memory }
+    // The front is memory, which always has a limit.
+    let is_unlimited = index > 0 && memory.is_none() && random.u32(0..8) == 0;
+    let capacity_bytes = (!is_unlimited).then_some(capacity_bytes);
+    LayerSettings { capacity_bytes, keeps: false, drain_above_bytes, write_rate, read_rate, memory }
 }
 
 fn memory(random: &mut Rng) -> MemorySettings {

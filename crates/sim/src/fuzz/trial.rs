@@ -4,10 +4,13 @@ use std::collections::{BTreeMap, VecDeque};
 
 use fastrand::Rng;
 use outcrop_plan::{
-    Action, Event, Extents, Fault, LayerIndex, Place, Planner, Refusal, Settings, SnapshotId, Timestamp,
+    Action, Event, Extents, Fault, LayerIndex, Planner, Refusal, Settings, Site, SnapshotId, Timestamp,
 };
 
 use super::{Coverage, Sabotage, program::Program, stack};
+
+/// What a layer without a limit has on paper.
+const UNLIMITED: u64 = u64::MAX / 2;
 
 /// So much of what was said is kept for a report.
 const LAST: usize = 60;
@@ -28,9 +31,9 @@ impl RealLayer {
     pub(super) fn largest_hole_bytes(&self) -> u64 {
         let mut end = 0;
         let mut largest = 0;
-        for (&start, &(place_end, _)) in &self.places {
+        for (&start, &(extent_end, _)) in &self.extents {
             largest = largest.max(start.saturating_sub(end));
-            end = end.max(place_end);
+            end = end.max(extent_end);
         }
         largest.max(self.ready_bytes.saturating_sub(end))
     }
@@ -42,7 +45,7 @@ pub(super) type Checked<T = ()> = Result<T, String>;
 /// Something that the planner has asked for and not heard of since.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Job {
-    Move { id: SnapshotId, from: Place, to: Place },
+    Move { id: SnapshotId, from: Site, to: Site },
     Touch { layer: LayerIndex, end: u64 },
     Pin { layer: LayerIndex },
 }
@@ -73,9 +76,9 @@ pub(super) struct RealLayer {
     /// What it can hold: less than its capacity once its medium was full.
     pub(super) room_bytes: u64,
     pub(super) needs_touch: bool,
-    /// What there is no more of may come back.
+    /// Whether memory that ran out may come back.
     pub(super) is_shared: bool,
-    /// Touched, or handed out and so touched by who fills it.
+    /// Touched, or handed out and so touched by the program.
     pub(super) ready_bytes: u64,
     pub(super) is_exhausted: bool,
     /// Its medium was full before its limit was reached, and that is the limit now.
@@ -84,7 +87,7 @@ pub(super) struct RealLayer {
     pub(super) is_touching: bool,
     pub(super) has_pinned: bool,
     /// Places that were taken, start to end and owner; some owners may be gone.
-    pub(super) places: BTreeMap<u64, (u64, SnapshotId)>,
+    pub(super) extents: BTreeMap<u64, (u64, SnapshotId)>,
 }
 
 #[derive(Debug, Clone)]
@@ -209,6 +212,7 @@ impl Trial {
                 Ok(())
             }
             Action::Evict { id, layer } => self.evict(id, layer),
+            Action::LeaveOut { id, layer } => Err(format!("{id:?} is left out on layer {layer}, which keeps nothing")),
             Action::Slide { id, from, to } => self.slide(id, from, to),
             Action::Touch { layer, range } => {
                 self.check_touch(layer, &range)?;
@@ -277,7 +281,7 @@ impl Trial {
         }
     }
 
-    fn end_move(&mut self, id: SnapshotId, from: &Place, to: Place) -> Checked {
+    fn end_move(&mut self, id: SnapshotId, from: &Site, to: Site) -> Checked {
         let is_damaged = self.saved.get(&id).is_some_and(|saved| saved.damaged & (1 << from.layer) != 0);
         let fault = if is_damaged { Some(Fault::SourceDamaged) } else { self.fault(from.layer, to.layer) };
         let stays_damaged = self.random.bool();
@@ -345,8 +349,8 @@ impl Trial {
 
 fn real_layers(settings: &Settings) -> Vec<RealLayer> {
     let real = |layer: &outcrop_plan::LayerSettings| RealLayer {
-        capacity_bytes: layer.capacity_bytes,
-        room_bytes: layer.capacity_bytes,
+        capacity_bytes: layer.capacity_bytes.unwrap_or(UNLIMITED),
+        room_bytes: layer.capacity_bytes.unwrap_or(UNLIMITED),
         needs_touch: layer.memory.is_some_and(|memory| memory.needs_touch),
         is_shared: layer.memory.is_some_and(|memory| memory.is_shared),
         ready_bytes: 0,
@@ -355,7 +359,7 @@ fn real_layers(settings: &Settings) -> Vec<RealLayer> {
         is_broken: false,
         is_touching: false,
         has_pinned: false,
-        places: BTreeMap::new(),
+        extents: BTreeMap::new(),
     };
     settings.layers.iter().map(real).collect()
 }

@@ -15,6 +15,7 @@ use std::{
     },
 };
 
+use outcrop_memory::{Maps, Pages, Private};
 use rustix::{
     event::{PollFd, PollFlags, poll},
     io::Errno,
@@ -26,8 +27,6 @@ use rustix::{
 use super::{FreezeWay, refused};
 use crate::{
     Error, Result,
-    mapping::Mapping,
-    maps,
     ranges::{addresses, released_pages, tidy, touched_pages, without},
 };
 
@@ -89,7 +88,7 @@ impl Child {
     fn check(&self, memory: &[&[u8]]) -> Result<()> {
         for (part, memory) in memory.iter().enumerate() {
             let range = addresses(memory);
-            for piece in maps::pieces(&range).map_err(unreadable)? {
+            for piece in Maps::now().and_then(|maps| maps.pieces(&range)).map_err(unreadable)? {
                 let (first, last) = (piece.range.start - range.start, piece.range.end - range.start);
                 let at = first + first_set(&memory[first..last]).unwrap_or(0);
                 let mut byte = [0];
@@ -165,10 +164,10 @@ fn first_set(memory: &[u8]) -> Option<usize> {
 }
 
 /// The memory that the child does not need: orders, listed in memory that it keeps.
-fn excess(mut kept: Vec<Range<usize>>) -> io::Result<Mapping> {
-    let pieces = maps::pieces(&(0..usize::MAX / 2))?;
+fn excess(mut kept: Vec<Range<usize>>) -> io::Result<Private> {
+    let pieces = Maps::now()?.pieces(&(0..usize::MAX / 2))?;
     // Each hole makes one piece two. Besides what is frozen, there are this list, the stack and the thread's own variables.
-    let mut list = Mapping::new((pieces.len() + kept.len() + 3) * ORDER_BYTES)?;
+    let mut list = Private::new((pieces.len() + kept.len() + 3) * ORDER_BYTES, Pages::Small)?;
     // SAFETY: asks where the thread's own variables are.
     let own = unsafe { libc::__errno_location() }.addr();
     let stack = std::ptr::from_ref(&own).addr();

@@ -18,6 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use outcrop_memory::{Pages, Private};
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
     fd::OwnedFd,
@@ -27,7 +28,6 @@ use rustix::{
 use super::{FreezeOptions, FreezeWay, child::image_bytes, refused};
 use crate::{
     Error, Result,
-    mapping::Mapping,
     pagemap::Pagemap,
     ranges::{addresses, page_bytes, released_pages, shared, whole_pages},
     userfault::Userfault,
@@ -64,7 +64,7 @@ struct State {
     /// Numbers of the parts, by address.
     by_address: Vec<usize>,
     places: Vec<Place>,
-    pool: Mapping,
+    pool: Private,
     rooms: usize,
     /// Pages of the pool that were used before and are free, and how many were ever used.
     free: Vec<u32>,
@@ -378,7 +378,7 @@ impl State {
             parts,
             by_address,
             places: vec![PROTECTED; pages_count],
-            pool: Mapping::new(0).map_err(no_memory)?,
+            pool: Private::new(0, Pages::Small).map_err(no_memory)?,
             rooms: 0,
             free: Vec::new(),
             used: 0,
@@ -395,7 +395,7 @@ impl State {
             return Err(Error::Bound { bytes: image_bytes(memory), bytes_max, reason });
         }
         state.rooms = pages_count.min(usize::try_from(rooms).unwrap_or(usize::MAX));
-        state.pool = Mapping::new(state.rooms * page_bytes()).map_err(no_memory)?;
+        state.pool = Private::new(state.rooms * page_bytes(), Pages::Small).map_err(no_memory)?;
         state.free.reserve_exact(state.rooms);
         Ok(state)
     }

@@ -1,0 +1,160 @@
+"""The settings of tapes and stores: keyword arguments and their types. Made by `cargo xtask settings`; see docs/settings.md."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Literal, TypedDict, Union
+
+# A size such as "2 GiB", or a number of bytes.
+Size = Union[str, int]
+Path = Union[str, "os.PathLike[str]"]
+
+
+class TapeDir(TypedDict, total=False):
+    """Settings of a directory of a tape."""
+
+    path: Path
+    """Where it is; it is created if it is missing."""
+    limit: Size
+    """How much the tape may keep there; a percentage is of what is free when the tape is opened."""
+    direct: bool
+    """Whether to bypass the page cache (O_DIRECT) where the file system can."""
+    method: Literal["uring", "blocking"]
+    """How bytes are moved: many requests at a time by io_uring, or one at a time."""
+    depth: int
+    """Requests that are under way at a time."""
+    request: Size
+    """The most that one request moves."""
+    segment: Size
+    """The length of the files in the directory."""
+    register: bool
+    """Whether to register host memory with the kernel, which spares work at each request."""
+
+
+class Device(TypedDict, total=False):
+    """Settings of a device."""
+
+    kind: Literal["opencl", "cuda"]
+    """Its driver."""
+    index: int
+    """Its number among those of its kind, from 0."""
+    size: Size
+    """How much of its memory."""
+
+
+class SharedHost(TypedDict, total=False):
+    """Settings of shared host memory."""
+
+    name: str
+    """What all processes that share it call it."""
+    total: Size
+    """How much all of them have together."""
+    mine: Size
+    """How much this process may use."""
+
+
+class StoreDir(TypedDict, total=False):
+    """Settings of a directory of a store."""
+
+    path: Path
+    """Where it is; it is created if it is missing."""
+    limit: Size
+    """How much this rank may keep there."""
+    keep_last: int
+    """Keeps so many of the newest versions there."""
+    keep_every: int
+    """Keeps versions there whose number is a multiple of this."""
+    keep_seconds: float
+    """Keeps versions there that are not older."""
+
+
+class Ranks(TypedDict, total=False):
+    """Settings of ranks."""
+
+    dir: Path
+    """A directory that all ranks see, for messages."""
+    rank: int
+    """Which of them this one is, from 0."""
+    count: int
+    """How many there are."""
+
+
+class TapeSettings(TypedDict, total=False):
+    """Settings of a tape."""
+
+    device: Device | Iterable[Device] | None
+    """Memory of a device, in which saves then begin."""
+    host: Size | None
+    """Host memory for snapshots."""
+    shared_host: SharedHost | None
+    """Host memory that several processes of this machine share."""
+    dir: Path | TapeDir | Iterable[Path | TapeDir] | None
+    """Directories for what does not fit into memory, fastest first; nothing is left in them."""
+    order: Literal["reverse", "forward", "unknown"] | Iterable[int] | None
+    """The order in which snapshots will be read; a list of keys is a schedule, and a key may repeat."""
+    helpers: int | None
+    """Helper threads that move snapshots in the background."""
+    helper_cores: int | Iterable[int] | None
+    """Cores that helper threads are pinned to, in turn, so that compute threads keep theirs."""
+    copy_threads: int | None
+    """Threads that a large copy may use."""
+    patience_seconds: float | None
+    """How long a call waits for slots that only this program can give back, before it fails."""
+    touching: Literal["chosen", "concurrent", "sequential", "never"] | None
+    """When host memory is touched (pre-faulted) ahead of its use: by measurements, always, while nothing is written to it, or never."""
+    pin: bool | None
+    """Whether host memory is pinned (locked) once all of it has been touched."""
+    preference: Literal["measured", "fixed"] | None
+    """How to choose between layers that would all do: by measured speed, or by their order."""
+    profile: Path | None
+    """A profile of this machine, made by `outcrop survey`, with speeds to begin with."""
+    trace: bool | None
+    """Whether to keep a timeline for Perfetto and chrome://tracing."""
+    log_file: Path | None
+    """A file for every event and decision, from which the run can be replayed."""
+
+
+class StoreSettings(TypedDict, total=False):
+    """Settings of a store."""
+
+    dir: Path | StoreDir | Iterable[Path | StoreDir] | None
+    """Directories for checkpoints, fastest first; every version goes to each of them."""
+    host: Size | None
+    """Host memory that versions pass through; what fits is saved at the speed of a copy."""
+    ranks: Ranks | None
+    """The processes that save together, which then make the same calls."""
+    keep_last: int | None
+    """Keeps so many of the newest versions."""
+    keep_every: int | None
+    """Keeps versions whose number is a multiple of this."""
+    keep_seconds: float | None
+    """Keeps versions that are not older."""
+    interval: Literal["young", "daly", "exact", "recompute"] | float | None
+    """When it is time to save: by a rule that knows what a save costs and how often things fail, or every so many seconds."""
+    failures_seconds: float | Iterable[float] | None
+    """The mean time between failures that make a directory's last version necessary, for each directory; the last holds for the rest."""
+    compression: str | None
+    """How blocks are compressed, where that shortens the way to the first directory."""
+    dedup: Literal["versions", "inside", "ranks"] | None
+    """Which equal blocks are kept once: between versions, also inside a version, also between ranks."""
+    live: Size | None
+    """Extra memory with which a save returns at once, and the program's memory is copied in the background (copy-on-write)."""
+    incremental: bool | None
+    """Whether only changed blocks are written; turn it off if everything changes between two versions."""
+    tracking: Literal["chosen", "pages", "protection", "everything"] | None
+    """How changes are found: by what is cheapest, by dirty pages, by write protection, or by hashing everything."""
+    block: Size | None
+    """The length of blocks, a power of two from 256 bytes to 16 MiB: what is compared, and written if it has changed."""
+    hash: Literal["xxh3", "blake3", "md5"] | None
+    """How blocks are compared and checked (checksum)."""
+    certain: bool | None
+    """Whether blocks with equal hashes are also compared byte by byte, which takes a second copy of all regions in memory."""
+    in_flight: int | None
+    """Versions that may be in flight at a time; a save waits for the oldest."""
+    chain_max: int | None
+    """From how many packs a version may be put together, before packs are merged in the background."""
+    pin: bool | None
+    """Whether host memory is pinned (locked) once all of it has been touched."""
+    threads: int | None
+    """Threads that hash and copy."""

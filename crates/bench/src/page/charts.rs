@@ -1,0 +1,125 @@
+//! The plots of the page: where the time goes in each way, and what it depends on.
+
+use outcrop_sim::chart::{Chart, Content, Panel, Series};
+use serde_json::Value;
+
+use super::{Results, tables::way};
+
+/// A plot of one benchmark.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plot {
+    /// The benchmark, and the name of the file.
+    pub bench: String,
+    /// What it shows.
+    pub title: String,
+    /// What to draw.
+    pub chart: Chart,
+}
+
+/// Makes panels from the runs of a benchmark.
+type Panels = fn(&[Value]) -> Vec<Panel>;
+
+/// The plots of all benchmarks that have something to show.
+pub fn plots(results: &Results) -> Vec<Plot> {
+    let plot = |(bench, title, panels): (&str, &str, Panels)| {
+        let panels = panels(results.report(bench)?["runs"].as_array()?);
+        let chart = Chart { panels };
+        (!chart.panels.is_empty()).then(|| Plot { bench: bench.to_owned(), title: title.to_owned(), chart })
+    };
+    let known: [(&str, &str, Panels); 6] = [
+        ("tape", "Forward and backward pass: where the time goes", walls),
+        ("rtm", "Reverse time migration: where the time goes", walls),
+        ("alloc", "Time blocked of a short program", gaps),
+        ("sim", "Really run and simulated: where the time goes", walls),
+        ("store", "Checkpoints: medians", medians),
+        ("increment", "The cost of finding what has changed", tracking),
+    ];
+    known.into_iter().filter_map(plot).collect()
+}
+
+fn panel(title: &str, x_label: &str, y_label: &str, content: Content) -> Panel {
+    Panel { title: title.to_owned(), x_label: x_label.to_owned(), y_label: y_label.to_owned(), is_log: false, content }
+}
+
+/// A bar for each way: computing and everything else, then blocked.
+fn walls(runs: &[Value]) -> Vec<Panel> {
+    let (mut rows, mut spans) = (Vec::new(), Vec::new());
+    for run in runs {
+        let (Some(wall), Some(blocked)) = (run["wall_seconds"].as_f64(), run["blocked_seconds"].as_f64()) else {
+            continue;
+        };
+        let row = rows.len();
+        rows.push(way(run).to_owned());
+        spans.push((row, 0, 0.0, (wall - blocked).max(0.0)));
+        spans.push((row, 2, (wall - blocked).max(0.0), wall));
+    }
+    let kinds = ["computing", "", "blocked"].map(str::to_owned).into();
+    bars(rows, kinds, spans, "", "seconds")
+}
+
+/// A bar for each way of each part.
+fn medians(runs: &[Value]) -> Vec<Panel> {
+    let part = |part: &[Value]| {
+        let timed = part.iter().filter_map(|run| Some((way(run), run["ms_median"].as_f64()?)));
+        let (rows, times): (Vec<_>, Vec<_>) = timed.map(|(way, ms)| (way.to_owned(), ms)).unzip();
+        let kind = |row: &String| if row.starts_with("store") { 2 } else { 0 };
+        let spans = rows.iter().zip(times).enumerate().map(|(at, (row, ms))| (at, kind(row), 0.0, ms)).collect();
+        let kinds = ["alternative", "", "store"].map(str::to_owned).into();
+        bars(rows, kinds, spans, part[0]["part"].as_str().unwrap_or_default(), "milliseconds")
+    };
+    let compared = runs.chunk_by(|one, other| one["part"] == other["part"]);
+    compared.filter(|part| part.iter().any(|run| way(run).starts_with("store"))).flat_map(part).collect()
+}
+
+fn bars(
+    rows: Vec<String>,
+    kinds: Vec<String>,
+    spans: Vec<(usize, usize, f64, f64)>,
+    title: &str,
+    unit: &str,
+) -> Vec<Panel> {
+    if rows.is_empty() {
+        return Vec::new();
+    }
+    vec![panel(title, unit, "", Content::Timeline { rows, kinds, spans })]
+}
+
+/// The time blocked against the gap between saves: a panel for each number of processes.
+fn gaps(runs: &[Value]) -> Vec<Panel> {
+    let of_processes = |runs: &[Value]| {
+        let mut series: Vec<Series> = Vec::new();
+        let mut ticks: Vec<String> = Vec::new();
+        for run in runs {
+            let tick = run["gap_ms"].as_f64().map(|gap| format!("{gap}"))?;
+            if ticks.last() != Some(&tick) && !ticks.contains(&tick) {
+                ticks.push(tick);
+            }
+            let (name, blocked) = (way(run), run["blocked_seconds"].as_f64()?);
+            match series.iter_mut().find(|series| series.name == name) {
+                Some(series) => series.values.push(blocked),
+                None if name == "outcrop" => series.push(Series::ours(name, vec![blocked])),
+                None => series.push(Series::new(name, vec![blocked])),
+            }
+        }
+        let title = format!("{} at a time", runs[0]["processes"]);
+        Some(panel(&title, "milliseconds between saves", "seconds blocked", Content::Lines { ticks, series }))
+    };
+    let cases = runs.chunk_by(|one, other| one["processes"] == other["processes"]);
+    cases.filter_map(of_processes).collect()
+}
+
+/// The cost of a look against the share of written pages.
+fn tracking(runs: &[Value]) -> Vec<Panel> {
+    let rows: Vec<&Value> = runs.iter().filter(|run| run["part"] == "tracking").collect();
+    if rows.is_empty() {
+        return Vec::new();
+    }
+    let ticks = rows.iter().map(|run| way(run).split(' ').next().unwrap_or_default().to_owned()).collect();
+    let values = |key: &str| rows.iter().map(|run| run[key].as_f64().unwrap_or(f64::NAN)).collect::<Vec<_>>();
+    let series = vec![
+        Series::new("hashing all", values("rehash_ms")),
+        Series::new("tracking pages", values("pages_ms")),
+        Series::ours("as chosen", values("chosen_ms")),
+    ];
+    vec![panel("", "share of the pages that were written", "milliseconds", Content::Lines { ticks, series })]
+}

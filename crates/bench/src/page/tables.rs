@@ -1,0 +1,171 @@
+//! The runs of a report as tables, for a terminal and for Markdown.
+
+use std::fmt::Write as _;
+
+use bytesize::ByteSize;
+use serde_json::Value;
+
+/// A table of texts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Table {
+    /// The head of each column.
+    pub heads: Vec<String>,
+    /// The rows, each with a cell for every column.
+    pub rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// As Markdown.
+    pub(super) fn markdown(&self) -> String {
+        let line = |cells: &[String]| {
+            let cell = |cell: &String| if cell.is_empty() { " |".to_owned() } else { format!(" {cell} |") };
+            format!("|{}\n", cells.iter().map(cell).collect::<String>())
+        };
+        let mut text = line(&self.heads);
+        text += &"|---".repeat(self.heads.len());
+        text += "|\n";
+        for row in &self.rows {
+            let _ = write!(text, "{}", line(row));
+        }
+        text
+    }
+}
+
+/// What can be in a table of runs: the head, the name in the report, and the unit.
+const COLUMNS: &[(&str, &str, &str)] = &[
+    ("without saves", "without_seconds", "s"),
+    ("wall", "wall_seconds", "s"),
+    ("computing", "compute_seconds", "s"),
+    ("blocked", "blocked_seconds", "s"),
+    ("first round", "first_blocked_seconds", "s"),
+    ("starting", "init_seconds", "s"),
+    ("in saves", "save_seconds", "s"),
+    ("in takes", "take_seconds", "s"),
+    ("per save", "save_ms_mean", "ms"),
+    ("per take", "take_ms_mean", "ms"),
+    ("per call", "call_us", "µs"),
+    ("memory", "memory_mib", "MiB"),
+    ("median", "ms_median", "ms"),
+    ("best", "ms_best", "ms"),
+    ("rate", "gb_per_second", "GB/s"),
+    ("slowdown", "slowdown", "x"),
+    ("checkpoint", "checkpoint_mib", "MiB"),
+    ("written", "written_mib", "MiB"),
+    ("less than by pages", "less_percent", "%"),
+    ("the paper's", "paper_mb", "MB"),
+    ("less in the paper", "paper_less_percent", "%"),
+    ("hashing all", "rehash_ms", "ms"),
+    ("as chosen", "chosen_ms", "ms"),
+    ("over hashing all", "chosen_over_rehash", "x"),
+    ("tracking pages", "pages_ms", "ms"),
+    ("over hashing all", "pages_over_rehash", "x"),
+    ("xxh3, one core", "xxh3_one_gb_per_second", "GB/s"),
+    ("all cores", "xxh3_all_gb_per_second", "GB/s"),
+    ("blake3, one core", "blake3_one_gb_per_second", "GB/s"),
+    ("all cores", "blake3_all_gb_per_second", "GB/s"),
+    ("md5, one core", "md5_one_gb_per_second", "GB/s"),
+    ("all cores", "md5_all_gb_per_second", "GB/s"),
+    ("only reading", "read_one_gb_per_second", "GB/s"),
+];
+
+/// The runs of a report: a table for each part, with the columns that any of its runs has. Runs that differ in the number
+/// of processes and in the gap between saves become a table of gaps for each number of processes.
+pub fn tables(report: &Value) -> Vec<Table> {
+    let runs = report["runs"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if runs.iter().any(|run| run["gap_ms"].is_number()) {
+        return runs.chunk_by(|one, other| one["processes"] == other["processes"]).map(of_gaps).collect();
+    }
+    runs.chunk_by(|one, other| one["part"] == other["part"]).map(of_part).collect()
+}
+
+fn of_part(part: &[Value]) -> Table {
+    let columns: Vec<_> = COLUMNS.iter().filter(|(_, name, _)| part.iter().any(|run| run[name].is_number())).collect();
+    let mut heads = vec![part[0]["part"].as_str().unwrap_or("way").to_owned()];
+    heads.extend(columns.iter().map(|(head, _, _)| (*head).to_owned()));
+    let row = |run: &Value| {
+        let mut cells = vec![run["way"].as_str().unwrap_or("?").to_owned()];
+        cells.extend(columns.iter().map(|(_, name, unit)| cell(run, name, unit)));
+        cells
+    };
+    Table { heads, rows: part.iter().map(row).collect() }
+}
+
+/// Seconds blocked: a row for each way, a column for each gap.
+fn of_gaps(runs: &[Value]) -> Table {
+    let (mut gaps, mut ways) = (Vec::new(), Vec::new());
+    for run in runs {
+        let (gap, way) = (&run["gap_ms"], way(run));
+        if !gaps.contains(gap) {
+            gaps.push(gap.clone());
+        }
+        if !ways.contains(&way) {
+            ways.push(way);
+        }
+    }
+    let mut heads =
+        vec![format!("{} at a time: blocked, milliseconds between saves", number_or(&runs[0]["processes"]))];
+    heads.extend(gaps.iter().map(number_or));
+    let row = |name: &&str| {
+        let of = |gap: &Value| runs.iter().find(|run| way(run) == *name && run["gap_ms"] == *gap);
+        let mut cells = vec![(*name).to_owned()];
+        cells.extend(gaps.iter().map(|gap| of(gap).map_or_else(String::new, |run| cell(run, "blocked_seconds", "s"))));
+        cells
+    };
+    Table { heads, rows: ways.iter().map(row).collect() }
+}
+
+/// The way of a run without its case.
+pub(super) fn way(run: &Value) -> &str {
+    run["name"].as_str().or(run["way"].as_str()).unwrap_or("?")
+}
+
+/// A value with its unit, and the range of the rounds if there were several.
+fn cell(run: &Value, name: &str, unit: &str) -> String {
+    let Some(value) = run[name].as_f64() else { return String::new() };
+    let mut text = format!("{} {unit}", number(value));
+    if let Some((least, most)) = range(&run[format!("{name}_rounds")]) {
+        let _ = write!(text, " ({} to {})", number(least), number(most));
+    }
+    text
+}
+
+fn range(rounds: &Value) -> Option<(f64, f64)> {
+    let values: Vec<f64> = rounds.as_array()?.iter().filter_map(Value::as_f64).collect();
+    (values.len() > 1).then(|| {
+        let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+        (least, values.iter().copied().fold(f64::NEG_INFINITY, f64::max))
+    })
+}
+
+/// With about three digits that mean something.
+pub(super) fn number(value: f64) -> String {
+    let digits = match value.abs() {
+        size if size >= 99.95 => 0,
+        size if size >= 9.995 => 1,
+        size if size >= 0.0995 || size == 0.0 => 2,
+        _ => 3,
+    };
+    format!("{value:.digits$}")
+}
+
+/// As in `1.5 GiB`.
+pub(super) fn bytes(count: u64) -> String {
+    ByteSize(count).display().iec().to_string()
+}
+
+/// A whole number as such.
+fn number_or(value: &Value) -> String {
+    value.as_f64().map_or_else(|| "?".to_owned(), |value| format!("{value}"))
+}
+
+/// A value of one way.
+pub(super) fn value(report: &Value, way: &str, key: &str) -> Option<f64> {
+    report["runs"].as_array()?.iter().find(|run| run["way"] == way)?[key].as_f64()
+}
+
+/// The least value of the ways whose name begins so.
+pub(super) fn least(report: &Value, ways: &str, key: &str) -> Option<f64> {
+    let is_one = |run: &&Value| run["way"].as_str().is_some_and(|way| way.starts_with(ways));
+    let values = report["runs"].as_array()?.iter().filter(is_one).filter_map(|run| run[key].as_f64());
+    values.min_by(f64::total_cmp)
+}

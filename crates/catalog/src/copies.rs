@@ -1,0 +1,113 @@
+//! Stored blocks as they are, each proven by its hash, from whichever place has them undamaged.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use outcrop_format::{HashKind, Index, ManifestPack, PackHeader, PackId, Place};
+use outcrop_layers::files::Files;
+
+use crate::{
+    Error, Result,
+    fetch::{Fetcher, Wanted},
+    pack::{Pack, file_name},
+};
+
+/// The packs of one session in several places that should have the same bytes: host memory, and directories. The nearest is
+/// first.
+///
+/// For whoever makes new packs out of old ones: nothing comes out of here that is not what was saved.
+pub struct Copies {
+    session: String,
+    places: Vec<Copy>,
+    fetcher: Fetcher,
+}
+
+/// One of the places, and the packs that were opened there, or why they could not be.
+struct Copy {
+    files: Arc<dyn Files>,
+    open: BTreeMap<PackId, std::result::Result<Arc<Pack>, String>>,
+}
+
+impl Copies {
+    /// The packs of `session` in these places.
+    pub fn new(session: &str, places: Vec<Arc<dyn Files>>) -> Self {
+        let places = places.into_iter().map(|files| Copy { files, open: BTreeMap::new() }).collect();
+        Self { session: session.to_owned(), places, fetcher: Fetcher::default() }
+    }
+
+    /// The header and the index of a pack, from the first place that has the one that a manifest names.
+    pub fn index(&self, named: &ManifestPack) -> Result<(PackHeader, Index)> {
+        let mut problems = Vec::new();
+        for place in &self.places {
+            let opened = Pack::open(&*place.files, &self.session, named.id, true);
+            match opened.and_then(|pack| pack.check_named(named).map(|()| pack)) {
+                Ok(pack) => match pack.into_index() {
+                    Some(found) => return Ok(found),
+                    None => continue,
+                },
+                Err(error) => problems.push(error.to_string()),
+            }
+        }
+        Err(self.nowhere(named.id, &problems))
+    }
+
+    /// Fills `into` with the stored bytes of these blocks, one after the other, each from the first place where its hash is right.
+    pub fn read(&mut self, blocks: &[Place], hash_kind: HashKind, into: &mut [u8]) -> Result<()> {
+        let mut starts = Vec::with_capacity(blocks.len());
+        let mut end = 0;
+        for block in blocks {
+            starts.push(end);
+            end += block.stored.bytes as usize;
+        }
+        let mut missing: Vec<usize> = (0..blocks.len()).collect();
+        let mut problems = Vec::new();
+        for place in &mut self.places {
+            if missing.is_empty() {
+                break;
+            }
+            let packs: Vec<_> = missing.iter().map(|&tag| (tag, place.pack(&self.session, blocks[tag].pack))).collect();
+            missing.clear();
+            let mut wanted = Vec::with_capacity(packs.len());
+            for (tag, pack) in &packs {
+                match pack {
+                    Ok(pack) => wanted.push(Wanted { tag: *tag, pack, place: blocks[*tag], hash_kind }),
+                    Err(problem) => {
+                        missing.push(*tag);
+                        problems.push(problem.clone());
+                    }
+                }
+            }
+            let mut failed = Vec::new();
+            self.fetcher.fetch(&mut wanted, |tag, outcome| match outcome {
+                Ok(fetched) => into[starts[tag]..][..fetched.stored.len()].copy_from_slice(fetched.stored),
+                Err(problem) => failed.push((tag, problem)),
+            });
+            for (tag, problem) in failed {
+                missing.push(tag);
+                let range = blocks[tag].range();
+                let path = format!("{}/{}", place.files.location(), file_name(&self.session, blocks[tag].pack));
+                problems.push(format!("{path}, bytes {} to {}: {problem}", range.start, range.end));
+            }
+        }
+        match missing.first() {
+            None => Ok(()),
+            Some(&tag) => Err(self.nowhere(blocks[tag].pack, &problems)),
+        }
+    }
+
+    fn nowhere(&self, id: PackId, problems: &[String]) -> Error {
+        let mut problems = problems.to_vec();
+        problems.dedup();
+        Error::Damaged {
+            path: file_name(&self.session, id),
+            reason: format!("no place has it whole: {}", problems.join("; ")),
+        }
+    }
+}
+
+impl Copy {
+    /// A pack of this place, opened now unless that was tried before.
+    fn pack(&mut self, session: &str, id: PackId) -> std::result::Result<Arc<Pack>, String> {
+        let open = || Pack::open(&*self.files, session, id, false).map(Arc::new).map_err(|error| error.to_string());
+        self.open.entry(id).or_insert_with(open).clone()
+    }
+}

@@ -1,0 +1,235 @@
+//! The program as a user meets it: what it prints, what it leaves, and how it ends.
+
+use crate::common::{entries, outcrop, text};
+
+const SMALL: &str = "model = 'layers'\npoints = [90, 60]\nduration = 0.8\nshots = 2\nboundary = 15\n";
+
+#[test]
+fn help_tells_the_whole_story() {
+    let directory = tempfile::tempdir().unwrap();
+    let help = text(&outcrop(directory.path(), &["--help"]).stdout);
+    for word in ["demo", "rtm", "bench", "survey", "sim", "Exit codes", "OUTCROP_LOG"] {
+        assert!(help.contains(word), "{word} is not in {help}");
+    }
+    assert_eq!(outcrop(directory.path(), &["nonsense"]).status.code(), Some(2));
+}
+
+#[test]
+fn nobody_who_stops_reading_is_told_of_a_panic() {
+    use std::process::{Command, Stdio};
+    let mut child = Command::new(env!("CARGO_BIN_EXE_outcrop"));
+    let mut child = child.args(["sim", "list"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
+}
+
+#[test]
+fn a_migration_leaves_what_was_asked_for_and_nothing_else() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("small.toml"), SMALL).unwrap();
+    let arguments =
+        ["rtm", "--config", "small.toml", "--host", "100 KiB", "--npy", "image.npy", "--trace", "trace.json", "--json"];
+    let output = outcrop(directory.path(), &arguments);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(entries(directory.path()), ["image.npy", "rtm.png", "small.toml", "trace.json"]);
+    let outcome: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(outcome["stats"]["layers"][1]["read_bytes"].as_u64().unwrap() > 0, "the disk layer worked: {outcome}");
+    let trace = std::fs::read_to_string(directory.path().join("trace.json")).unwrap();
+    assert!(trace.contains("\"drain\"") && trace.contains("\"prefetch\""));
+    let npy = std::fs::read(directory.path().join("image.npy")).unwrap();
+    assert!(npy.starts_with(b"\x93NUMPY") && npy.len() == 128 + 90 * 60 * 4, "{}", npy.len());
+}
+
+#[test]
+fn the_demonstration_compares_with_plain_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = outcrop(directory.path(), &["demo", "--shots", "1"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let printed = text(&output.stdout);
+    for words in ["plain files", "blocked: saving", "I/O hidden behind computing", "same to the last bit"] {
+        assert!(printed.contains(words), "{words} is not in {printed}");
+    }
+    assert_eq!(entries(directory.path()), ["rtm.png"]);
+}
+
+#[test]
+fn bad_input_is_explained_and_changes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    std::fs::write(path.join("typo.toml"), "shot = 3").unwrap();
+    std::fs::write(path.join("small.toml"), SMALL).unwrap();
+    std::fs::write(path.join("file"), "").unwrap();
+    let before = entries(path);
+    let cases: [(&[&str], i32, &str); 5] = [
+        (&["rtm", "--config", "none.toml"], 1, "none.toml"),
+        (&["rtm", "--config", "typo.toml"], 10, "shots"),
+        (&["rtm", "--config", "small.toml", "--dir", "file/x"], 17, "file/x"),
+        (&["rtm", "--config", "small.toml", "--host", "4 KiB"], 13, "more host memory"),
+        (&["rtm", "--config", "small.toml", "--host", "64 KiB", "--dir-size", "64 KiB"], 14, "raise a limit"),
+    ];
+    for (arguments, code, words) in cases {
+        let output = outcrop(path, arguments);
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {message}");
+        assert!(message.contains(words), "{arguments:?}: {message}");
+        assert_eq!(entries(path), before, "{arguments:?}");
+    }
+}
+
+#[test]
+fn the_benchmark_of_beginnings_runs_every_way_in_processes_of_its_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let arguments =
+        ["bench", "alloc", "--json", "--host", "64 MiB", "--snapshot", "4 MiB", "--gaps", "0,2", "--rounds", "1"];
+    let output = outcrop(directory.path(), &arguments);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    for key in ["direct_pin_over_ours_20ms", "ours_over_best_static_max", "steady_over_memcpy"] {
+        assert!(report["ratios"][key].as_f64().is_some_and(|ratio| ratio > 0.0), "{key}: {report}");
+    }
+    let runs = report["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 7 * 2 * 2, "seven ways, two gaps, one and two processes");
+    let ours = runs.iter().find(|run| run["way"].as_str().is_some_and(|way| way.starts_with("outcrop, 1")));
+    assert!(
+        ours.is_some_and(|run| run["details"]["reason"].is_string()),
+        "the choice and its reason are there: {runs:?}"
+    );
+    assert!(entries(directory.path()).is_empty());
+}
+
+#[test]
+fn the_simulator_is_compared_with_reality() {
+    let directory = tempfile::tempdir().unwrap();
+    let sizes = ["--host", "16 MiB", "--snapshot", "2 MiB", "--snapshots", "16"];
+    let output = outcrop(directory.path(), &[&["bench", "sim", "--json"], &sizes[..]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["runs"].as_array().unwrap().len(), 6);
+    for key in ["calm_wall_sim_over_real", "disk_bound_blocked_sim_over_real", "difference_max"] {
+        assert!(report["ratios"][key].as_f64().is_some_and(|ratio| ratio > 0.0), "{key}: {report}");
+    }
+    assert!(entries(directory.path()).is_empty());
+}
+
+#[test]
+fn benchmarks_report_every_ratio() {
+    let directory = tempfile::tempdir().unwrap();
+    let sizes = ["--total", "48 MiB", "--snapshot", "1 MiB", "--host", "8 MiB", "--compute-ms", "1"];
+    let output = outcrop(directory.path(), &[&["bench", "tape", "--json"], &sizes[..]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["bench"], "tape");
+    assert!(report["machine"]["cores"].as_u64().unwrap() > 0);
+    for key in [
+        "wall_over_no_storing",
+        "save_over_memcpy",
+        "take_us_prefetched",
+        "drain_over_direct",
+        "prefetch_over_direct",
+        "small_save_us",
+        "rss_over_budget_mib",
+        "disk_bound_wall_over_disk",
+    ] {
+        assert!(report["ratios"][key].is_number(), "{key} is missing");
+    }
+    assert!(report["runs"].as_array().unwrap().len() >= 13);
+    assert!(entries(directory.path()).is_empty());
+}
+
+#[test]
+fn the_benchmark_of_stores_compares_checkpoints_with_copies_and_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = outcrop(directory.path(), &["bench", "store", "--json", "--size", "8 MiB", "--rounds", "2"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["bench"], "store");
+    for key in ["blocked_over_memcpy", "durable_over_direct_write", "restore_over_direct_read"] {
+        assert!(report["ratios"][key].as_f64().is_some_and(|ratio| ratio > 0.0), "{key}: {report}");
+    }
+    let runs = report["runs"].as_array().unwrap();
+    for (part, count) in [("blocked", 5), ("durable", 4), ("restore", 5), ("other saves", 10)] {
+        assert_eq!(runs.iter().filter(|run| run["part"] == part).count(), count, "{part}");
+    }
+    let written = |name: &str| {
+        let run = runs.iter().find(|run| run["way"].as_str().is_some_and(|way| way.starts_with(name)));
+        run.and_then(|run| run["written_mib"].as_f64()).unwrap()
+    };
+    assert!(written("incremental, 1%") < 0.1 * written("live"), "only what has changed is written: {runs:?}");
+    assert!(entries(directory.path()).is_empty());
+}
+
+#[test]
+fn the_benchmark_of_increments_repeats_the_experiment() {
+    let directory = tempfile::tempdir().unwrap();
+    let sizes = ["--size", "8 MiB", "--checkpoints", "2", "--compute-ms", "5", "--looks", "2", "--rounds", "1"];
+    let output = outcrop(directory.path(), &[&["bench", "increment", "--json"], &sizes[..]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["bench"], "increment");
+    for key in ["slowdown_1pct", "tracking_over_rehash_max", "hash_over_read_bandwidth"] {
+        assert!(report["ratios"][key].as_f64().is_some_and(|ratio| ratio > 0.0), "{key}: {report}");
+    }
+    // This one is counted and not timed.
+    let share = report["ratios"]["hash_bytes_over_page_bytes"].as_f64().unwrap();
+    assert!(share > 0.05 && share <= 0.10, "one of 16 rows changes, and all are written: {share}");
+    let runs = report["runs"].as_array().unwrap();
+    for (part, count) in [("programs", 8), ("slowdown", 4), ("tracking", 7), ("hashing", 10)] {
+        assert_eq!(runs.iter().filter(|run| run["part"] == part).count(), count, "{part}");
+    }
+    let atoms = runs.iter().find(|run| run["way"] == "atoms (LAMMPS), hash-based").unwrap();
+    assert!(atoms["less_percent"].as_f64().unwrap() < 5.0, "all of it changes: {atoms}");
+    assert!(entries(directory.path()).is_empty());
+}
+
+#[test]
+fn benchmarks_are_refused_where_there_is_no_room() {
+    let directory = tempfile::tempdir().unwrap();
+    for bench in ["store", "increment"] {
+        for (size, words) in [("512 TiB", "smaller --size"), ("2 EiB", "less than a PiB"), ("1000 KiB", "whole MiB")] {
+            let output = outcrop(directory.path(), &["bench", bench, "--size", size]);
+            assert!(!output.status.success(), "{bench} of {size}");
+            assert!(text(&output.stderr).contains(words), "{}", text(&output.stderr));
+        }
+    }
+    assert!(entries(directory.path()).is_empty());
+}
+
+#[test]
+fn all_benchmarks_give_one_page_and_a_failed_one_loses_no_other() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    let all = ["bench", "all", "--tiny", "--output", "docs", "--only", "alloc,store"];
+    let output = outcrop(path, &[&all[..], &["--python", "/bin/false"]].concat());
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("1 of 3 benchmarks failed: python"), "{said}");
+    assert!(said.contains("benchmark 2 of 3: store"), "{said}");
+    assert_eq!(entries(path), ["docs"], "scratch is removed");
+    assert_eq!(entries(&path.join("docs")), ["measured", "measured.md"]);
+    let files = ["alloc.png", "alloc.svg", "results.json", "store.png", "store.svg"];
+    assert_eq!(entries(&path.join("docs/measured")), files);
+    let page = std::fs::read_to_string(path.join("docs/measured.md")).unwrap();
+    for words in
+        ["\n## alloc\n", "\n## store\n", "failed:** exit status: 1", "| store: save returns |", "| kernel | Linux "]
+    {
+        assert!(page.contains(words), "{words} is not in {page}");
+    }
+    let results = std::fs::read(path.join("docs/measured/results.json")).unwrap();
+    let results: serde_json::Value = serde_json::from_slice(&results).unwrap();
+    assert_eq!(results["benches"][1]["report"]["bench"], "store");
+    assert!(results["benches"][2]["error"].is_string() && results["benches"][2]["report"].is_null());
+}
+
+#[test]
+fn all_benchmarks_are_refused_before_the_first_where_they_cannot_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    std::fs::write(path.join("file"), "").unwrap();
+    let cases = [("file/x", "scratch", "file/x"), ("docs", "file/y", "file/y")];
+    for (docs, scratch, words) in cases {
+        let output = outcrop(path, &["bench", "all", "--tiny", "--output", docs, "--dir", scratch]);
+        assert!(!output.status.success() && text(&output.stderr).contains(words), "{}", text(&output.stderr));
+        assert!(!text(&output.stderr).contains("benchmark 1"), "{}", text(&output.stderr));
+    }
+}

@@ -1,0 +1,201 @@
+//! Versions on their way: packs arrive, and when all that a version needs is there, its manifest is written.
+
+use outcrop_format::{ManifestPack, Tidings};
+
+use crate::{
+    Action, Draft, LayerIndex, Ledger, Report, SaveId, Step,
+    layer::{Refusal, Standing, own_packs},
+};
+
+/// A draft, and where it has come to its end.
+#[derive(Debug)]
+pub(crate) struct Drafted {
+    pub(crate) draft: Draft,
+    /// By layer: whether its manifest is there, or never will be.
+    pub(crate) is_settled: Vec<bool>,
+}
+
+impl Drafted {
+    pub(crate) fn lists(&self, rank: u32, number: u64) -> bool {
+        own_packs(&self.draft.manifest.packs, rank).any(|own| own == number)
+    }
+}
+
+/// What becomes of a draft on a layer.
+enum Fate {
+    Waits,
+    Refused(Refusal),
+    /// What it needs is not there, and the next version must not build upon it.
+    Lost(String),
+    Fails(String),
+    Commits(Vec<ManifestPack>),
+}
+
+impl Ledger {
+    /// A version is on its way.
+    pub(crate) fn drafted(&mut self, draft: Draft) {
+        let version = draft.save.version;
+        if self.settings.is_shared {
+            for layer in &mut self.layers {
+                layer.pending.insert(version, self.drafted_below);
+            }
+        }
+        self.drafted_below = self.drafted_below.max(draft.next_number);
+        self.newest_draft = Some(version);
+        self.passed = self.passed.max(Some(version));
+        // What was lost since is not built upon.
+        if draft.losses == self.losses {
+            self.chain = own_packs(&draft.manifest.packs, self.settings.rank).collect();
+        }
+        self.drafts.push_back(Drafted { draft, is_settled: vec![false; self.layers.len()] });
+        (0..self.layers.len()).for_each(|layer| self.leave_out(layer));
+    }
+
+    /// A pack has come to a layer, or could not.
+    pub(crate) fn arrived(&mut self, number: u64, layer: LayerIndex, failure: Option<String>) {
+        let Some(pack) = self.in_flight.get_mut(&number) else { return };
+        if !pack.settled_on.insert(layer) {
+            return;
+        }
+        let here = &mut self.layers[layer];
+        here.is_rewrite_blocked = false;
+        here.wants_collection |= self.is_closing;
+        let is_doubtful = number < here.doubtful_below;
+        match failure.or_else(|| here.failure.clone().filter(|_| is_doubtful)) {
+            None => {
+                here.packs.insert(number, pack.file_bytes);
+                here.unsynced.insert(number);
+            }
+            Some(reason) => {
+                pack.failed_on.insert(layer);
+                self.pack_failed(number, layer, &reason);
+            }
+        }
+    }
+
+    /// Versions that need a pack which could not be written will not come to that layer. Where ranks share blocks, neither will
+    /// those that were drafted after them: another rank may refer to it.
+    fn pack_failed(&mut self, number: u64, layer: LayerIndex, reason: &str) {
+        // Before anybody hears of it, and saves the next version.
+        self.lose(layer, reason);
+        let rank = self.settings.rank;
+        let mut is_lost = false;
+        let mut failed = Vec::new();
+        for drafted in &mut self.drafts {
+            let needs_it = drafted.lists(rank, number);
+            if !drafted.is_settled[layer] && (needs_it || is_lost) {
+                drafted.is_settled[layer] = true;
+                failed.push(drafted.draft.save);
+                is_lost = self.settings.is_shared;
+            }
+        }
+        failed.into_iter().for_each(|save| self.fail(layer, save, reason));
+        self.forget_settled();
+    }
+
+    /// Packs of this rank did not get to where they were to be: the next version is saved in full.
+    pub(crate) fn lose(&mut self, layer: LayerIndex, reason: &str) {
+        self.losses += 1;
+        self.chain.clear();
+        self.layers[layer].lost_at = self.losses;
+        self.layers[layer].failure = Some(reason.to_owned());
+        self.ask(Action::Lose);
+    }
+
+    /// A version will not come to a layer: this program is told, and so are the other ranks, who would wait for it.
+    pub(crate) fn fail(&mut self, layer: LayerIndex, save: SaveId, reason: &str) {
+        self.report(Report::Failed { save, layer, reason: reason.to_owned() });
+        if self.settings.ranks > 1 {
+            // Also if the program tries again: the others have given it up.
+            let refusal = Refusal { is_of_others: false, reason: reason.to_owned() };
+            self.layers[layer].refused.insert(save.version, refusal);
+            self.layers[layer].holders.remove(&save.version);
+        }
+        let tidings = Tidings::Failed { layer: layer as u32, version: save.version, reason: reason.to_owned() };
+        self.announce(tidings);
+    }
+
+    /// The next version to be committed on a layer, in their order, if all that it needs is there. Those that cannot be are failed.
+    pub(crate) fn next_commit(&mut self, layer: LayerIndex) -> Option<Step> {
+        for index in 0..self.drafts.len() {
+            if self.drafts[index].is_settled[layer] {
+                continue;
+            }
+            let save = self.drafts[index].draft.save;
+            match self.fate(layer, index) {
+                Fate::Waits => break,
+                Fate::Refused(refusal) => {
+                    if refusal.is_of_others {
+                        self.report(Report::Here { save, layer });
+                    }
+                    self.report(Report::Failed { save, layer, reason: refusal.reason });
+                }
+                Fate::Lost(reason) => {
+                    self.lose(layer, &reason);
+                    self.fail(layer, save, &reason);
+                }
+                Fate::Fails(reason) => self.fail(layer, save, &reason),
+                Fate::Commits(_) if !self.layers[layer].unsynced.is_empty() => return Some(Step::Sync),
+                Fate::Commits(packs) => {
+                    self.layers[layer].writing = Some(save);
+                    return Some(Step::Write { manifest: self.drafts[index].draft.manifest.clone(), packs });
+                }
+            }
+            self.drafts[index].is_settled[layer] = true;
+        }
+        self.forget_settled();
+        None
+    }
+
+    fn fate(&self, layer: LayerIndex, index: usize) -> Fate {
+        let (here, draft) = (&self.layers[layer], &self.drafts[index].draft);
+        if let Some(refusal) = here.refused.get(&draft.save.version) {
+            return Fate::Refused(refusal.clone());
+        }
+        let why = || here.failure.clone().unwrap_or_else(|| "a pack of it is not there".to_owned());
+        if self.settings.is_shared && draft.losses < here.lost_at {
+            return Fate::Lost(why());
+        }
+        let packs = self.with_merges(layer, &draft.manifest.packs);
+        // Others may refer to packs that have become others here.
+        let shared = if self.settings.is_shared { &draft.manifest.packs[..] } else { &[] };
+        let mut needed = own_packs(&packs, self.settings.rank).chain(own_packs(shared, self.settings.rank));
+        let missing = needed.find(|number| !here.packs.contains_key(number));
+        drop(needed);
+        match missing {
+            // What is not on its way will not come.
+            Some(number) if !self.is_coming(number, layer) => return Fate::Lost(why()),
+            Some(_) => return Fate::Waits,
+            None if self.settings.is_shared && self.is_owing(layer, draft.next_number) => return Fate::Waits,
+            None => {}
+        }
+        let replaced = here.manifests.get(&draft.save.version).map(|visible| visible.standing);
+        if replaced == Some(Standing::Kept { may_return: true }) && !here.has_completed {
+            return Fate::Fails(MAY_RETURN.to_owned());
+        }
+        Fate::Commits(packs)
+    }
+
+    /// Whether a pack that is not on a layer is on its way there.
+    fn is_coming(&self, number: u64, layer: LayerIndex) -> bool {
+        let is_moving = self.in_flight.get(&number).is_some_and(|pack| !pack.settled_on.contains(&layer));
+        is_moving && number >= self.layers[layer].doubtful_below
+    }
+
+    /// Whether a pack that was made for a version, and has a lower number than this, is still on its way to a layer. Also if that
+    /// version has failed there and the next one of this rank does not list the pack: those of other ranks may. Merged packs are
+    /// not waited for, as only this rank refers to them.
+    fn is_owing(&self, layer: LayerIndex, below: u64) -> bool {
+        let is_merged = |number: u64| self.merges.iter().any(|merge| merge.makes(number));
+        self.in_flight.range(..below).any(|(&number, _)| self.is_coming(number, layer) && !is_merged(number))
+    }
+
+    /// Forgets drafts that have come to their end everywhere.
+    pub(crate) fn forget_settled(&mut self) {
+        self.drafts.retain(|drafted| drafted.is_settled.contains(&false));
+    }
+}
+
+/// Why a version must not take the place of one that was found.
+const MAY_RETURN: &str = "an earlier run has saved this version, another rank's directory with its part seems to be missing, and \
+nothing newer is complete here; make that directory available, rewind to give the old version up, or save another number";

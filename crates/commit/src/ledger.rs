@@ -1,0 +1,303 @@
+//! A session of one rank: everything that is known of its files, and what is asked for next.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use outcrop_format::{ManifestPack, News, RunId, Tidings};
+use outcrop_plan::Retention;
+
+use crate::{
+    Action, Event, LayerIndex, Report,
+    drafts::Drafted,
+    layer::{Base, Layer, Standing},
+    merges::Merge,
+};
+
+/// What does not change while a session is open.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The number of this rank.
+    pub rank: u32,
+    /// How many ranks there are.
+    pub ranks: u32,
+    /// The number that all ranks have agreed upon when they opened the session.
+    pub run: RunId,
+    /// Ranks refer to each other's packs.
+    pub is_shared: bool,
+    /// The directories.
+    pub layers: Vec<LayerSettings>,
+}
+
+/// What does not change of one layer.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LayerSettings {
+    /// Which versions stay.
+    pub keep: Retention,
+    /// Its bytes are limited: what nobody needs goes before the program hears that a version is complete, so that there is room
+    /// for the next one. Elsewhere that happens when there is nothing else to do.
+    pub is_limited: bool,
+}
+
+/// A session of one rank. See the documentation of the crate.
+#[derive(Debug)]
+pub struct Ledger {
+    pub(crate) settings: Settings,
+    pub(crate) layers: Vec<Layer>,
+    pub(crate) now_unix_ns: u64,
+    /// Versions on their way, in their order.
+    pub(crate) drafts: VecDeque<Drafted>,
+    /// Packs from this number on may belong to a version that has not been drafted yet.
+    pub(crate) drafted_below: u64,
+    /// The newest version that was drafted.
+    pub(crate) newest_draft: Option<u64>,
+    /// The newest version that was drafted since the session last went back: earlier ones that were not are left out.
+    pub(crate) passed: Option<u64>,
+    /// Packs of this rank that the next version builds upon.
+    pub(crate) chain: BTreeSet<u64>,
+    /// How often packs were lost.
+    pub(crate) losses: u64,
+    /// Packs that the engine has, by number.
+    pub(crate) in_flight: BTreeMap<u64, InFlight>,
+    pub(crate) merges: Vec<Merge>,
+    /// How often the session has gone back.
+    pub(crate) era: u64,
+    /// How often this rank has announced something, and how often each other one.
+    said: u64,
+    pub(crate) heard_of: BTreeMap<u32, u64>,
+    /// What other ranks have said that have gone back already.
+    pub(crate) early: Vec<(u32, News)>,
+    /// Other ranks are gone.
+    pub(crate) is_alone: bool,
+    pub(crate) is_reading: bool,
+    /// The session goes back: what has failed until now.
+    pub(crate) rewinding: Option<Result<(), String>>,
+    pub(crate) is_closing: bool,
+    has_ended: bool,
+    actions: VecDeque<Action>,
+}
+
+/// A pack in the hands of the engine.
+#[derive(Debug)]
+pub(crate) struct InFlight {
+    pub(crate) key: u64,
+    pub(crate) file_bytes: u64,
+    /// Layers that it has reached, or never will.
+    pub(crate) settled_on: BTreeSet<LayerIndex>,
+    pub(crate) failed_on: BTreeSet<LayerIndex>,
+}
+
+impl Ledger {
+    /// A ledger of what was found; see [`open`](Self::open).
+    pub(crate) fn new(settings: Settings, layers: Vec<Layer>, next_number: u64) -> Self {
+        Self {
+            settings,
+            layers,
+            now_unix_ns: 0,
+            drafts: VecDeque::new(),
+            drafted_below: next_number,
+            newest_draft: None,
+            passed: None,
+            chain: BTreeSet::new(),
+            losses: 0,
+            in_flight: BTreeMap::new(),
+            merges: Vec::new(),
+            era: 0,
+            said: 0,
+            heard_of: BTreeMap::new(),
+            early: Vec::new(),
+            is_alone: false,
+            is_reading: false,
+            rewinding: None,
+            is_closing: false,
+            has_ended: false,
+            actions: VecDeque::new(),
+        }
+    }
+
+    /// Tells the ledger what has happened, and when, in nanoseconds since 1970.
+    pub fn handle(&mut self, now_unix_ns: u64, event: Event) {
+        self.now_unix_ns = now_unix_ns;
+        match event {
+            Event::Expected { key, pack } => self.expect(key, &pack),
+            Event::Arrived { number, layer, failure } => self.arrived(number, layer, failure),
+            Event::Drafted(draft) => self.drafted(draft),
+            Event::Failed { save, reason } => {
+                self.chain.clear();
+                (0..self.layers.len()).for_each(|layer| self.fail(layer, save, &reason));
+            }
+            Event::Merged { old, new } => self.merged(old, new),
+            Event::Based { version, packs } => {
+                let base = (!packs.is_empty()).then_some(Base { version, drafted: self.newest_draft });
+                self.layers.iter_mut().for_each(|layer| layer.build_upon(base));
+                self.chain = packs.into_iter().collect();
+            }
+            Event::Reading(is_reading) => {
+                self.is_reading = is_reading;
+                self.layers.iter_mut().for_each(|layer| layer.wants_collection |= !is_reading);
+            }
+            Event::Rewind(version) => self.rewind(version),
+            Event::Closed => {
+                self.is_closing = true;
+                self.announce(Tidings::Over);
+                // Nothing more builds upon what is there.
+                self.chain.clear();
+                self.drafted_below = u64::MAX;
+                self.layers.iter_mut().for_each(|layer| layer.wants_collection = true);
+            }
+            Event::Heard { rank, news } => self.heard(rank, news),
+            Event::Unsaid { news, reason } => self.unsaid(&news, &reason),
+            Event::Alone { reason } => self.be_alone(reason),
+            Event::Done { layer, outcome } => self.done(layer, outcome),
+        }
+        (0..self.layers.len()).for_each(|layer| self.advance(layer));
+        self.release();
+        self.check_rewound();
+        self.check_end();
+    }
+
+    /// What is to be done next.
+    pub fn poll(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// What can be done when there is nothing else to do. To remove a large file can take as long as to write it.
+    pub fn poll_idle(&mut self) -> Option<Action> {
+        let layer = (0..self.layers.len()).find(|layer| self.has_garbage_on(*layer))?;
+        let (number, bytes) = self.layers[layer].garbage.pop_front()?;
+        self.start(layer, crate::Step::Remove { number, bytes });
+        self.actions.pop_front()
+    }
+
+    /// Whether [`poll_idle`](Self::poll_idle) has something.
+    pub fn has_garbage(&self) -> bool {
+        (0..self.layers.len()).any(|layer| self.has_garbage_on(layer))
+    }
+
+    fn has_garbage_on(&self, layer: LayerIndex) -> bool {
+        let layer = &self.layers[layer];
+        !layer.garbage.is_empty() && layer.busy.is_none() && !self.is_reading
+    }
+
+    /// Whether other ranks have yet to say that they have a version.
+    pub fn is_waiting_for_others(&self) -> bool {
+        self.settings.ranks > 1 && !self.is_alone && self.layers.iter().any(|layer| !layer.holders.is_empty())
+    }
+
+    /// The run in which the session was opened.
+    pub fn run(&self) -> RunId {
+        self.settings.run
+    }
+
+    /// The number that the next pack of this rank may have, as far as the ledger knows.
+    pub fn next_number(&self) -> u64 {
+        self.drafted_below
+    }
+
+    pub(crate) fn ask(&mut self, action: Action) {
+        self.actions.push_back(action);
+    }
+
+    pub(crate) fn report(&mut self, report: Report) {
+        self.ask(Action::Report(report));
+    }
+
+    pub(crate) fn announce(&mut self, tidings: Tidings) {
+        if self.settings.ranks > 1 {
+            let news = News { run: self.settings.run, number: self.said, era: self.era, tidings };
+            self.said += 1;
+            self.ask(Action::Announce(news));
+        }
+    }
+
+    /// A pack is about to be on its way.
+    fn expect(&mut self, key: u64, pack: &ManifestPack) {
+        let (settled_on, failed_on) = (BTreeSet::new(), BTreeSet::new());
+        let in_flight = InFlight { key, file_bytes: pack.file_bytes, settled_on, failed_on };
+        self.in_flight.insert(pack.id.number, in_flight);
+    }
+
+    /// Gives up host memory of packs that have been everywhere, and that no version will build upon, or that could be written
+    /// nowhere.
+    fn release(&mut self) {
+        let layers = self.layers.len();
+        let is_gone = |(number, pack): (&u64, &InFlight)| {
+            let is_nowhere = pack.failed_on.len() == layers;
+            (pack.settled_on.len() == layers && (is_nowhere || !self.is_wanted(*number))).then_some(*number)
+        };
+        let gone: Vec<u64> = self.in_flight.iter().filter_map(is_gone).collect();
+        for number in gone {
+            if let Some(pack) = self.in_flight.remove(&number) {
+                self.ask(Action::Release { key: pack.key });
+            }
+        }
+    }
+
+    /// Whether a pack of this rank is in a draft, or will be in one.
+    pub(crate) fn is_wanted(&self, number: u64) -> bool {
+        let is_listed = |it: &Drafted| it.lists(self.settings.rank, number);
+        number >= self.drafted_below
+            || self.chain.contains(&number)
+            || self.drafts.iter().any(is_listed)
+            || self.merges.iter().any(|merge| merge.makes(number))
+    }
+
+    /// Forgets all versions above `version`, the newest first.
+    fn rewind(&mut self, version: Option<u64>) {
+        if self.is_alone {
+            // The others may be completing what this rank would forget, and dropping what it would go back to.
+            return self.report(Report::Rewound(Err("another rank is gone".to_owned())));
+        }
+        // Others may wait for a version that this rank has left out, and that nothing will follow.
+        self.announce(Tidings::Over);
+        self.ask(Action::Reset);
+        self.chain.clear();
+        self.merges.clear();
+        self.era += 1;
+        self.passed = None;
+        self.rewinding = Some(Ok(()));
+        for layer in &mut self.layers {
+            let is_above = |other: &u64| version.is_none_or(|version| *other > version);
+            for (version, visible) in layer.manifests.iter_mut().filter(|(version, _)| is_above(version)) {
+                visible.standing = Standing::Doubtful;
+                layer.doomed.insert(*version);
+            }
+            layer.stuck.clear();
+            layer.pending.clear();
+            layer.refused.clear();
+            layer.newest.clear();
+            layer.holders.clear();
+            layer.base = None;
+        }
+        let (now, later) = std::mem::take(&mut self.early).into_iter().partition(|(_, news)| news.era == self.era);
+        self.early = later;
+        let now: Vec<(u32, News)> = now;
+        now.into_iter().for_each(|(rank, news)| self.believe(rank, news.tidings));
+    }
+
+    /// Says that the session has gone back when that is durable everywhere, or has failed.
+    fn check_rewound(&mut self) {
+        let is_back = |layer: &Layer| {
+            layer.busy.is_none() && layer.doomed.is_empty() && (!layer.is_dirty || layer.is_sync_blocked)
+        };
+        if self.rewinding.is_some() && self.layers.iter().all(is_back) {
+            let result = self.rewinding.take().unwrap_or(Ok(()));
+            self.report(Report::Rewound(result));
+        }
+    }
+
+    /// Ends when the session is closed and nothing is on its way any more.
+    fn check_end(&mut self) {
+        let is_idle = |layer: &Layer| {
+            layer.busy.is_none() && layer.garbage.is_empty() && layer.doomed.is_empty() && layer.withheld.is_empty()
+        };
+        let has_settled = |pack: &InFlight| pack.settled_on.len() == self.layers.len();
+        let is_over = self.is_closing
+            && !self.has_ended
+            && self.rewinding.is_none()
+            && self.layers.iter().all(is_idle)
+            && self.in_flight.values().all(has_settled);
+        if is_over {
+            self.has_ended = true;
+            self.ask(Action::End);
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! What is done on a layer, one step after the other, and what follows from how each has ended.
+
+use std::sync::Arc;
+
+use outcrop_format::{Manifest, ManifestPack};
+
+use crate::{
+    Action, LayerIndex, Ledger, Outcome, Report, Step,
+    layer::{Standing, Visible, own_packs},
+};
+
+impl Ledger {
+    /// Begins the next step on a layer, if there is one and none is under way.
+    pub(crate) fn advance(&mut self, layer: LayerIndex) {
+        if self.layers[layer].busy.is_some() {
+            return;
+        }
+        let next = self.next_commit(layer).or_else(|| self.next_rewrite(layer)).or_else(|| self.next_removal(layer));
+        match next {
+            Some(step) => self.start(layer, step),
+            None => {
+                while let Some(save) = self.layers[layer].withheld.pop_front() {
+                    self.report(Report::Reached { save, layer });
+                }
+            }
+        }
+    }
+
+    pub(crate) fn start(&mut self, layer: LayerIndex, step: Step) {
+        let here = &mut self.layers[layer];
+        if matches!(step, Step::Sync | Step::Write { .. }) {
+            here.syncing = here.unsynced.clone();
+        }
+        here.busy = Some(step.clone());
+        self.ask(Action::Do { layer, step });
+    }
+
+    /// Removes what is doomed, makes that durable, and then removes what nothing needs any more.
+    fn next_removal(&mut self, layer: LayerIndex) -> Option<Step> {
+        let here = &self.layers[layer];
+        if let Some(&version) = here.doomed.last().filter(|_| !self.is_reading) {
+            return Some(Step::Drop { version });
+        }
+        if here.is_dirty && !here.is_sync_blocked {
+            return Some(Step::Sync);
+        }
+        if let Some(step) = self.next_collection(layer) {
+            return Some(step);
+        }
+        // Where there is a limit somebody may wait for the room.
+        let is_urgent = self.settings.layers[layer].is_limited && !self.is_reading;
+        let (number, bytes) = is_urgent.then(|| self.layers[layer].garbage.pop_front())??;
+        Some(Step::Remove { number, bytes })
+    }
+
+    /// A step has ended.
+    pub(crate) fn done(&mut self, layer: LayerIndex, outcome: Outcome) {
+        let Some(step) = self.layers[layer].busy.take() else { return };
+        match (step, outcome) {
+            (Step::Sync, Outcome::Failed { reason, next_number, .. }) => {
+                self.doubt(layer, &reason, next_number);
+            }
+            (Step::Sync, _) => self.layers[layer].synced(),
+            (Step::Write { manifest, packs }, Outcome::Failed { reason, may_be_visible, next_number }) => {
+                self.write_failed(layer, manifest, packs, &reason, may_be_visible, next_number);
+            }
+            (Step::Write { manifest, packs }, _) => self.written(layer, manifest, packs),
+            (Step::Drop { version }, Outcome::Failed { reason, .. }) => {
+                self.layers[layer].doomed.remove(&version);
+                self.layers[layer].stuck.insert(version);
+                self.stays(layer, format!("version {version}: {reason}"));
+            }
+            (Step::Drop { version }, _) => self.dropped(layer, version),
+            (Step::Look, Outcome::Borrowed(numbers)) => self.looked(layer, &numbers),
+            (Step::Look, Outcome::Failed { reason, .. }) => {
+                self.report(Report::Stays { layer, reason: format!("old packs: {reason}") });
+            }
+            (Step::Remove { number, .. }, Outcome::Failed { reason, .. }) => {
+                self.report(Report::Stays { layer, reason: format!("pack {number}: {reason}") });
+            }
+            (Step::Look | Step::Remove { .. }, _) => {}
+        }
+    }
+
+    /// Something could not be removed.
+    fn stays(&mut self, layer: LayerIndex, reason: String) {
+        if let Some(result) = self.rewinding.as_mut().filter(|result| result.is_ok()) {
+            *result = Err(reason.clone());
+        }
+        self.report(Report::Stays { layer, reason });
+    }
+
+    /// The directory could not be made durable. Packs that are new there may be lost in a crash, also if they can be read until
+    /// then and a later attempt succeeds: they count as not written, and nothing is built upon them.
+    fn doubt(&mut self, layer: LayerIndex, reason: &str, next_number: u64) {
+        let here = &mut self.layers[layer];
+        for number in std::mem::take(&mut here.unsynced) {
+            here.packs.remove(&number);
+        }
+        here.syncing.clear();
+        here.doubtful_below = here.doubtful_below.max(next_number);
+        here.is_sync_blocked = true;
+        self.lose(layer, reason);
+        if self.layers[layer].is_dirty {
+            self.stays(layer, format!("versions that were removed may come back: {reason}"));
+        }
+    }
+
+    /// A manifest is there, and everything before it is durable.
+    fn written(&mut self, layer: LayerIndex, manifest: Arc<Manifest>, packs: Vec<ManifestPack>) {
+        let version = manifest.version;
+        let here = &mut self.layers[layer];
+        here.synced();
+        here.unreadable.remove(&version);
+        let stuck = std::mem::take(&mut here.stuck);
+        here.doomed.extend(stuck);
+        let Some(save) = here.writing.take() else {
+            if let Some(visible) = here.manifests.get_mut(&version) {
+                visible.packs = packs;
+            }
+            here.wants_collection = true;
+            return;
+        };
+        here.doomed.remove(&version);
+        let replaced = here.manifests.insert(version, Visible { manifest, packs, standing: Standing::Pending(save) });
+        here.wants_collection |= replaced.is_some();
+        if !self.settle(layer, version) {
+            // It has failed meanwhile.
+            self.doom(layer, version);
+            return;
+        }
+        match self.layers[layer].refused.get(&version).map(|refusal| refusal.reason.clone()) {
+            None => {
+                self.report(Report::Here { save, layer });
+                self.has_written(layer, version);
+            }
+            Some(reason) => {
+                self.layers[layer].doomed.insert(version);
+                self.give_up(layer, save, reason);
+            }
+        }
+    }
+
+    /// A manifest could not be written, or not be made durable.
+    fn write_failed(
+        &mut self,
+        layer: LayerIndex,
+        manifest: Arc<Manifest>,
+        packs: Vec<ManifestPack>,
+        reason: &str,
+        may_be_visible: bool,
+        next_number: u64,
+    ) {
+        let version = manifest.version;
+        self.doubt(layer, reason, next_number);
+        let rank = self.settings.rank;
+        let here = &mut self.layers[layer];
+        let save = here.writing.take();
+        here.is_rewrite_blocked = true;
+        if may_be_visible {
+            // After a crash there is the new one or the old one: what either lists stays until that is known.
+            let before = here.manifests.get(&version);
+            here.lingering.extend(before.into_iter().flat_map(|visible| own_packs(&visible.packs, rank)));
+            match (before.map(|visible| visible.standing), save) {
+                (Some(standing), None) => drop(here.manifests.insert(version, Visible { manifest, packs, standing })),
+                _ => {
+                    here.manifests.insert(version, Visible { manifest, packs, standing: Standing::Doubtful });
+                    here.doomed.insert(version);
+                }
+            }
+        }
+        match save {
+            Some(save) if self.settle(layer, version) => self.fail(layer, save, reason),
+            Some(_) => {}
+            None => {
+                self.report(Report::Stays { layer, reason: format!("a long chain of version {version}: {reason}") })
+            }
+        }
+    }
+
+    /// A version has come to its end on a layer; whether it had not before.
+    fn settle(&mut self, layer: LayerIndex, version: u64) -> bool {
+        let unsettled = self.drafts.iter_mut().find(|it| it.draft.save.version == version && !it.is_settled[layer]);
+        let was_unsettled = unsettled.map(|drafted| drafted.is_settled[layer] = true).is_some();
+        self.forget_settled();
+        was_unsettled
+    }
+
+    /// A manifest is to be removed that counts for nothing.
+    fn doom(&mut self, layer: LayerIndex, version: u64) {
+        let here = &mut self.layers[layer];
+        if let Some(visible) = here.manifests.get_mut(&version) {
+            visible.standing = Standing::Doubtful;
+            here.doomed.insert(version);
+        }
+    }
+
+    /// A manifest is gone, unless a crash brings it back.
+    fn dropped(&mut self, layer: LayerIndex, version: u64) {
+        let rank = self.settings.rank;
+        let here = &mut self.layers[layer];
+        here.doomed.remove(&version);
+        if let Some(visible) = here.manifests.remove(&version) {
+            here.lingering.extend(own_packs(&visible.packs, rank));
+        }
+        here.is_dirty = true;
+        here.is_sync_blocked = false;
+        here.wants_collection = true;
+        // The program hears that it was complete before it hears that it is not kept.
+        if let Some(index) = here.withheld.iter().position(|save| save.version == version) {
+            let reached = here.withheld.remove(index).map(|save| Report::Reached { save, layer });
+            reached.into_iter().for_each(|report| self.report(report));
+        }
+        self.report(Report::Dropped { version, layer });
+    }
+}

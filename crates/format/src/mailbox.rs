@@ -1,0 +1,280 @@
+//! Mailboxes: the files through which the ranks of a run talk. Each rank appends to its own and reads those of the others.
+//!
+//! A mailbox begins with a [`Hello`]; [`Record`]s follow. A reader may look while a record is being written, and on a
+//! shared file system it may see the length of a file before its bytes. So a record has two checksums: one of its head,
+//! so that its length can be believed, and one of its body.
+
+use zerocopy::{
+    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
+    little_endian::{U32, U64, U128},
+};
+
+use crate::{
+    RANKS_MAX,
+    cursor::{Cursor, check_start},
+    error::{Error, Result, Structure},
+    hash::checksum,
+};
+
+/// The length of a [`Hello`].
+pub const HELLO_BYTES: usize = size_of::<RawHello>();
+/// The length of the head of a record.
+pub const RECORD_HEAD_BYTES: usize = size_of::<Head>();
+/// The longest body of a record.
+pub const RECORD_BYTES_MAX: u32 = 1 << 30;
+/// The longest topic.
+pub const TOPIC_BYTES_MAX: usize = 1024;
+
+const MAGIC: [u8; 8] = *b"OUTCMAIL";
+/// The number of its format.
+const FORMAT: u32 = 1;
+
+const SEEN: u8 = 1;
+const GATHER: u8 = 2;
+const MESSAGE: u8 = 3;
+const READ: u8 = 4;
+
+/// A random number that no other opening of a mailbox has.
+pub type Nonce = [u8; 16];
+
+/// How a mailbox begins: whose it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hello {
+    /// Which rank.
+    pub rank: u32,
+    /// How many ranks the run has.
+    pub count: u32,
+    /// Chosen when the mailbox was made.
+    pub nonce: Nonce,
+}
+
+/// What a rank tells the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Record<'a> {
+    /// It has seen the mailbox of another rank, with this number in it: both belong to the same run.
+    Seen {
+        /// The other rank.
+        rank: u32,
+        /// Of the other's [`Hello`].
+        nonce: Nonce,
+    },
+    /// Its contribution to an exchange between all ranks.
+    Gather {
+        /// What it is about.
+        topic: &'a str,
+        /// Which exchange of this topic, counted from 0.
+        number: u64,
+        /// What it contributes.
+        contribution: &'a [u8],
+    },
+    /// An announcement, which means something to who stands on the ranks.
+    Message(&'a [u8]),
+    /// It has read the mailbox of another rank up to some byte, and will not read what lies before it again.
+    Read {
+        /// The other rank.
+        rank: u32,
+        /// Where it reads on.
+        end: u64,
+    },
+}
+
+/// The head of a record, which says how long its body is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordHead {
+    kind: u8,
+    body_bytes: u32,
+    body_check: u128,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawHello {
+    magic: [u8; 8],
+    format: U32,
+    rank: U32,
+    count: U32,
+    nonce: Nonce,
+    check: U128,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Head {
+    kind: u8,
+    zero: [u8; 3],
+    body_bytes: U32,
+    body_check: U128,
+    check: U128,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawSeen {
+    rank: U32,
+    nonce: Nonce,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawRead {
+    rank: U32,
+    end: U64,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawGather {
+    number: U64,
+    topic_bytes: U32,
+}
+
+impl Hello {
+    /// The first bytes of a mailbox.
+    pub fn encode(&self) -> [u8; HELLO_BYTES] {
+        let Self { rank, count, nonce } = *self;
+        let mut raw = RawHello {
+            magic: MAGIC,
+            format: FORMAT.into(),
+            rank: rank.into(),
+            count: count.into(),
+            nonce,
+            check: 0.into(),
+        };
+        raw.check = checksum(&raw.as_bytes()[..HELLO_BYTES - 16]).into();
+        zerocopy::transmute!(raw)
+    }
+
+    /// Reads the first bytes of a mailbox; what follows them is not looked at.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let structure = Structure::Mailbox;
+        check_start(structure, MAGIC, FORMAT, bytes)?;
+        let mut cursor = Cursor::new(structure, bytes);
+        let raw: &RawHello = cursor.value()?;
+        let (written, computed) = (raw.check.get(), checksum(&raw.as_bytes()[..HELLO_BYTES - 16]));
+        if written != computed {
+            return Err(Error::Changed { structure, written, computed });
+        }
+        let (rank, count) = (raw.rank.get(), raw.count.get());
+        if rank >= count || count > RANKS_MAX {
+            return Err(cursor.wrong_at(12, format!("rank {rank} of {count} cannot be")));
+        }
+        Ok(Self { rank, count, nonce: raw.nonce })
+    }
+}
+
+impl RecordHead {
+    /// How many bytes of body follow the head.
+    pub fn body_bytes(&self) -> u32 {
+        self.body_bytes
+    }
+
+    /// Reads the head of a record; what follows it is not looked at.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let structure = Structure::MailboxRecord;
+        let mut cursor = Cursor::new(structure, bytes);
+        let head: &Head = cursor.value()?;
+        let (written, computed) = (head.check.get(), checksum(&head.as_bytes()[..RECORD_HEAD_BYTES - 16]));
+        if written != computed {
+            return Err(Error::Changed { structure, written, computed });
+        }
+        if !(SEEN..=READ).contains(&head.kind) {
+            return Err(cursor.wrong_at(0, format!("kind {} is not known", head.kind)));
+        }
+        if head.zero != [0; 3] {
+            return Err(cursor.wrong_at(1, "an unused byte is not zero"));
+        }
+        let body_bytes = head.body_bytes.get();
+        if body_bytes > RECORD_BYTES_MAX {
+            return Err(cursor.wrong_at(4, format!("{body_bytes} bytes; at most {RECORD_BYTES_MAX} are possible")));
+        }
+        Ok(Self { kind: head.kind, body_bytes, body_check: head.body_check.get() })
+    }
+
+    /// Reads the body that follows it, of exactly [`body_bytes`](Self::body_bytes).
+    pub fn decode_body<'a>(&self, body: &'a [u8]) -> Result<Record<'a>> {
+        let structure = Structure::MailboxRecord;
+        if body.len() as u64 != u64::from(self.body_bytes) {
+            let (needed, available) = (self.body_bytes.into(), body.len() as u64);
+            return Err(Error::Short { structure, at: RECORD_HEAD_BYTES as u64, needed, available });
+        }
+        let computed = checksum(body);
+        if computed != self.body_check {
+            return Err(Error::Changed { structure, written: self.body_check, computed });
+        }
+        let mut cursor = Cursor::new(structure, body);
+        match self.kind {
+            SEEN => {
+                let raw: &RawSeen = cursor.value()?;
+                cursor.end()?;
+                Ok(Record::Seen { rank: raw.rank.get(), nonce: raw.nonce })
+            }
+            GATHER => {
+                let raw: &RawGather = cursor.value()?;
+                let topic_bytes = raw.topic_bytes.get();
+                if topic_bytes as usize > TOPIC_BYTES_MAX {
+                    let problem = format!("a topic of {topic_bytes} bytes; at most {TOPIC_BYTES_MAX} are possible");
+                    return Err(cursor.wrong_at(8, problem));
+                }
+                let topic = cursor.text(topic_bytes.into())?;
+                let contribution = cursor.slice(body.len() as u64 - cursor.at())?;
+                Ok(Record::Gather { topic, number: raw.number.get(), contribution })
+            }
+            READ => {
+                let raw: &RawRead = cursor.value()?;
+                cursor.end()?;
+                Ok(Record::Read { rank: raw.rank.get(), end: raw.end.get() })
+            }
+            _ => Ok(Record::Message(body)),
+        }
+    }
+}
+
+impl<'a> Record<'a> {
+    /// The bytes of a record: a head, and a body.
+    pub fn encode(&self) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; RECORD_HEAD_BYTES];
+        let kind = match self {
+            Self::Seen { rank, nonce } => {
+                bytes.extend_from_slice(RawSeen { rank: (*rank).into(), nonce: *nonce }.as_bytes());
+                SEEN
+            }
+            Self::Gather { topic, number, contribution } => {
+                if topic.len() > TOPIC_BYTES_MAX {
+                    let problem = format!("a topic of {} bytes; at most {TOPIC_BYTES_MAX} are possible", topic.len());
+                    return Err(Error::unfit(Structure::MailboxRecord, problem));
+                }
+                let raw = RawGather { number: (*number).into(), topic_bytes: (topic.len() as u32).into() };
+                bytes.extend_from_slice(raw.as_bytes());
+                bytes.extend_from_slice(topic.as_bytes());
+                bytes.extend_from_slice(contribution);
+                GATHER
+            }
+            Self::Message(message) => {
+                bytes.extend_from_slice(message);
+                MESSAGE
+            }
+            Self::Read { rank, end } => {
+                bytes.extend_from_slice(RawRead { rank: (*rank).into(), end: (*end).into() }.as_bytes());
+                READ
+            }
+        };
+        let (head, body) = bytes.split_at_mut(RECORD_HEAD_BYTES);
+        let Some(body_bytes) = u32::try_from(body.len()).ok().filter(|bytes| *bytes <= RECORD_BYTES_MAX) else {
+            let problem = format!("{} bytes; at most {RECORD_BYTES_MAX} are possible", body.len());
+            return Err(Error::unfit(Structure::MailboxRecord, problem));
+        };
+        let body_check = checksum(body).into();
+        let mut raw = Head { kind, zero: [0; 3], body_bytes: body_bytes.into(), body_check, check: 0.into() };
+        raw.check = checksum(&raw.as_bytes()[..RECORD_HEAD_BYTES - 16]).into();
+        head.copy_from_slice(raw.as_bytes());
+        Ok(bytes)
+    }
+
+    /// Reads the record with which `bytes` begin, and tells how long it is. [`Error::Short`] if it is not all there.
+    pub fn decode(bytes: &'a [u8]) -> Result<(Self, usize)> {
+        let head = RecordHead::decode(bytes)?;
+        let end = RECORD_HEAD_BYTES + head.body_bytes as usize;
+        let body = bytes.get(RECORD_HEAD_BYTES..end).unwrap_or(&bytes[RECORD_HEAD_BYTES..]);
+        Ok((head.decode_body(body)?, end))
+    }
+}

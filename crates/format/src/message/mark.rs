@@ -1,0 +1,51 @@
+//! The mark in a rank's directory: which runs have used it.
+//!
+//! A version that only some ranks have may become whole again if a directory is merely missing. The mark tells that from a rank
+//! that took part in the run and never had the version.
+
+use std::collections::BTreeSet;
+
+use zerocopy::{IntoBytes, little_endian::U32};
+
+use super::{CHECK_BYTES, Head, Kind, begin, body, end, push_runs, take_runs};
+use crate::{
+    RunId,
+    error::{Error, Result, Structure},
+};
+
+/// So many runs at most.
+const RUNS_MAX: usize = 65_536;
+
+/// The longest mark.
+pub const MARK_BYTES_MAX: usize = size_of::<Head>() + 4 + RUNS_MAX * 16 + CHECK_BYTES;
+
+/// The runs that have used a rank's directory, as far as they matter: those of which some rank still has a version, and the last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mark(pub BTreeSet<RunId>);
+
+impl Mark {
+    /// Its bytes.
+    pub fn encode(&self) -> Result<Vec<u8>> {
+        let count = self.0.len();
+        if count > RUNS_MAX {
+            let problem = format!("{count} runs; at most {RUNS_MAX} are possible");
+            return Err(Error::unfit(Structure::Message, problem));
+        }
+        let mut bytes = begin(Kind::Mark);
+        bytes.extend_from_slice(U32::from(count as u32).as_bytes());
+        push_runs(&mut bytes, &self.0);
+        Ok(end(bytes))
+    }
+
+    /// Reads a mark, which is a whole file.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let mut cursor = body(Kind::Mark, bytes)?;
+        let count = cursor.value::<U32>()?.get();
+        if count as usize > RUNS_MAX {
+            return Err(cursor.wrong(format!("{count} runs; at most {RUNS_MAX} are possible")));
+        }
+        let runs = take_runs(&mut cursor, count)?;
+        cursor.end()?;
+        Ok(Self(runs))
+    }
+}

@@ -1,0 +1,164 @@
+//! Memory that is registered with the kernel, so that a request costs it no search for the pages
+//! behind it.
+//!
+//! Memory is registered in pieces of one huge page, when a transfer first uses the piece. To
+//! register is to touch, and a touch provides a huge page anyway, so that nothing is touched that
+//! was not asked for. Where the kernel refuses (it is old, or this user may not lock that much),
+//! requests go by plain addresses, which costs time only.
+//!
+//! Measured with requests of 1 MiB, 32 in flight: the rates are the same within noise, as the disk
+//! decides them, but the processor time falls from 4-6 to 2-4 ms per GB, which is left to the
+//! program. Registering the files as well would save one look-up per request; that was not tried.
+
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use io_uring::IoUring;
+use outcrop_memory::{Backing, Kept, Mapping};
+
+/// The unit of registration. Requests do not cross its multiples.
+pub(crate) const PIECE: u64 = 2 << 20;
+/// The pieces that one ring can know: the kernel's limit.
+const PIECES_MAX: usize = 1 << 14;
+
+/// What one ring has registered.
+pub(crate) struct Registered {
+    stage: Stage,
+    regions: Vec<Region>,
+    /// Shared by all rings of a carrier, for `Carrier::registered_bytes`.
+    bytes_total: Arc<AtomicU64>,
+    bytes: u64,
+}
+
+#[derive(PartialEq, Eq)]
+enum Stage {
+    /// The kernel has no table yet.
+    Empty,
+    /// The kernel has a table with room for `PIECES_MAX`.
+    Ready,
+    /// The kernel takes no more pieces; those that it has stay in use until the next `tidy`.
+    Refused,
+}
+
+/// The part of the table that one mapping's pieces have.
+struct Region {
+    mapping: Kept,
+    first: usize,
+    is_registered: Vec<bool>,
+}
+
+impl Registered {
+    /// Nothing yet; nothing ever unless `wanted`.
+    pub(crate) fn new(wanted: bool, bytes_total: Arc<AtomicU64>) -> Self {
+        let stage = if wanted { Stage::Empty } else { Stage::Refused };
+        Self { stage, regions: Vec::new(), bytes_total, bytes: 0 }
+    }
+
+    /// Registers what is not yet registered of `range` of `mapping`, as far as the kernel lets it.
+    pub(crate) fn cover(&mut self, uring: &IoUring, mapping: &Arc<Mapping>, range: &Range<u64>) {
+        // Chunks of shared memory may be replaced, which the kernel would not notice, and files
+        // grow; those it refuses anyway.
+        if !matches!(mapping.backing(), Backing::Anonymous(_) | Backing::Memfd) {
+            return;
+        }
+        if self.stage == Stage::Empty {
+            self.stage = match uring.submitter().register_buffers_sparse(PIECES_MAX as u32) {
+                Ok(()) => Stage::Ready,
+                Err(error) => {
+                    tracing::info!(%error, "memory cannot be registered with the kernel");
+                    Stage::Refused
+                }
+            };
+        }
+        if self.stage == Stage::Refused {
+            return;
+        }
+        let Some(index) = self.region(mapping) else { return };
+        let pieces = (range.start / PIECE) as usize..range.end.div_ceil(PIECE) as usize;
+        for piece in pieces {
+            if self.regions[index].is_registered.get(piece) == Some(&false) && !self.register(uring, index, piece) {
+                self.stage = Stage::Refused;
+                return;
+            }
+        }
+    }
+
+    /// The number under which the kernel knows the piece around byte `at` of `mapping`.
+    pub(crate) fn number(&self, mapping: &Arc<Mapping>, at: u64) -> Option<u16> {
+        let region = self.regions.iter().find(|region| Arc::ptr_eq(&region.mapping, mapping))?;
+        let piece = (at / PIECE) as usize;
+        region.is_registered.get(piece).filter(|&&is| is)?;
+        u16::try_from(region.first + piece).ok()
+    }
+
+    /// Gives everything back if any of it belongs to memory that nobody uses any more; the rest is
+    /// registered again when it is next used. Does so too once the kernel has refused a piece: what
+    /// this user may lock is then better left to others, such as further rings. Must not be called
+    /// while requests are in flight.
+    pub(crate) fn tidy(&mut self, uring: &IoUring) {
+        let is_refused = self.stage == Stage::Refused && !self.regions.is_empty();
+        if !is_refused && !self.regions.iter().any(|region| region.mapping.is_orphan()) {
+            return;
+        }
+        match uring.submitter().unregister_buffers() {
+            Ok(()) if is_refused => {}
+            Ok(()) => self.stage = Stage::Empty,
+            Err(error) => {
+                tracing::warn!(%error, "cannot give registered memory back");
+                self.stage = Stage::Refused;
+            }
+        }
+        self.forget();
+    }
+
+    /// The region of `mapping`, made if there is room for any of its pieces.
+    fn region(&mut self, mapping: &Arc<Mapping>) -> Option<usize> {
+        if let Some(index) = self.regions.iter().position(|region| Arc::ptr_eq(&region.mapping, mapping)) {
+            return Some(index);
+        }
+        let first = self.regions.last().map_or(0, |region| region.first + region.is_registered.len());
+        let pieces = (mapping.bytes().div_ceil(PIECE) as usize).min(PIECES_MAX - first);
+        if pieces == 0 {
+            return None;
+        }
+        self.regions.push(Region { mapping: mapping.keep_registered(), first, is_registered: vec![false; pieces] });
+        Some(self.regions.len() - 1)
+    }
+
+    fn register(&mut self, uring: &IoUring, index: usize, piece: usize) -> bool {
+        let region = &mut self.regions[index];
+        let start = piece as u64 * PIECE;
+        let bytes = PIECE.min(region.mapping.bytes() - start);
+        let memory = libc::iovec { iov_base: region.mapping.address(start).cast(), iov_len: bytes as usize };
+        // SAFETY: the piece lies inside the mapping, which the region keeps alive until the kernel
+        // has given it up.
+        let update =
+            unsafe { uring.submitter().register_buffers_update((region.first + piece) as u32, &[memory], None) };
+        if let Err(error) = update {
+            tracing::info!(%error, registered = self.bytes, "no more memory can be registered with the kernel");
+            return false;
+        }
+        region.is_registered[piece] = true;
+        self.bytes += bytes;
+        self.bytes_total.fetch_add(bytes, Relaxed);
+        true
+    }
+
+    fn forget(&mut self) {
+        self.regions.clear();
+        self.bytes_total.fetch_sub(self.bytes, Relaxed);
+        self.bytes = 0;
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        // The ring is closed before this, so that the kernel has given the memory up.
+        self.forget();
+    }
+}

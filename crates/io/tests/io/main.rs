@@ -1,0 +1,3 @@
+//! All tests of this crate from outside: one program, so that there is one to link.
+
+mod transfers;

@@ -1,0 +1,157 @@
+//! Layers that lie in files: how their transfers become transfers of files.
+
+use std::{io, ops::Range, ptr::NonNull, sync::Arc};
+
+use outcrop_io::{Carrier, CarrierOptions, Direction, Pieces, SetupError};
+use outcrop_memory::Mapping;
+
+use crate::{Error, Feed, Layer, Memory, Result, Transfer, host::check_range};
+
+/// Where the bytes of a layer lie in files.
+pub(crate) trait Places: Layer {
+    /// Adds the places in files that `range` of the layer lies in, in order.
+    ///
+    /// To read, all of it must have been written. To write is to make room where there is none yet;
+    /// and until it is settled nothing can be read there, as it is neither the old nor the new.
+    fn find(&self, range: &Range<u64>, direction: Direction, pieces: &mut Pieces) -> Result<()>;
+
+    /// Takes note that `range` has been moved.
+    fn settle(&self, _range: &Range<u64>, _direction: Direction) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What carries the transfers of the layer in `path` out.
+pub(crate) fn carrier(path: &std::path::Path, options: &CarrierOptions) -> Result<Carrier> {
+    Carrier::new(options).map_err(|error| {
+        let (attempt, remedy, source) = match error {
+            SetupError::NoUring(source) => (
+                "set up io_uring",
+                "let this program use io_uring (sysctl kernel.io_uring_disabled, seccomp), or set OUTCROP_IO=blocking",
+                source,
+            ),
+            SetupError::UnknownMethod(value) => (
+                "read the environment variable OUTCROP_IO",
+                "set OUTCROP_IO to uring or blocking, or unset it",
+                io::Error::new(io::ErrorKind::InvalidInput, format!("{value:?} is neither")),
+            ),
+        };
+        Error::Directory { path: path.to_owned(), attempt, remedy, source }
+    })
+}
+
+/// Carries out every transfer that `feed` has.
+pub(crate) fn run<P: Places>(places: &P, carrier: &Carrier, feed: &mut dyn Feed) {
+    carrier.run(&mut InFiles { places, feed });
+}
+
+/// Writes `bytes` at `at` of the layer.
+pub(crate) fn write<P: Places>(places: &P, carrier: &Carrier, at: u64, bytes: &[u8]) -> Result<()> {
+    let (direction, mut rest) = (Direction::Write, bytes);
+    move_range(places, direction, at, bytes.len(), |piece| {
+        let (part, later) = rest.split_at(piece.bytes as usize);
+        rest = later;
+        carrier.write(&piece.file, piece.offset, part)
+    })
+}
+
+/// Fills `bytes` from `at` of the layer.
+pub(crate) fn read<P: Places>(places: &P, carrier: &Carrier, at: u64, bytes: &mut [u8]) -> Result<()> {
+    let (direction, length, mut rest) = (Direction::Read, bytes.len(), bytes);
+    move_range(places, direction, at, length, |piece| {
+        let part = rest.split_off_mut(..piece.bytes as usize).unwrap_or_default();
+        carrier.read(&piece.file, piece.offset, part)
+    })
+}
+
+fn move_range<P: Places>(
+    places: &P,
+    direction: Direction,
+    at: u64,
+    bytes: usize,
+    move_piece: impl FnMut(&outcrop_io::Piece) -> io::Result<()>,
+) -> Result<()> {
+    let range = at..at.saturating_add(bytes as u64);
+    check_range(places.name(), &range, places.capacity().unwrap_or(u64::MAX))?;
+    let mut pieces = Pieces::new();
+    places.find(&range, direction, &mut pieces)?;
+    let moved = pieces.iter().try_for_each(move_piece).and_then(|()| places.settle(&range, direction));
+    moved.map_err(|source| failure(places, direction, source))
+}
+
+fn failure<P: Places>(places: &P, direction: Direction, source: io::Error) -> Error {
+    let attempt = match direction {
+        Direction::Write => "write",
+        Direction::Read => "read",
+    };
+    Error::transfer(places.name(), attempt, source)
+}
+
+/// The transfers of a layer as transfers of files.
+struct InFiles<'run, P> {
+    places: &'run P,
+    feed: &'run mut dyn Feed,
+}
+
+impl<P: Places> InFiles<'_, P> {
+    fn pieces(&self, transfer: &Transfer) -> Result<Pieces> {
+        transfer.check(self.places.name(), self.places.capacity().unwrap_or(u64::MAX))?;
+        let mut pieces = Pieces::new();
+        for extent in &transfer.extents {
+            self.places.find(extent, transfer.memory.direction(), &mut pieces)?;
+        }
+        Ok(pieces)
+    }
+}
+
+impl<P: Places> outcrop_io::Feed<Transfer> for InFiles<'_, P> {
+    fn next(&mut self) -> Option<outcrop_io::Transfer<Transfer>> {
+        loop {
+            let transfer = self.feed.next()?;
+            let direction = transfer.memory.direction();
+            match self.pieces(&transfer) {
+                Ok(pieces) => return Some(outcrop_io::Transfer { memory: transfer, direction, pieces }),
+                Err(error) => self.feed.done(transfer, Err(error)),
+            }
+        }
+    }
+
+    fn done(&mut self, ended: outcrop_io::Transfer<Transfer>, result: io::Result<()>) {
+        let (transfer, direction) = (ended.memory, ended.direction);
+        let settle = |()| transfer.extents.iter().try_for_each(|extent| self.places.settle(extent, direction));
+        let result = result.and_then(settle).map_err(|source| failure(self.places, direction, source));
+        self.feed.done(transfer, result);
+    }
+}
+
+impl Memory {
+    fn direction(&self) -> Direction {
+        match self {
+            Self::Write(_) => Direction::Write,
+            Self::Read(_) => Direction::Read,
+        }
+    }
+}
+
+// SAFETY: a slot keeps its memory, in its place, until it is dropped; it is the only one that has
+// it, and what is sealed does not change.
+unsafe impl outcrop_io::Memory for Transfer {
+    fn bytes(&mut self) -> NonNull<[u8]> {
+        match &mut self.memory {
+            Memory::Write(sealed) => NonNull::from(&**sealed),
+            Memory::Read(slot) => NonNull::from(&mut **slot),
+        }
+    }
+
+    fn is_exclusive(&self) -> bool {
+        matches!(self.memory, Memory::Read(_))
+    }
+
+    fn mapping(&self) -> Option<(&Arc<Mapping>, u64)> {
+        let slot = match &self.memory {
+            Memory::Write(sealed) => sealed.slot(),
+            Memory::Read(slot) => slot,
+        };
+        Some((slot.mapping(), slot.range().start))
+    }
+}

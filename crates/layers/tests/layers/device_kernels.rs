@@ -1,0 +1,50 @@
+//! Whether the kernels for CUDA compile, and are what the layer was built with. This needs NVRTC, but no device.
+
+use cudarc::nvrtc::{self, CompileOptions};
+use outcrop_testing::{child, child_directory, expect_success, skip};
+
+const SOURCE: &str = include_str!("../../src/device/kernels/checksum.cu");
+const COMPILED: &str = include_str!("../../src/device/kernels/checksum.ptx");
+/// Names the directory of `libnvrtc.so.12`, where it is none of the system's.
+const DIRECTORY: &str = "OUTCROP_NVRTC";
+
+fn compile(source: &str) -> Result<String, String> {
+    let options = CompileOptions { arch: Some("compute_52"), ..CompileOptions::default() };
+    nvrtc::compile_ptx_with_opts(source, options).map(|text| text.to_src()).map_err(|error| error.to_string())
+}
+
+/// The instructions alone: without comments, spacing, and the version, which was set back.
+fn instructions(text: &str) -> Vec<String> {
+    let lines = text.lines().map(|line| line.split("//").next().unwrap_or_default());
+    let words = lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+    words.filter(|line| !line.is_empty() && !line.starts_with(".version")).collect()
+}
+
+/// In a child, as the directories of libraries are read when a process starts.
+#[test]
+fn the_checksum_kernel_compiles_to_what_is_built_in() {
+    if child_directory().is_none() {
+        let mut command =
+            child("device_kernels::the_checksum_kernel_compiles_to_what_is_built_in", &std::env::temp_dir());
+        if let Some(directory) = std::env::var_os(DIRECTORY) {
+            command.env("LD_LIBRARY_PATH", directory);
+        }
+        return expect_success(command);
+    }
+    // SAFETY: loading a library runs code of whoever installed it, who is trusted.
+    if !unsafe { nvrtc::sys::is_culib_present() } {
+        return skip(format_args!("there is no NVRTC (PyPI: nvidia-cuda-nvrtc-cu12; {DIRECTORY} names its directory)"));
+    }
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: the library writes to the two numbers.
+    let outcome = unsafe { nvrtc::sys::nvrtcVersion(&raw mut major, &raw mut minor) };
+    assert_eq!(outcome, nvrtc::sys::nvrtcResult::NVRTC_SUCCESS);
+    let compiled = compile(SOURCE).unwrap_or_else(|error| panic!("{error}"));
+    assert!(compiled.contains(".entry outcrop_sum_words("), "{compiled}");
+    assert!(compile(&SOURCE.replace("sum +=", "total +=")).is_err(), "mistakes are found");
+    if (major, minor) == (12, 9) {
+        assert_eq!(instructions(&compiled), instructions(COMPILED), "checksum.ptx is not made of checksum.cu");
+    } else {
+        skip(format_args!("NVRTC is {major}.{minor}; checksum.ptx was made by 12.9 and is not compared"));
+    }
+}

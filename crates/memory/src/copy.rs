@@ -1,0 +1,216 @@
+//! The fastest copy between two places in memory.
+//!
+//! A snapshot is copied once and not looked at for a while. Stores that bypass the caches suit
+//! that: the target is not read first only to be overwritten, and what the program has in its
+//! caches stays there. Long copies are shared between threads where that is faster, which depends
+//! on the machine and on what else it does: so it is measured as it goes.
+//!
+//! Measured between two stretches of 1 GiB, touched, in huge pages, GB/s:
+//!
+//! | bytes per copy | copy_from_slice | past the caches, one thread |
+//! |---|---|---|
+//! | 16 KiB | 6.7 | (not used) |
+//! | 64 KiB | 6.9 | 10.0 |
+//! | 1 MiB | 6.7 | 10.2 |
+//! | 32 MiB | 6.7 | 10.2 |
+//! | 128 MiB | 10.2-11.4 (the C library bypasses the caches here too) | 10.3 |
+//!
+//! A second thread made no difference in that run, in which other programs used the two cores as
+//! well; on the same machine when it was quiet, it made copies of 32 MiB 1.8 times as fast (18.5
+//! against 10.2), with threads that were started anew.
+
+mod crew;
+mod stores;
+
+use std::{
+    sync::{
+        Mutex, OnceLock, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    thread,
+    time::Instant,
+};
+
+use crew::Crew;
+
+/// From here on the caches are bypassed.
+const BYPASS_BYTES_MIN: usize = 64 << 10;
+/// From here on several threads are tried; to wake one takes some 10 microseconds, in which one
+/// thread copies 0.1 MB.
+const SHARED_BYTES_MIN: usize = 4 << 20;
+/// What a thread takes at a time, so that one that got less of its core takes less of the work.
+const SHARE_BYTES: usize = 1 << 20;
+/// Lengths that differ by a factor of two are measured apart, up to this many.
+const CLASSES: usize = 8;
+/// The slower way is tried again after so many copies at first, then after twice as many, and so
+/// on.
+const COPIES_PER_TRIAL_MIN: u32 = 4;
+/// But no later than after so many.
+const COPIES_PER_TRIAL_MAX: u32 = 64;
+/// A way that takes so many times as long is much slower.
+const MUCH: f64 = 1.5;
+
+/// Copies bytes in the way that is fastest for their number on this machine at this time.
+#[derive(Debug)]
+pub struct Copier {
+    threads_max: usize,
+    threads_used: AtomicUsize,
+    classes: Mutex<[Class; CLASSES]>,
+    /// Called up at the first copy that is worth it.
+    crew: OnceLock<Crew>,
+}
+
+/// What has been measured for copies of one order of length.
+#[derive(Debug, Default, Clone, Copy)]
+struct Class {
+    /// Bytes per second, averaged over time, by one thread and by several.
+    alone: Option<f64>,
+    shared: Option<f64>,
+    copies_since_trial: u32,
+    /// How many trials have not changed the choice.
+    trials_in_vain: u32,
+}
+
+impl Copier {
+    /// A copier that uses up to `threads_max` threads.
+    pub fn new(threads_max: usize) -> Self {
+        Self {
+            threads_max: threads_max.max(1),
+            threads_used: AtomicUsize::new(1),
+            classes: Mutex::default(),
+            crew: OnceLock::new(),
+        }
+    }
+
+    /// Copies `source` to `target`. Panics if they are not of the same length.
+    pub fn copy(&self, target: &mut [u8], source: &[u8]) {
+        assert_eq!(target.len(), source.len(), "a copy needs as much room as it has bytes");
+        let bytes = source.len();
+        if self.threads_max == 1 || bytes < SHARED_BYTES_MIN {
+            self.threads_used.store(1, Relaxed);
+            return copy_alone(target, source);
+        }
+        let class = (bytes / SHARED_BYTES_MIN).ilog2() as usize;
+        let class = class.min(CLASSES - 1);
+        let is_shared = self.classes()[class].choose();
+        self.threads_used.store(if is_shared { self.threads_max } else { 1 }, Relaxed);
+        // Called up before the clock starts: that is no part of any later copy.
+        let crew = is_shared.then(|| self.crew.get_or_init(|| Crew::new(self.threads_max - 1)));
+        let start = Instant::now();
+        match crew {
+            Some(crew) => crew.copy(target, source),
+            None => copy_alone(target, source),
+        }
+        let bytes_per_second = bytes as f64 / start.elapsed().as_secs_f64().max(1e-9);
+        self.classes()[class].measured(is_shared, bytes_per_second);
+    }
+
+    /// The threads that the latest copy used.
+    pub fn threads_used(&self) -> usize {
+        self.threads_used.load(Relaxed)
+    }
+
+    fn classes(&self) -> std::sync::MutexGuard<'_, [Class; CLASSES]> {
+        self.classes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for Copier {
+    fn default() -> Self {
+        Self::new(thread::available_parallelism().map_or(1, usize::from))
+    }
+}
+
+impl Class {
+    /// Whether the next copy is to be shared between threads.
+    fn choose(&mut self) -> bool {
+        self.copies_since_trial += 1;
+        let is_trial = self.copies_since_trial > self.copies_until_trial();
+        if is_trial {
+            self.copies_since_trial = 0;
+            self.trials_in_vain += 1;
+        }
+        // Sharing comes first: it is the likelier one to be faster.
+        let is_shared_faster = self.is_shared_faster().unwrap_or(true);
+        is_shared_faster != is_trial
+    }
+
+    /// The way that is not in use is tried again soon at first, and then ever more rarely; rarely
+    /// at once if it was much slower.
+    fn copies_until_trial(&self) -> u32 {
+        let is_close = |(alone, shared): (f64, f64)| alone.min(shared) * MUCH > alone.max(shared);
+        match self.alone.zip(self.shared).is_none_or(is_close) {
+            true => COPIES_PER_TRIAL_MIN.saturating_mul(1 << self.trials_in_vain.min(16)).min(COPIES_PER_TRIAL_MAX),
+            false => COPIES_PER_TRIAL_MAX,
+        }
+    }
+
+    fn is_shared_faster(&self) -> Option<bool> {
+        Some(self.shared? > self.alone?)
+    }
+
+    fn measured(&mut self, is_shared: bool, bytes_per_second: f64) {
+        let before = self.is_shared_faster();
+        let is_in_use = before.is_none_or(|is_shared_faster| is_shared_faster == is_shared);
+        // The way in use is measured often, and averaged against noise. A trial of the other one is
+        // rare, so that what was known of it is old: it is believed at once.
+        let weight = if is_in_use { 0.25 } else { 1.0 };
+        let rate = if is_shared { &mut self.shared } else { &mut self.alone };
+        *rate = Some(rate.map_or(bytes_per_second, |known| (1.0 - weight) * known + weight * bytes_per_second));
+        if self.is_shared_faster() != before {
+            self.trials_in_vain = 0;
+        }
+    }
+}
+
+fn copy_alone(target: &mut [u8], source: &[u8]) {
+    if source.len() < BYPASS_BYTES_MIN {
+        target.copy_from_slice(source);
+    } else {
+        stores::copy(target, source);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ways_are_tried_and_the_faster_one_is_kept() {
+        let mut class = Class::default();
+        let trials = |class: &mut Class, copies: u32| {
+            let mut trials = Vec::new();
+            for copy in 1..=copies {
+                let is_shared = class.choose();
+                trials.extend((!is_shared).then_some(copy));
+                class.measured(is_shared, if is_shared { 20.0 } else { 15.0 });
+            }
+            trials
+        };
+        assert_eq!(trials(&mut class, 210), [5, 10, 19, 36, 69, 134, 199], "ever more rarely, but not too rarely");
+    }
+
+    #[test]
+    fn a_way_that_is_much_slower_is_left_alone_for_long() {
+        let mut class = Class::default();
+        let mut copies = (1..=100).filter(|_| {
+            let is_shared = class.choose();
+            class.measured(is_shared, if is_shared { 20.0 } else { 10.0 });
+            !is_shared
+        });
+        assert_eq!((copies.next(), copies.next(), copies.next()), (Some(5), Some(70), None));
+    }
+
+    #[test]
+    fn the_choice_follows_a_machine_that_changes() {
+        let mut class = Class::default();
+        class.measured(true, 20.0);
+        class.measured(false, 10.0);
+        for _ in 0..20 {
+            class.measured(true, 1.0);
+        }
+        assert!(!class.choose(), "the other core is busy now");
+        class.measured(true, 20.0);
+        assert!(class.choose(), "one trial is enough to see that it is free again");
+    }
+}

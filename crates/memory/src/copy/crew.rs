@@ -1,0 +1,156 @@
+//! Threads that help with long copies and sleep between them.
+//!
+//! They are kept, not started anew: a thread that is just ending probably still holds its core when
+//! the copy is over, so that whoever is woken up then is put on the program's core instead of the
+//! free one. That is a reading of the timings, not proven.
+
+use std::{
+    fmt, hint,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+        mpsc::{Sender, channel},
+    },
+    thread::{Builder, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use super::{SHARE_BYTES, copy_alone};
+
+/// How long it takes to copy a share, roughly.
+const LOOKING: Duration = Duration::from_micros(100);
+
+/// The threads. They end when it is dropped.
+pub(super) struct Crew {
+    members: Vec<(Sender<Arc<Work>>, JoinHandle<()>)>,
+}
+
+impl Crew {
+    /// Up to `count` threads; fewer where the system gives no more.
+    pub(super) fn new(count: usize) -> Self {
+        let start = |number| {
+            let (to_member, work) = channel::<Arc<Work>>();
+            let thread = Builder::new().name(format!("outcrop-copy-{number}"));
+            let thread = thread.spawn(move || work.iter().for_each(|work| work.help())).ok()?;
+            Some((to_member, thread))
+        };
+        Self { members: (0..count).map_while(start).collect() }
+    }
+
+    /// Copies with this thread and those of the crew that come in time.
+    pub(super) fn copy(&self, target: &mut [u8], source: &[u8]) {
+        debug_assert_eq!(target.len(), source.len());
+        let work = Arc::new(Work {
+            target: target.as_mut_ptr(),
+            source: source.as_ptr(),
+            bytes: target.len(),
+            next: AtomicUsize::new(0),
+            door: Mutex::default(),
+            left: Condvar::new(),
+        });
+        for (member, _) in &self.members {
+            // Where a thread has ended, the others do its part.
+            let _ = member.send(Arc::clone(&work));
+        }
+        // SAFETY: both slices are borrowed until this function returns, and the door is closed
+        // before that.
+        unsafe { work.copy_shares() };
+        work.close();
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        for (member, thread) in self.members.drain(..) {
+            drop(member);
+            let _ = thread.join();
+        }
+    }
+}
+
+impl fmt::Debug for Crew {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Crew({})", self.members.len())
+    }
+}
+
+/// One copy, of which each thread takes shares.
+struct Work {
+    target: *mut u8,
+    source: *const u8,
+    bytes: usize,
+    /// Where the next share begins.
+    next: AtomicUsize,
+    door: Mutex<Door>,
+    left: Condvar,
+}
+
+/// Who is at it. Nobody enters once it is closed.
+#[derive(Default)]
+struct Door {
+    is_closed: bool,
+    inside: usize,
+}
+
+// SAFETY: the memory behind the pointers is touched only by threads that are inside the door, each
+// share by one of them.
+unsafe impl Send for Work {}
+// SAFETY: as above; the rest is atomic or behind a mutex.
+unsafe impl Sync for Work {}
+
+impl Work {
+    /// Helps until nothing is left, unless the copy is over already.
+    fn help(&self) {
+        let mut door = self.door();
+        if door.is_closed {
+            return;
+        }
+        door.inside += 1;
+        drop(door);
+        // SAFETY: this thread is inside the door, and `close` waits for it.
+        unsafe { self.copy_shares() };
+        self.door().inside -= 1;
+        self.left.notify_one();
+    }
+
+    /// Lets nobody in any more, and waits for those who are inside. They are at their last share:
+    /// to be put to sleep and woken up would take longer than most of them need, so that this
+    /// thread looks for them for a moment first.
+    fn close(&self) {
+        let mut door = self.door();
+        door.is_closed = true;
+        let since = Instant::now();
+        while door.inside > 0 && since.elapsed() < LOOKING {
+            drop(door);
+            hint::spin_loop();
+            door = self.door();
+        }
+        while door.inside > 0 {
+            door = self.left.wait(door).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Copies shares until none is left.
+    ///
+    /// # Safety
+    /// Source and target must be borrowed, the latter by this copy alone, until it returns.
+    unsafe fn copy_shares(&self) {
+        loop {
+            let start = self.next.fetch_add(SHARE_BYTES, Relaxed);
+            if start >= self.bytes {
+                return;
+            }
+            let bytes = SHARE_BYTES.min(self.bytes - start);
+            // SAFETY: the share lies inside the target, and `next` has given it to this thread
+            // alone.
+            let target = unsafe { std::slice::from_raw_parts_mut(self.target.add(start), bytes) };
+            // SAFETY: the share lies inside the source, which nobody changes.
+            let source = unsafe { std::slice::from_raw_parts(self.source.add(start), bytes) };
+            copy_alone(target, source);
+        }
+    }
+
+    fn door(&self) -> MutexGuard<'_, Door> {
+        self.door.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

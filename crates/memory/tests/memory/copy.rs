@@ -1,0 +1,55 @@
+//! The copier copies, whatever the length, the addresses and the number of threads.
+
+use outcrop_memory::Copier;
+use proptest::prelude::*;
+
+fn check(copier: &Copier, bytes: usize, from: usize, to: usize) {
+    let source: Vec<u8> = (0..from + bytes).map(|index| (index ^ (index >> 8) ^ (index >> 16)) as u8).collect();
+    let mut target = vec![0xEE; to + bytes + 100];
+    copier.copy(&mut target[to..to + bytes], &source[from..]);
+    assert!(target[to..to + bytes] == source[from..], "{bytes} bytes from {from} to {to}");
+    assert!(target[..to].iter().chain(&target[to + bytes..]).all(|&byte| byte == 0xEE), "outside of {bytes} bytes");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn lengths_around_the_first_threshold(bytes in 0_usize..200_000, from in 0_usize..100, to in 0_usize..100) {
+        check(&Copier::new(2), bytes, from, to);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(6))]
+
+    #[test]
+    fn lengths_that_are_shared_between_threads(
+        extra in 0_usize..3_000_000, from in 0_usize..100, to in 0_usize..100, threads in 1_usize..5,
+    ) {
+        let copier = Copier::new(threads);
+        // The first copies are by all threads, the fifth by one, and from then on by what was
+        // faster.
+        for expected in [Some(threads), Some(threads), Some(threads), Some(threads), Some(1), None] {
+            check(&copier, (8 << 20) + extra, from, to);
+            prop_assert!(expected.is_none_or(|expected| copier.threads_used() == expected));
+        }
+    }
+}
+
+#[test]
+fn one_copier_serves_many_threads() {
+    let copier = Copier::default();
+    std::thread::scope(|scope| {
+        for shift in 0..3 {
+            let copier = &copier;
+            scope.spawn(move || (0..3).for_each(|_| check(copier, (9 << 20) + shift, shift, 7)));
+        }
+    });
+}
+
+#[test]
+#[should_panic(expected = "as much room")]
+fn unequal_lengths_are_refused() {
+    Copier::new(1).copy(&mut [0; 3], &[0; 4]);
+}

@@ -1,0 +1,6 @@
+//! All tests of this crate from outside: one program, so that there is one to link.
+
+mod copy;
+mod limits;
+mod mapping;
+mod media;

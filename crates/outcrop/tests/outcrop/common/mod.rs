@@ -1,0 +1,58 @@
+//! What the tests of a store's survival share: states that can be told apart, and what must be found of them afterwards.
+
+pub(crate) mod history;
+pub(crate) mod trees;
+
+use fastrand::Rng;
+use outcrop::{Part, PartMut, Session};
+
+/// What a program saves. No two saves of a test have the same stamp, so that it tells what the rest must be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct State {
+    pub(crate) stamp: u64,
+    pub(crate) field: Vec<u8>,
+    /// Changes its length.
+    pub(crate) tail: Vec<u8>,
+}
+
+impl State {
+    /// Bytes that can be compressed, with pieces that are equal.
+    pub(crate) fn new(random: &mut Rng, field_bytes: usize) -> Self {
+        let piece: Vec<u8> = (0..1024).map(|_| random.u8(..4)).collect();
+        let field = piece.iter().copied().cycle().take(field_bytes).collect();
+        Self { stamp: 0, field, tail: vec![7; 700] }
+    }
+
+    /// Computes a step: a few bytes change, or many; sometimes a region gets another length.
+    pub(crate) fn step(&mut self, random: &mut Rng, stamp: u64) {
+        self.stamp = stamp;
+        for _ in 0..random.usize(..4) {
+            let at = random.usize(..self.field.len());
+            let end = self.field.len().min(at + random.usize(1..600));
+            let value = random.u8(..);
+            self.field[at..end].fill(value);
+        }
+        match random.u8(..8) {
+            0 => self.field.iter_mut().for_each(|byte| *byte = byte.wrapping_add(1)),
+            1 => self.tail.resize(random.usize(..3000), random.u8(..)),
+            2 => self.tail.iter_mut().for_each(|byte| *byte ^= 3),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn parts(&self) -> [Part<'_>; 3] {
+        [Part::new("field", &self.field), Part::one("stamp", &self.stamp), Part::new("tail", &self.tail)]
+    }
+
+    /// A place for a state of this shape.
+    pub(crate) fn empty(&self) -> Self {
+        Self { stamp: 0, field: vec![0; self.field.len()], tail: vec![0; self.tail.len()] }
+    }
+
+    /// Restores this version into itself.
+    pub(crate) fn restore(&mut self, session: &mut Session, version: u64) -> outcrop::Result<()> {
+        let Self { stamp, field, tail } = self;
+        let mut parts = [PartMut::one("stamp", stamp), PartMut::new("field", field), PartMut::new("tail", tail)];
+        session.restore(version, &mut parts).map(drop)
+    }
+}

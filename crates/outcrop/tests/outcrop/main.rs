@@ -1,0 +1,22 @@
+//! All tests of this crate from outside: one program, so that there is one to link.
+
+mod budget;
+mod common;
+mod device;
+mod device_cuda;
+mod device_faults;
+mod faults;
+mod interface;
+mod memory;
+mod preference;
+mod settings;
+mod shapes;
+mod shared;
+mod store;
+mod store_crash;
+mod store_damage;
+mod store_faults;
+mod store_kill;
+mod store_merge;
+mod store_ranks;
+mod tape;

@@ -1,0 +1,186 @@
+//! Every byte of a small store changed in turn, and every file cut at every length: found, or harmless; never a panic, never wrong
+//! bytes.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    thread,
+};
+
+use fastrand::Rng;
+use outcrop::{
+    PartMut, Reached, Session, Store,
+    catalog::{Catalog, verify},
+    layers::files::Files,
+    store::{Compression, Restored},
+};
+use outcrop_crash::{Recording, Tree};
+use outcrop_testing::{amount, covered};
+
+use crate::common::{State, trees::tree_of};
+
+/// Of so many changes one is tried on a store that is opened, and not only read.
+const OPENED_EVERY: usize = 101;
+
+/// A store, and what was saved in it. All states have the same shape.
+struct Saved {
+    tree: Tree,
+    states: BTreeMap<u64, State>,
+}
+
+/// What is done to a file.
+#[derive(Debug, Clone, Copy)]
+enum Damage {
+    Flip { at: usize, bit: u8 },
+    Cut { bytes: usize },
+    Longer { by: usize },
+}
+
+fn open(files: &Arc<dyn Files>) -> outcrop::Result<Session> {
+    let store = Store::builder().host("1 MiB").block(256).chain_max(8).threads(1).pin(false);
+    store.compression(Compression::Lz4).files(Arc::clone(files), None).open()?.session("heat")
+}
+
+fn saved() -> Saved {
+    let recording = Recording::from_tree(tree_of(&[]));
+    let files: Arc<dyn Files> = Arc::new(recording.clone());
+    let mut session = open(&files).unwrap();
+    let mut random = Rng::with_seed(5);
+    let mut state = State::new(&mut random, 2500);
+    // Compressed blocks, and some that cannot be.
+    state.field[..600].iter_mut().for_each(|byte| *byte = random.u8(..));
+    let mut states = BTreeMap::new();
+    for version in 1..=4 {
+        state.stamp = version;
+        let at = version as usize * 500;
+        state.field[at..at + 100].fill(version as u8);
+        session.save(version, &state.parts()).unwrap();
+        session.wait(version, Reached::Layer(1)).unwrap();
+        states.insert(version, state.clone());
+    }
+    session.finish().unwrap();
+    let tree = recording.tree();
+    let bytes: usize = tree.files().map(|(_, bytes)| bytes.len()).sum();
+    assert!((20_000..60_000).contains(&bytes), "{bytes}");
+    Saved { tree, states }
+}
+
+/// Everything that is tried.
+fn damages(saved: &Saved) -> Vec<(String, Damage)> {
+    let mut random = Rng::with_seed(9);
+    let mut damages = Vec::new();
+    for (name, bytes) in saved.tree.files() {
+        // Of manifests, which are small, every bit.
+        let is_small = bytes.len() < 1000;
+        for at in (0..bytes.len()).step_by(if is_small { 1 } else { amount(5, 1) }) {
+            let bits = if is_small { 0..8 } else { Some(random.u8(..8)).map_or(0..0, |bit| bit..bit + 1) };
+            damages.extend(bits.map(|bit| (name.to_owned(), Damage::Flip { at, bit })));
+            damages.push((name.to_owned(), Damage::Cut { bytes: at }));
+        }
+        if !bytes.is_empty() {
+            damages.extend([1, 512, 4096].map(|by| (name.to_owned(), Damage::Longer { by })));
+        }
+    }
+    damages
+}
+
+impl Saved {
+    fn damaged(&self, name: &str, damage: Damage) -> Tree {
+        let mut bytes = self.tree.bytes(name).unwrap().to_vec();
+        match damage {
+            Damage::Flip { at, bit } => bytes[at] ^= 1 << bit,
+            Damage::Cut { bytes: length } => bytes.truncate(length),
+            Damage::Longer { by } => bytes.resize(bytes.len() + by, 0),
+        }
+        let mut tree = self.tree.clone();
+        tree.put(name, bytes);
+        tree
+    }
+
+    /// Reads all versions: each gives what was saved, or an error. Verification says that something is damaged.
+    fn read(&self, tree: Tree) {
+        let catalog = Catalog::new(Arc::new(Recording::from_tree(tree)));
+        let versions = catalog.versions("heat").unwrap();
+        let mut whole = 0;
+        for version in versions.iter().filter(|version| version.is_complete()) {
+            let state = &self.states[&version.version];
+            let Ok(reader) = catalog.reader(&version.manifests[&0]) else { continue };
+            let regions = ["stamp", "field", "tail"].map(|name| reader.read_region(name));
+            let expected = [state.stamp.to_le_bytes().to_vec(), state.field.clone(), state.tail.clone()];
+            for (found, expected) in regions.iter().zip(&expected) {
+                assert!(found.as_ref().is_err() || found.as_ref().ok() == Some(expected), "wrong bytes");
+            }
+            whole += usize::from(regions.iter().all(Result::is_ok));
+        }
+        let verified = verify(&catalog, None, None, &|_, _| {}).unwrap();
+        assert!(verified.has_damage(), "nobody has noticed");
+        let harmed = verified.findings.iter().flat_map(|finding| &finding.harms).map(|harm| harm.version);
+        let harmed: std::collections::BTreeSet<u64> = harmed.collect();
+        assert_eq!(
+            whole + harmed.len(),
+            self.states.len(),
+            "it is said exactly which versions are harmed: {verified:?}"
+        );
+    }
+
+    /// Opens the store: it restores what was saved, or says that nothing can be restored.
+    fn restore(&self, tree: Tree) -> Option<Restored> {
+        let files: Arc<dyn Files> = Arc::new(Recording::from_tree(tree));
+        let mut session = open(&files).unwrap();
+        let mut found = self.states[&1].empty();
+        let State { stamp, field, tail } = &mut found;
+        let mut parts = [PartMut::one("stamp", stamp), PartMut::new("field", field), PartMut::new("tail", tail)];
+        let restored = session.restore_latest(&mut parts).ok()?.expect("there is a version");
+        assert_eq!(found, self.states[&restored.version]);
+        Some(restored)
+    }
+
+    fn newest(&self) -> u64 {
+        *self.states.keys().last().expect("a version")
+    }
+}
+
+#[test]
+fn every_changed_byte_and_every_cut_is_found_or_harmless() {
+    let saved = saved();
+    let damages = damages(&saved);
+    let next = AtomicUsize::new(0);
+    let work = || {
+        loop {
+            let nth = next.fetch_add(1, Relaxed);
+            let Some((name, damage)) = damages.get(nth) else { return };
+            let tried = std::panic::catch_unwind(|| {
+                saved.read(saved.damaged(name, *damage));
+                if nth.is_multiple_of(OPENED_EVERY) {
+                    let restored = saved.restore(saved.damaged(name, *damage));
+                    let has_told = |it: &Restored| it.version == saved.newest() || !it.skipped.is_empty();
+                    assert!(restored.as_ref().is_none_or(has_told), "{restored:?}");
+                }
+            });
+            assert!(tried.is_ok(), "{damage:?} of {name}");
+        }
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..2).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+    covered("changes and cuts of a store's files", damages.len());
+}
+
+#[test]
+fn a_file_that_is_gone_harms_only_what_needs_it() {
+    let saved = saved();
+    let names: Vec<String> = saved.tree.files().map(|(name, _)| name.to_owned()).collect();
+    for name in names.iter().filter(|name| name.contains("pack-") || name.contains("version-")) {
+        let files: Arc<dyn Files> = Arc::new(Recording::from_tree(saved.tree.clone()));
+        files.remove(name).unwrap();
+        let verified = verify(&Catalog::new(Arc::clone(&files)), None, None, &|_, _| {}).unwrap();
+        assert_eq!(verified.has_damage(), name.contains("pack-"), "{name}: {verified:?}");
+        let restored = saved.restore(Tree::copy_of(&*files).unwrap());
+        let is_newest = name.contains("version-") && !name.ends_with(&saved.newest().to_string());
+        assert!(!is_newest || restored.is_some_and(|it| it.version == saved.newest()), "{name}");
+    }
+}

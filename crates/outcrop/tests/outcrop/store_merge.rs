@@ -1,0 +1,81 @@
+//! Merging increments, and going on from what was saved.
+
+use std::{fs, os::unix::fs::FileExt, path::Path};
+
+use outcrop::{Part, PartMut, Reached, Session, Store, catalog::Catalog};
+
+const COUNT: usize = 20_000;
+
+fn session(dir: &Path) -> Session {
+    let store = Store::builder().host(4u64 << 20).pin(false).block(4096u64).chain_max(3);
+    store.dir(dir.join("near"), None).dir(dir.join("far"), None).open().unwrap().session("heat").unwrap()
+}
+
+/// Each version changes blocks of its own.
+fn field(version: u64) -> Vec<u64> {
+    let value = |index: u64| if (1..=version).contains(&(index / 1024)) { index / 1024 } else { index };
+    (0..COUNT as u64).map(value).collect()
+}
+
+fn save(session: &mut Session, version: u64) {
+    session.save(version, &[Part::new("field", &field(version))]).unwrap();
+    session.wait(version, Reached::All).unwrap();
+}
+
+#[test]
+fn a_merge_takes_every_block_from_a_copy_that_is_undamaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut first = session(dir.path());
+    (1..=2).for_each(|version| save(&mut first, version));
+    first.finish().unwrap();
+    // In the increment of the second version, in a block that no later one changes.
+    let path = dir.path().join("near/heat/rank-00000/pack-00000000000000000001");
+    let pack = fs::File::options().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    pack.read_exact_at(&mut byte, 4096 + 5000).unwrap();
+    pack.write_all_at(&[byte[0] ^ 4], 4096 + 5000).unwrap();
+
+    let mut second = session(dir.path());
+    let mut found = vec![0u64; COUNT];
+    let restored = second.restore_latest(&mut [PartMut::new("field", &mut found)]).unwrap().unwrap();
+    assert_eq!((restored.version, restored.skipped.len()), (2, 1), "the near copy is damaged");
+    (3..=9).for_each(|version| save(&mut second, version));
+    second.finish().unwrap();
+    for place in ["near", "far"] {
+        let catalog = Catalog::open(&dir.path().join(place)).unwrap();
+        let newest = catalog.version("heat", Some(9)).unwrap();
+        let reader = catalog.reader(&newest.manifests[&0]).unwrap();
+        assert!(reader.manifest().packs.iter().all(|pack| pack.id.number != 1), "{place}: it was not merged");
+        let bytes: Vec<u8> = field(9).iter().flat_map(|value| value.to_le_bytes()).collect();
+        assert!(reader.read_region("field").unwrap() == bytes, "{place}");
+    }
+    let mut third = session(dir.path());
+    for version in 1..=9 {
+        third.restore(version, &mut [PartMut::new("field", &mut found)]).unwrap();
+        assert_eq!(found, field(version), "version {version}");
+    }
+}
+
+#[test]
+fn a_program_that_reads_by_itself_goes_on_with_an_increment() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut first = session(dir.path());
+    save(&mut first, 1);
+    first.finish().unwrap();
+    let mut second = session(dir.path());
+    second.go_on_after(1).unwrap();
+    // Another region than what was saved, and one that is as it was but for a few bytes.
+    let extra = [7u8; 100];
+    second.save(2, &[Part::new("field", &field(2)), Part::new("extra", &extra)]).unwrap();
+    second.wait(2, Reached::All).unwrap();
+    let catalog = Catalog::open(&dir.path().join("near")).unwrap();
+    let stored = catalog.version("heat", Some(2)).unwrap().stored_bytes();
+    assert!(stored <= 6 * 4096, "{stored} bytes are no increment");
+    // Back to the first, in the same process, without reading it: what the memory holds is what is saved.
+    second.go_on_after(1).unwrap();
+    second.save(3, &[Part::new("field", &field(2)), Part::new("extra", &extra)]).unwrap();
+    second.finish().unwrap();
+    let mut found = vec![0u64; COUNT];
+    session(dir.path()).restore(3, &mut [PartMut::new("field", &mut found)]).unwrap();
+    assert_eq!(found, field(2));
+}

@@ -1,0 +1,356 @@
+//! What a store can be told.
+
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+
+use outcrop_format::HashKind;
+use outcrop_plan::{Retention, Rule};
+use outcrop_track::Way;
+use toml::Value;
+
+use crate::{
+    Setting, Settings, Size,
+    table::rows,
+    value::{Count, Readable, table},
+};
+
+/// How blocks are made smaller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Compression {
+    /// Not at all.
+    #[default]
+    None,
+    /// With LZ4, where that shortens the way to the first directory.
+    Lz4,
+    /// With Zstandard at this level (1 to 22), where that shortens the way to the first directory.
+    Zstd(i32),
+}
+
+/// Which blocks of equal bytes are kept once only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Dedup {
+    /// Those that have not changed since the version before.
+    #[default]
+    Versions,
+    /// And those that are there several times in one version.
+    Inside,
+    /// And those that several ranks save in one version. The ranks must see each other's files on every directory.
+    Ranks,
+}
+
+/// What a store can be told: host memory, directories, fastest first, and how it is to work.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct StoreSettings {
+    /// The host memory that versions pass through.
+    pub host: Size,
+    /// The directories, fastest first.
+    pub dirs: Vec<StoreDir>,
+    /// The processes that save together.
+    pub ranks: RanksSettings,
+    /// Which versions are kept on each directory.
+    pub keep: Retention,
+    /// Which versions are kept on single directories, 0 being the first, if not as on the others.
+    pub keep_on: BTreeMap<usize, Retention>,
+    /// When to save.
+    pub interval: Option<Rule>,
+    /// The mean time between failures that make each directory's last version necessary. The last one holds for all that follow.
+    pub failures: Vec<Duration>,
+    /// How blocks are made smaller.
+    pub compression: Compression,
+    /// Which equal blocks are kept once only.
+    pub dedup: Dedup,
+    /// The extra memory for copying in the background; nothing to copy at once.
+    pub live: Option<Size>,
+    /// Whether only changed blocks are written.
+    pub is_incremental: bool,
+    /// How changes are found.
+    pub tracking: Way,
+    /// The length of blocks.
+    pub block: Size,
+    /// How blocks are compared and checked.
+    pub hash: HashKind,
+    /// Whether equal hashes are not believed, and bytes are compared.
+    pub is_certain: bool,
+    /// How many versions may be in flight at once.
+    pub in_flight: usize,
+    /// From how many packs a version may be put together.
+    pub chain_max: usize,
+    /// Whether host memory is pinned once all of it has been touched.
+    pub is_pinned: bool,
+    /// How many threads hash and copy; all cores if nothing is given.
+    pub threads: Option<usize>,
+}
+
+/// A directory of a store.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct StoreDir {
+    /// Where its files are.
+    pub files: StoreFiles,
+    /// How much this rank may keep there.
+    pub limit: Option<Size>,
+    /// Which versions are kept there, if not as in the other directories.
+    pub keep: Retention,
+}
+
+/// Where the files of a directory of a store are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreFiles {
+    /// In a directory of the file system.
+    Path(PathBuf),
+    /// In an object that the program has given to the builder: the first, the second, and so on.
+    Given(usize),
+}
+
+/// The processes that save together.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum RanksSettings {
+    /// This one alone.
+    #[default]
+    Alone,
+    /// Those that meet in a directory.
+    Directory(SharedDirectorySettings),
+    /// An object that the program has given to the builder.
+    Given,
+}
+
+/// Processes that meet in a directory which all of them see.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct SharedDirectorySettings {
+    /// The directory.
+    pub dir: PathBuf,
+    /// Which of them this one is, from 0.
+    pub rank: u32,
+    /// How many there are.
+    pub count: u32,
+}
+
+impl Default for StoreSettings {
+    fn default() -> Self {
+        Self {
+            host: "256 MiB".into(),
+            dirs: Vec::new(),
+            ranks: RanksSettings::Alone,
+            keep: Retention::default(),
+            keep_on: BTreeMap::new(),
+            interval: None,
+            failures: Vec::new(),
+            compression: Compression::None,
+            dedup: Dedup::Versions,
+            live: None,
+            is_incremental: true,
+            tracking: Way::Chosen,
+            block: "4 KiB".into(),
+            hash: HashKind::Xxh3,
+            is_certain: false,
+            in_flight: 2,
+            chain_max: 8,
+            is_pinned: true,
+            threads: None,
+        }
+    }
+}
+
+impl Settings for StoreSettings {
+    const OF: &'static str = "a store";
+
+    const TABLE: &'static [Setting<Self>] = rows! {
+        dir: Vec<StoreDir> = "required",
+            "Directories for checkpoints, fastest first; every version goes to each of them.",
+            |store, dirs| store.replace_dirs(dirs);
+        host: Size = "\"256 MiB\"",
+            "Host memory that versions pass through; what fits is saved at the speed of a copy.",
+            |store, size| store.host = size;
+        ranks: SharedDirectorySettings = "this process alone",
+            "The processes that save together, which then make the same calls.",
+            |store, ranks| store.meet(ranks);
+        keep_last: Count = "all",
+            "Keeps so many of the newest versions.",
+            |store, count| store.keep.keep_last = Some(count.0.try_into().unwrap_or(u32::MAX));
+        keep_every: Count = "all",
+            "Keeps versions whose number is a multiple of this.",
+            |store, every| store.keep.keep_every = Some(every.0 as u64);
+        keep_seconds: Duration = "all",
+            "Keeps versions that are not older.",
+            |store, age| store.keep.keep_for_ns = Some(nanoseconds(age));
+        interval: Rule = "never",
+            "When it is time to save: by a rule that knows what a save costs and how often things fail, or every so many seconds.",
+            |store, rule| store.interval = Some(rule);
+        failures_seconds: Vec<Duration> = "[]",
+            "The mean time between failures that make a directory's last version necessary, for each directory; the last holds for the rest.",
+            |store, failures| store.failures = failures;
+        compression: Compression = "\"none\"",
+            "How blocks are compressed, where that shortens the way to the first directory.",
+            |store, compression| store.compression = compression;
+        dedup: Dedup = "\"versions\"",
+            "Which equal blocks are kept once: between versions, also inside a version, also between ranks.",
+            |store, dedup| store.dedup = dedup;
+        live: Size = "none",
+            "Extra memory with which a save returns at once, and the program's memory is copied in the background (copy-on-write).",
+            |store, size| store.live = Some(size);
+        incremental: bool = "true",
+            "Whether only changed blocks are written; turn it off if everything changes between two versions.",
+            |store, is_incremental| store.is_incremental = is_incremental;
+        tracking: Way = "\"chosen\"",
+            "How changes are found: by what is cheapest, by dirty pages, by write protection, or by hashing everything.",
+            |store, way| store.tracking = way;
+        block: Size = "\"4 KiB\"",
+            "The length of blocks, a power of two from 256 bytes to 16 MiB: what is compared, and written if it has changed.",
+            |store, size| store.block = size;
+        hash: HashKind = "\"xxh3\"",
+            "How blocks are compared and checked (checksum).",
+            |store, hash| store.hash = hash;
+        certain: bool = "false",
+            "Whether blocks with equal hashes are also compared byte by byte, which takes a second copy of all regions in memory.",
+            |store, is_certain| store.is_certain = is_certain;
+        in_flight: Count = "2",
+            "Versions that may be in flight at a time; a save waits for the oldest.",
+            |store, count| store.in_flight = count.0;
+        chain_max: Count = "8",
+            "From how many packs a version may be put together, before packs are merged in the background.",
+            |store, count| store.chain_max = count.0;
+        pin: bool = "true",
+            "Whether host memory is pinned (locked) once all of it has been touched.",
+            |store, is_pinned| store.is_pinned = is_pinned;
+        threads: Count = "all cores",
+            "Threads that hash and copy.",
+            |store, count| store.threads = Some(count.0);
+    };
+
+    fn check(&self) -> Result<(), String> {
+        if self.dirs.is_empty() {
+            return Err("dir is missing; a store needs a directory, such as dir = \"checkpoints\"".to_owned());
+        }
+        if self.failures.is_empty()
+            && self.interval.is_some_and(|rule| !matches!(rule, Rule::Fixed(_) | Rule::Recompute))
+        {
+            return Err("interval is a rule that needs failures_seconds, the mean time between failures".to_owned());
+        }
+        Ok(())
+    }
+}
+
+impl StoreSettings {
+    /// Replaces all directories but those that are objects of the program.
+    fn replace_dirs(&mut self, dirs: Vec<StoreDir>) {
+        let is_path = |dir: &StoreDir| matches!(dir.files, StoreFiles::Path(_));
+        let place = self.dirs.iter().position(is_path).unwrap_or(self.dirs.len());
+        self.dirs.retain(|dir| !is_path(dir));
+        self.dirs.splice(place..place, dirs);
+    }
+
+    /// Has ranks meet in a directory, unless they meet by an object of the program.
+    fn meet(&mut self, ranks: SharedDirectorySettings) {
+        if self.ranks != RanksSettings::Given {
+            self.ranks = RanksSettings::Directory(ranks);
+        }
+    }
+
+    /// Which versions stay on a directory, 0 being the first.
+    pub fn keep(&self, dir: usize) -> Retention {
+        let own = self.dirs.get(dir).map(|dir| dir.keep).filter(|keep| *keep != Retention::default());
+        own.or_else(|| self.keep_on.get(&dir).copied()).unwrap_or(self.keep)
+    }
+}
+
+impl StoreDir {
+    /// Files with a limit.
+    pub fn new(files: StoreFiles, limit: Option<Size>) -> Self {
+        Self { files, limit, keep: Retention::default() }
+    }
+}
+
+impl Default for StoreDir {
+    fn default() -> Self {
+        Self::new(StoreFiles::Path(PathBuf::new()), None)
+    }
+}
+
+impl Settings for StoreDir {
+    const OF: &'static str = "a directory of a store";
+
+    const TABLE: &'static [Setting<Self>] = rows! {
+        path: PathBuf = "required",
+            "Where it is; it is created if it is missing.",
+            |dir, path| dir.files = StoreFiles::Path(path);
+        limit: Size = "none", "How much this rank may keep there.", |dir, size| dir.limit = Some(size);
+        keep_last: Count = "as the store",
+            "Keeps so many of the newest versions there.",
+            |dir, count| dir.keep.keep_last = Some(count.0.try_into().unwrap_or(u32::MAX));
+        keep_every: Count = "as the store",
+            "Keeps versions there whose number is a multiple of this.",
+            |dir, every| dir.keep.keep_every = Some(every.0 as u64);
+        keep_seconds: Duration = "as the store",
+            "Keeps versions there that are not older.",
+            |dir, age| dir.keep.keep_for_ns = Some(nanoseconds(age));
+    };
+
+    fn check(&self) -> Result<(), String> {
+        let is_missing = matches!(&self.files, StoreFiles::Path(path) if path.as_os_str().is_empty());
+        if is_missing { Err("path is missing".to_owned()) } else { Ok(()) }
+    }
+}
+
+impl SharedDirectorySettings {
+    /// This process is `rank`, from 0, of `count` that meet in `dir`.
+    pub fn new(dir: impl Into<PathBuf>, rank: u32, count: u32) -> Self {
+        Self { dir: dir.into(), rank, count }
+    }
+}
+
+impl Settings for SharedDirectorySettings {
+    const OF: &'static str = "ranks";
+
+    const TABLE: &'static [Setting<Self>] = rows! {
+        dir: PathBuf = "required", "A directory that all ranks see, for messages.", |ranks, dir| ranks.dir = dir;
+        rank: u32 = "0", "Which of them this one is, from 0.", |ranks, rank| ranks.rank = rank;
+        count: u32 = "required", "How many there are.", |ranks, count| ranks.count = count;
+    };
+
+    fn check(&self) -> Result<(), String> {
+        match self {
+            Self { dir, .. } if dir.as_os_str().is_empty() => Err("dir is missing".to_owned()),
+            Self { count: 0, .. } => Err("count is missing; how many ranks are there?".to_owned()),
+            Self { rank, count, .. } if rank >= count => {
+                Err(format!("rank is {rank}, but of {count} ranks the last is {}", count - 1))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Readable for StoreDir {
+    fn kind() -> String {
+        "path or [table](#directories-of-a-store)".to_owned()
+    }
+
+    fn python() -> String {
+        "Path | StoreDir".to_owned()
+    }
+
+    fn read(value: Value) -> Result<Self, String> {
+        match value {
+            Value::Table(_) => table(value),
+            path => Ok(Self::new(StoreFiles::Path(PathBuf::read(path)?), None)),
+        }
+    }
+}
+
+impl Readable for SharedDirectorySettings {
+    fn kind() -> String {
+        "[table](#ranks)".to_owned()
+    }
+
+    fn python() -> String {
+        "Ranks".to_owned()
+    }
+
+    fn read(value: Value) -> Result<Self, String> {
+        table(value)
+    }
+}

@@ -1,0 +1,171 @@
+//! The promises of `docs/store.md`, checked on what is on the disks.
+
+use std::collections::BTreeMap;
+
+use outcrop_commit::LayerIndex;
+use outcrop_format::{Manifest, RunId};
+
+use super::world::{Checked, World};
+
+impl World {
+    /// Whatever manifest a crash may leave, the packs of its rank that it lists are there too.
+    pub(super) fn check_disk(&self, rank: usize, layer: LayerIndex) -> Checked {
+        let disk = &self.disks[rank][layer];
+        for manifest in disk.possible() {
+            let own = manifest.packs.iter().filter(|pack| pack.id.rank == rank as u32);
+            for pack in own {
+                if !disk.surely_has(pack) {
+                    let (version, id) = (manifest.version, pack.id);
+                    return Err(format!(
+                        "after a crash version {version} may lack {id} of rank {rank} on layer {layer}"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether every rank has a version on a layer, with all that it needs, whatever crash comes.
+    fn is_sure(&self, layer: LayerIndex, version: u64, run: RunId) -> bool {
+        let has_all = |manifest: &Manifest| {
+            manifest.packs.iter().all(|pack| self.disks[pack.id.rank as usize][layer].surely_has(pack))
+        };
+        let is_whole = |manifests: Vec<&std::sync::Arc<Manifest>>| manifests.iter().all(|it| has_all(it));
+        self.disks.iter().all(|disks| disks[layer].sure(version, run).is_some_and(is_whole))
+    }
+
+    /// Versions that were reported complete are there, unless they are not kept or were given up.
+    pub(super) fn check_promises(&mut self, layer: LayerIndex) -> Checked {
+        let first = self.disks[0][layer].manifests();
+        let candidates: Vec<(u64, RunId)> = first.map(|manifest| (manifest.version, manifest.run)).collect();
+        let mut complete: BTreeMap<u64, RunId> =
+            candidates.into_iter().filter(|(version, run)| self.is_sure(layer, *version, *run)).collect();
+        let now = self.run_id();
+        if self.suspended[layer].is_some() && complete.values().any(|run| *run == now) {
+            // Newer versions are complete: what a missing directory has need not be kept any more.
+            self.suspended[layer] = Some(BTreeMap::new());
+        }
+        self.completed[layer].extend(complete.iter().filter(|(_, run)| **run == now).map(|(version, _)| *version));
+        complete.extend(&self.promised[layer]);
+        let ages: Vec<(u64, u64)> = complete.keys().map(|version| (*version, 0)).collect();
+        let dropped = self.layers[layer].keep.dropped(0, &ages);
+        self.promised[layer].retain(|version, _| !dropped.contains(version));
+        for (version, run) in &self.promised[layer] {
+            if !self.is_sure(layer, *version, *run) {
+                return Err(format!("version {version} of run {run} was complete on layer {layer}, and may be lost"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A version that is reported complete is on all ranks, whatever crash comes.
+    pub(super) fn check_reached(&mut self, version: u64, layer: LayerIndex) -> Checked {
+        let run = self.run_id();
+        if self.rewinding.is_some_and(|to| to.is_none_or(|to| version > to)) {
+            self.completed[layer].insert(version);
+            return Ok(());
+        }
+        self.check_told(version, layer, 0)?;
+        // Who hears of it late may hear of one that is not kept any more.
+        self.completed[layer].insert(version);
+        let completed: Vec<(u64, u64)> = self.completed[layer].iter().map(|version| (*version, 0)).collect();
+        if !self.layers[layer].keep.dropped(0, &completed).contains(&version) {
+            self.promised[layer].insert(version, run);
+        }
+        self.check_promises(layer)
+    }
+
+    /// No version is complete for one rank and failed for another.
+    pub(super) fn check_told(&mut self, version: u64, layer: LayerIndex, what: usize) -> Checked {
+        let told = self.told.entry((version, layer)).or_default();
+        told[what] = true;
+        if *told == [true, true] && !self.is_lossy && self.ranks.iter().all(|rank| rank.is_alive) {
+            return Err(format!("version {version} is complete for one rank and failed for another on layer {layer}"));
+        }
+        Ok(())
+    }
+
+    /// The session is about to forget versions: they are not promised any more.
+    pub(super) fn give_up_above(&mut self, to: Option<u64>) {
+        for promised in &mut self.promised {
+            promised.retain(|version, _| to.is_some_and(|to| *version <= to));
+        }
+        for suspended in self.suspended.iter_mut().flatten() {
+            suspended.retain(|version, _| to.is_some_and(|to| *version <= to));
+        }
+    }
+
+    /// All ranks find the same versions, and all that were promised.
+    pub(super) fn check_found(&mut self) -> Checked {
+        for layer in 0..self.layers.len() {
+            let found = self.found_on(0, layer);
+            for rank in 0..self.ranks.len() {
+                if self.found_on(rank, layer) != found {
+                    return Err(format!("rank {rank} finds other versions on layer {layer} than rank 0"));
+                }
+                self.check_disk(rank, layer)?;
+            }
+            self.check_promises(layer)?;
+            for (version, run) in &self.promised[layer] {
+                // A later run may have saved the same version, complete on another layer: then that counts.
+                let known = self.ranks[0].versions.get(version).map(|progress| progress.run);
+                if found.get(version) != Some(run) && known.is_none_or(|known| known == *run) {
+                    return Err(format!("version {version} was complete on layer {layer}, and is not found"));
+                }
+            }
+            self.promised[layer] = found;
+            self.check_promises(layer)?;
+        }
+        Ok(())
+    }
+
+    /// Everything has come to its end, everywhere.
+    pub(super) fn check_end(&self, is_closing: bool, end: usize) -> Checked {
+        if self.has_left_out && !is_closing {
+            return Ok(());
+        }
+        for (index, rank) in self.ranks.iter().enumerate() {
+            if !rank.is_alive {
+                continue;
+            }
+            if let Some((version, _)) = rank.versions.iter().find(|(_, it)| !it.is_settled()) {
+                return Err(format!("rank {index} waits for version {version} for ever"));
+            }
+            if rank.position < end && !self.has_left_out && self.ranks.iter().all(|rank| rank.is_alive) {
+                return Err(format!("rank {index} waits in operation {} of {end} for ever", rank.position));
+            }
+            if is_closing && !rank.has_ended {
+                return Err(format!("rank {index} does not end"));
+            }
+        }
+        // Where ranks share packs, one that others have ceased to need goes when its owner looks the next time; and while
+        // something is kept that may become whole again, nothing goes.
+        if is_closing
+            && !self.has_fault
+            && !self.is_shared
+            && !self.was_missing
+            && self.ranks.iter().all(|rank| rank.is_alive)
+        {
+            return self.check_garbage();
+        }
+        Ok(())
+    }
+
+    /// Where nothing has failed, nothing is left that nobody needs.
+    fn check_garbage(&self) -> Checked {
+        for (rank, disks) in self.disks.iter().enumerate() {
+            for (layer, disk) in disks.iter().enumerate() {
+                let everywhere = self.disks.iter().flat_map(|disks| disks[layer].manifests());
+                let listed: Vec<u64> = everywhere
+                    .flat_map(|manifest| &manifest.packs)
+                    .filter(|pack| pack.id.rank == rank as u32)
+                    .map(|pack| pack.id.number)
+                    .collect();
+                if let Some(number) = disk.packs().find(|number| !listed.contains(number)) {
+                    return Err(format!("pack {number} of rank {rank} on layer {layer} stays, and nobody needs it"));
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,147 @@
+//! The directory of one rank on one layer, on paper: what is there now, and what may be there after a crash.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use fastrand::Rng;
+use outcrop_commit::Found;
+use outcrop_format::{HeldLayer, Manifest, ManifestPack, RunId};
+
+/// The name of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Name {
+    Version(u64),
+    Pack(u64),
+}
+
+/// What is in a file.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum File {
+    Manifest(Arc<Manifest>),
+    /// A pack is known by a number that no other has.
+    Pack(u128),
+}
+
+/// What a name has been since the directory was last synced, the oldest first. After a crash it is any of these.
+type History = Vec<Option<File>>;
+
+/// See the module's documentation.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Disk {
+    names: BTreeMap<Name, History>,
+    /// New packs that a failed sync has forgotten: no later one makes them durable.
+    cursed: BTreeSet<Name>,
+    /// Its mark.
+    pub(super) runs: BTreeSet<RunId>,
+}
+
+impl Disk {
+    /// Gives a name another file, or none.
+    pub(super) fn put(&mut self, name: Name, file: Option<File>) {
+        let history = self.names.entry(name).or_insert_with(|| vec![None]);
+        if history.last() != Some(&file) {
+            history.push(file);
+        }
+    }
+
+    /// What is there now.
+    fn now(&self, name: Name) -> Option<&File> {
+        self.names.get(&name)?.last()?.as_ref()
+    }
+
+    /// All names survive.
+    pub(super) fn sync(&mut self) {
+        for (name, history) in &mut self.names {
+            if !self.cursed.contains(name) {
+                history.drain(..history.len() - 1);
+            }
+        }
+        self.names.retain(|_, history| history.iter().any(Option::is_some));
+    }
+
+    /// Names were not made durable, and of new packs some never will be.
+    pub(super) fn fail_sync(&mut self, random: &mut Rng) {
+        let is_new = |name: &Name, history: &History| matches!(name, Name::Pack(_)) && history[0].is_none();
+        let new = self.names.iter().filter(|(name, history)| is_new(name, history)).map(|(name, _)| *name);
+        let cursed: Vec<Name> = new.filter(|_| random.bool()).collect();
+        self.cursed.extend(cursed);
+    }
+
+    /// The power fails: each name is what it was at some moment since the last sync. Or only the process is killed, and all stays.
+    pub(super) fn crash(&mut self, random: &mut Rng, is_power_cut: bool) {
+        for history in self.names.values_mut() {
+            let at = if is_power_cut { random.usize(..history.len()) } else { history.len() - 1 };
+            let file = history.swap_remove(at);
+            *history = vec![file];
+        }
+        self.cursed.clear();
+        self.names.retain(|_, history| history[0].is_some());
+    }
+
+    /// The manifest of a version, if it is there now.
+    pub(super) fn manifest(&self, version: u64) -> Option<&Arc<Manifest>> {
+        match self.now(Name::Version(version)) {
+            Some(File::Manifest(manifest)) => Some(manifest),
+            _ => None,
+        }
+    }
+
+    /// All manifests that are there now.
+    pub(super) fn manifests(&self) -> impl Iterator<Item = &Arc<Manifest>> {
+        let versions = self.names.keys().filter_map(|name| match name {
+            Name::Version(version) => Some(*version),
+            Name::Pack(_) => None,
+        });
+        versions.filter_map(|version| self.manifest(version))
+    }
+
+    /// The numbers of all packs that are there now.
+    pub(super) fn packs(&self) -> impl Iterator<Item = u64> {
+        self.names.keys().filter_map(|name| match name {
+            Name::Pack(number) => self.now(*name).map(|_| *number),
+            Name::Version(_) => None,
+        })
+    }
+
+    /// All manifests that may be there after a crash.
+    pub(super) fn possible(&self) -> impl Iterator<Item = &Arc<Manifest>> {
+        self.names.values().flatten().filter_map(|file| match file {
+            Some(File::Manifest(manifest)) => Some(manifest),
+            _ => None,
+        })
+    }
+
+    /// The manifests of a version that may be there after a crash, if one is whatever happens.
+    pub(super) fn sure(&self, version: u64, run: RunId) -> Option<Vec<&Arc<Manifest>>> {
+        let history = self.names.get(&Name::Version(version))?;
+        let of_run = |file: &'_ Option<File>| matches!(file, Some(File::Manifest(it)) if it.run == run);
+        history.iter().all(of_run).then(|| self.possible().filter(|it| it.version == version).collect())
+    }
+
+    /// Whether a pack is there after any crash.
+    pub(super) fn surely_has(&self, pack: &ManifestPack) -> bool {
+        let is_it = |file: &Option<File>| *file == Some(File::Pack(pack.index_check));
+        self.names.get(&Name::Pack(pack.id.number)).is_some_and(|history| history.iter().all(is_it))
+    }
+
+    /// What who opens the session finds.
+    pub(super) fn found(&self) -> Found {
+        Found {
+            manifests: self.manifests().map(|manifest| (manifest.version, Arc::clone(manifest))).collect(),
+            packs: self.packs().map(|number| (number, 1)).collect(),
+            unreadable: BTreeSet::new(),
+        }
+    }
+
+    /// What it tells the others.
+    pub(super) fn held(&self) -> HeldLayer {
+        let held = |it: &Manifest| outcrop_format::Held { run: it.run, saved_at_unix_ns: it.saved_at_unix_ns };
+        HeldLayer {
+            runs: self.runs.clone(),
+            versions: self.manifests().map(|manifest| (manifest.version, held(manifest))).collect(),
+            unreadable: BTreeSet::new(),
+        }
+    }
+}

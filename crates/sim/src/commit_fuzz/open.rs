@@ -1,0 +1,112 @@
+//! Restarts: crashes, directories that are missing and come back, and what is found when a session is opened again.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use outcrop_commit::{Event, Ledger, Settings};
+use outcrop_format::{Holdings, RunId};
+
+use super::{
+    disk::Disk,
+    program::{Content, Progress, Stage},
+    world::{Checked, Rank, World},
+};
+
+impl World {
+    /// All processes end: the power fails, or they are killed. Then some directories are missing, or back.
+    pub(super) fn crash(&mut self) {
+        let is_power_cut = self.random.bool();
+        self.note(format!("everything ends, by a power cut: {is_power_cut}"));
+        for disks in &mut self.disks {
+            disks.iter_mut().for_each(|disk| disk.crash(&mut self.random, is_power_cut));
+        }
+        self.ranks.clear();
+        if self.missing.is_empty() && self.disks.len() > 1 && self.may_fault && self.random.u8(..4) == 0 {
+            let (rank, layer) = (self.random.usize(..self.disks.len()), self.random.usize(..self.layers.len()));
+            self.note(format!("the directory of rank {rank} on layer {layer} is missing"));
+            let disk = std::mem::take(&mut self.disks[rank][layer]);
+            self.missing.insert((rank, layer), disk);
+            self.was_missing = true;
+            self.suspended[layer] = Some(std::mem::take(&mut self.promised[layer]));
+        } else if self.random.bool() {
+            self.bring_back();
+        }
+    }
+
+    /// Directories that were missing are back, and what was written in their place is not.
+    pub(super) fn bring_back(&mut self) {
+        for ((rank, layer), disk) in std::mem::take(&mut self.missing) {
+            self.note(format!("the directory of rank {rank} on layer {layer} is back"));
+            self.disks[rank][layer] = disk;
+            // What was complete with another directory is not with this one. Without that, everything is as it was.
+            self.promised[layer] = self.suspended[layer].take().unwrap_or_default();
+        }
+    }
+
+    /// Opens the session on all ranks.
+    pub(super) fn open(&mut self) -> Checked {
+        self.run_number += 1;
+        let run = self.run_id();
+        let count = self.disks.len();
+        self.note(format!("run {run} is opened by {count} ranks"));
+        let holdings = |disks: &Vec<Disk>| Holdings { proposal: run, layers: disks.iter().map(Disk::held).collect() };
+        let everybody: Vec<Holdings> = self.disks.iter().map(holdings).collect();
+        let encoded = everybody.iter().map(|it| Holdings::decode(&it.encode()).map_err(|error| error.to_string()));
+        let everybody = encoded.collect::<Result<Vec<_>, String>>()?;
+        self.ranks.clear();
+        for rank in 0..count {
+            let found = self.disks[rank].iter().map(Disk::found).collect();
+            let settings = Settings {
+                rank: rank as u32,
+                ranks: count as u32,
+                run,
+                is_shared: self.is_shared,
+                layers: self.layers.clone(),
+            };
+            let ledger = Ledger::open(settings, found, &everybody);
+            let versions = ledger.versions();
+            let content = Content { next_number: ledger.next_number(), ..Content::default() };
+            let progress = |(version, (run, there)): (u64, (RunId, Vec<bool>))| {
+                let layers = there.iter().map(|is_there| Some(*is_there)).collect();
+                (version, Progress { attempt: 0, run, layers, there })
+            };
+            self.ranks.push(Rank {
+                ledger,
+                inbox: VecDeque::from([Event::Reading(false)]),
+                steps: vec![None; self.layers.len()],
+                transfers: Vec::new(),
+                content,
+                versions: versions.into_iter().map(progress).collect(),
+                position: 0,
+                stage: Stage::Before,
+                rewound: None,
+                is_alive: true,
+                is_closed: false,
+                has_ended: false,
+                mail: vec![VecDeque::new(); count],
+                stale: Vec::new(),
+            });
+        }
+        // A run that ends here has not marked all directories, and saved nothing.
+        for rank in 0..count {
+            for layer in 0..self.layers.len() {
+                self.disks[rank][layer].runs = self.ranks[rank].ledger.marks(layer, &everybody);
+            }
+        }
+        self.script.clear();
+        self.told.clear();
+        self.completed.iter_mut().for_each(std::collections::BTreeSet::clear);
+        self.rewinding = None;
+        self.has_left_out = false;
+        self.has_fault = !self.missing.is_empty();
+        self.check_found()?;
+        let newest = self.ranks[0].versions.last_key_value().map(|(version, _)| version + 1);
+        self.next_version = newest.unwrap_or(0);
+        Ok(())
+    }
+
+    /// The versions that a rank has found complete, by layer.
+    pub(super) fn found_on(&self, rank: usize, layer: usize) -> BTreeMap<u64, RunId> {
+        let there = self.ranks[rank].versions.iter().filter(|(_, it)| it.there[layer]);
+        there.map(|(version, it)| (*version, it.run)).collect()
+    }
+}

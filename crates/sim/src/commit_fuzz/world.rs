@@ -1,0 +1,667 @@
+//! One world: ranks with their ledgers, disks, and everything that is under way.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use fastrand::Rng;
+use outcrop_commit::{Action, Event, LayerIndex, LayerSettings, Ledger, Outcome, Report, SaveId, Step};
+use outcrop_format::{Manifest, News, RunId};
+use outcrop_plan::Retention;
+
+use super::{
+    disk::{Disk, File, Name},
+    program::{Content, Op, Packer, Progress, Saving, Stage, Transfer, candidate},
+};
+use crate::fuzz::Coverage;
+
+/// What is wrong, if something is.
+pub(super) type Checked<T = ()> = Result<T, String>;
+
+/// So much of what was said is kept for a report.
+const LAST: usize = 120;
+
+/// How many versions may be on their way at once.
+const IN_FLIGHT: usize = 2;
+
+/// One rank of a run.
+pub(super) struct Rank {
+    pub(super) ledger: Ledger,
+    /// What the packer, the engine and the program have told it, in this order.
+    pub(super) inbox: VecDeque<Event>,
+    /// By layer: what it has asked for.
+    pub(super) steps: Vec<Option<Step>>,
+    pub(super) transfers: Vec<Transfer>,
+    pub(super) content: Content,
+    pub(super) versions: BTreeMap<u64, Progress>,
+    /// Which operation of the script is next, and how far it has come.
+    pub(super) position: usize,
+    pub(super) stage: Stage,
+    pub(super) rewound: Option<Result<(), String>>,
+    pub(super) is_alive: bool,
+    pub(super) is_closed: bool,
+    pub(super) has_ended: bool,
+    /// What was announced to it, by rank, and not heard yet.
+    pub(super) mail: Vec<VecDeque<News>>,
+    /// What it has heard already, and may hear again.
+    pub(super) stale: Vec<(u32, News)>,
+}
+
+/// See the module's documentation.
+pub(super) struct World {
+    pub(super) random: Rng,
+    pub(super) layers: Vec<LayerSettings>,
+    pub(super) is_shared: bool,
+    /// Messages may be lost: then somebody may wait for ever.
+    pub(super) is_lossy: bool,
+    pub(super) may_fault: bool,
+    pub(super) now: u64,
+    pub(super) run_number: u128,
+    pub(super) next_serial: u128,
+    pub(super) ranks: Vec<Rank>,
+    /// By rank and layer.
+    pub(super) disks: Vec<Vec<Disk>>,
+    /// Those that are missing.
+    pub(super) missing: BTreeMap<(usize, LayerIndex), Disk>,
+    /// A directory was missing at some time.
+    pub(super) was_missing: bool,
+    pub(super) script: Vec<Op>,
+    pub(super) next_version: u64,
+    /// By layer: versions that were reported complete, and have not been given up since.
+    pub(super) promised: Vec<BTreeMap<u64, RunId>>,
+    /// Promises that wait for missing directories to come back.
+    pub(super) suspended: Vec<Option<BTreeMap<u64, RunId>>>,
+    /// By version and layer, in this run and era: whether some rank was told that it is complete, and some that it failed.
+    pub(super) told: BTreeMap<(u64, LayerIndex), [bool; 2]>,
+    /// By layer: versions that were complete in this run and era, whether anybody was told or not.
+    pub(super) completed: Vec<BTreeSet<u64>>,
+    /// Some ranks go back, perhaps not all yet: versions above this one are not promised.
+    pub(super) rewinding: Option<Option<u64>>,
+    /// A rank has left a version out in this run: others wait until it says something of a later one, or ends.
+    pub(super) has_left_out: bool,
+    /// Something has failed in this run.
+    pub(super) has_fault: bool,
+    pub(super) coverage: Coverage,
+    last: VecDeque<String>,
+}
+
+impl World {
+    pub(super) fn new(seed: u64) -> Self {
+        let mut random = Rng::with_seed(seed);
+        let ranks = random.usize(1..=4);
+        let count = random.usize(1..=3);
+        let keep = |random: &mut Rng| match random.u8(..4) {
+            0 => Retention::default(),
+            1 => Retention { keep_every: Some(3), ..Retention::default() },
+            _ => Retention { keep_last: Some(random.u32(1..4)), ..Retention::default() },
+        };
+        let layers = (0..count).map(|_| LayerSettings { keep: keep(&mut random), is_limited: random.bool() }).collect();
+        let (is_shared, is_lossy) = (ranks > 1 && random.bool(), random.u8(..5) == 0);
+        let may_fault = random.u8(..4) > 0;
+        Self {
+            layers,
+            is_shared,
+            is_lossy,
+            may_fault,
+            now: 1,
+            run_number: 0,
+            next_serial: 0,
+            ranks: Vec::new(),
+            disks: vec![vec![Disk::default(); count]; ranks],
+            missing: BTreeMap::new(),
+            was_missing: false,
+            script: Vec::new(),
+            next_version: 0,
+            promised: vec![BTreeMap::new(); count],
+            suspended: vec![None; count],
+            told: BTreeMap::new(),
+            completed: vec![BTreeSet::new(); count],
+            rewinding: None,
+            has_left_out: false,
+            has_fault: false,
+            coverage: Coverage { seeds: 1, ..Coverage::default() },
+            last: VecDeque::with_capacity(LAST),
+            random,
+        }
+    }
+
+    pub(super) fn last(&self) -> Vec<String> {
+        self.last.iter().cloned().collect()
+    }
+
+    pub(super) fn note(&mut self, line: String) {
+        if self.last.len() == LAST {
+            self.last.pop_front();
+        }
+        self.last.push_back(line);
+    }
+
+    pub(super) fn run_id(&self) -> RunId {
+        RunId(self.run_number)
+    }
+
+    /// Lives through several runs.
+    pub(super) fn run(&mut self) -> Checked {
+        for _ in 0..self.random.u32(1..5) {
+            self.open()?;
+            for _ in 0..self.random.u32(50..400) {
+                self.step()?;
+            }
+            match self.random.u8(..3) {
+                0 => self.calm()?,
+                1 if self.ranks.len() > 1 => self.die()?,
+                _ => {}
+            }
+            self.crash();
+        }
+        self.is_lossy = false;
+        self.may_fault = false;
+        self.bring_back();
+        self.open()?;
+        (0..100).try_for_each(|_| self.step())?;
+        self.calm()
+    }
+
+    /// Whether something fails now.
+    fn fails(&mut self) -> bool {
+        let fails = self.may_fault && self.random.u8(..25) == 0;
+        self.coverage.faults += u64::from(fails);
+        self.has_fault |= fails;
+        fails
+    }
+
+    /// Something happens somewhere, at random.
+    fn step(&mut self) -> Checked {
+        let rank = self.random.usize(..self.ranks.len());
+        if !self.ranks[rank].is_alive {
+            return Ok(());
+        }
+        match self.random.u8(..12) {
+            0 | 1 => self.act(rank),
+            2 | 3 => self.transfer(rank),
+            4..=6 => self.take(rank),
+            7..=9 => self.perform(rank),
+            10 => self.deliver(rank),
+            _ => self.tidy(rank),
+        }
+    }
+
+    /// Nothing fails any more and nothing new begins: everything comes to its end.
+    fn calm(&mut self) -> Checked {
+        let could_fault = std::mem::replace(&mut self.may_fault, false);
+        let are_all_alive = self.ranks.iter().all(|rank| rank.is_alive);
+        let end = self.script.len();
+        for is_closing in [false, true] {
+            // More rounds than anything can take.
+            for _ in 0..2000 {
+                let before = self.coverage.events;
+                for rank in (0..self.ranks.len()).filter(|rank| self.ranks[*rank].is_alive).collect::<Vec<_>>() {
+                    if is_closing {
+                        self.close(rank);
+                    } else if self.ranks[rank].position < end {
+                        self.act(rank)?;
+                    }
+                    self.transfer(rank)?;
+                    self.take(rank)?;
+                    self.perform(rank)?;
+                    self.deliver(rank)?;
+                    self.tidy(rank)?;
+                }
+                if self.coverage.events == before {
+                    break;
+                }
+            }
+            if are_all_alive && !self.is_lossy {
+                self.check_end(is_closing, end)?;
+            }
+        }
+        self.may_fault = could_fault;
+        Ok(())
+    }
+
+    /// The program of a rank ends its session, when nothing is on its way any more.
+    fn close(&mut self, rank: usize) {
+        let me = &mut self.ranks[rank];
+        if !me.is_closed && me.versions.values().all(Progress::is_settled) {
+            me.is_closed = true;
+            me.inbox.push_back(Event::Closed);
+            self.coverage.events += 1;
+        }
+    }
+
+    /// One rank dies, and the others hear of it, some time.
+    fn die(&mut self) -> Checked {
+        let dead = self.random.usize(..self.ranks.len());
+        self.ranks[dead].is_alive = false;
+        for _ in 0..self.random.u32(..200) {
+            self.step()?;
+            let rank = self.random.usize(..self.ranks.len());
+            if self.ranks[rank].is_alive && self.random.u8(..30) == 0 {
+                self.ranks[rank].inbox.push_back(Event::Alone { reason: "a rank is gone".to_owned() });
+            }
+        }
+        Ok(())
+    }
+
+    /// The program of a rank goes on.
+    fn act(&mut self, rank: usize) -> Checked {
+        let position = self.ranks[rank].position;
+        if position == self.script.len() {
+            let op = self.next_op();
+            self.script.push(op);
+        }
+        let before = (self.ranks[rank].position, self.ranks[rank].stage);
+        match self.script[position] {
+            Op::Save(version) => self.act_save(rank, version),
+            Op::Rewind(to) => self.act_rewind(rank, to)?,
+            Op::Restore => self.act_restore(rank)?,
+        }
+        self.coverage.events += u64::from(before != (self.ranks[rank].position, self.ranks[rank].stage));
+        Ok(())
+    }
+
+    fn next_op(&mut self) -> Op {
+        match self.random.u8(..16) {
+            0 if self.next_version > 0 => {
+                let to = self.random.u64(..self.next_version);
+                let to = (self.random.u8(..4) > 0).then_some(to);
+                self.next_version = to.map_or(0, |to| to + 1);
+                Op::Rewind(to)
+            }
+            1 => Op::Restore,
+            _ => {
+                self.next_version += 1 + u64::from(self.random.u8(..8) == 0);
+                Op::Save(self.next_version - 1)
+            }
+        }
+    }
+
+    fn act_save(&mut self, rank: usize, version: u64) {
+        let me = &self.ranks[rank];
+        let on_their_way = me.versions.values().filter(|it| !it.is_settled()).count();
+        if me.stage == Stage::Before && on_their_way >= IN_FLIGHT {
+            return;
+        }
+        if self.is_shared {
+            self.ranks[rank].stage = Stage::Waiting;
+            let position = self.ranks[rank].position;
+            let is_here = |it: &Rank| it.position == position && it.stage == Stage::Waiting;
+            if self.ranks.iter().all(is_here) {
+                self.save_together(version);
+            }
+            return;
+        }
+        self.ranks[rank].position += 1;
+        if self.ranks.len() > 1 && self.may_fault && self.random.u8(..40) == 0 {
+            // It leaves this version out.
+            (self.has_fault, self.has_left_out) = (true, true);
+            return;
+        }
+        let mut attempt = 1;
+        while self.fails() && attempt < 3 {
+            self.pack(rank, SaveId { version, attempt }, None);
+            attempt += 1;
+        }
+        self.pack(rank, SaveId { version, attempt }, Some(&[]));
+    }
+
+    /// All ranks save a version and share blocks, or none does.
+    fn save_together(&mut self, version: u64) {
+        let losses: Vec<u64> = self.ranks.iter().map(|rank| rank.content.losses).collect();
+        let mut is_failed = self.fails();
+        for rank in &mut self.ranks {
+            let content = &mut rank.content;
+            if content.is_full() || content.losses_before.is_empty() {
+                content.losses_before.clone_from(&losses);
+            } else if content.losses_before != losses {
+                content.is_broken = true;
+                is_failed = true;
+            }
+        }
+        let mut offered = Vec::new();
+        for rank in 0..self.ranks.len() {
+            let save = SaveId { version, attempt: 1 };
+            let made = self.pack(rank, save, (!is_failed).then_some(&offered[..]));
+            offered.extend(made);
+            self.ranks[rank].position += 1;
+            self.ranks[rank].stage = Stage::Before;
+        }
+    }
+
+    /// Packs a version, or fails to. Gives the packs that others may refer to.
+    fn pack(
+        &mut self,
+        rank: usize,
+        save: SaveId,
+        offered: Option<&[outcrop_format::ManifestPack]>,
+    ) -> Vec<outcrop_format::ManifestPack> {
+        let (run, ranks, layers) = (self.run_id(), self.ranks.len() as u32, self.layers.len());
+        let me = &mut self.ranks[rank];
+        let mut packer = Packer {
+            random: &mut self.random,
+            content: &mut me.content,
+            events: Vec::new(),
+            made: Vec::new(),
+            offered: Vec::new(),
+            next_serial: &mut self.next_serial,
+        };
+        match offered {
+            Some(offered) => {
+                let saving = Saving { rank: rank as u32, ranks, run, save, now: self.now };
+                packer.save(saving, offered);
+            }
+            None => packer.fail(rank as u32, save),
+        }
+        let Packer { events, made, offered, .. } = packer;
+        let nothing = Progress { attempt: save.attempt, run, layers: vec![None; layers], there: vec![false; layers] };
+        me.versions.insert(save.version, nothing);
+        me.inbox.extend(events);
+        let to_all = |pack| (0..layers).map(move |layer| Transfer { pack, layer });
+        me.transfers.extend(made.iter().copied().flat_map(to_all));
+        offered
+    }
+
+    fn act_rewind(&mut self, rank: usize, to: Option<u64>) -> Checked {
+        let is_settled = self.ranks[rank].versions.values().all(Progress::is_settled);
+        match self.ranks[rank].stage {
+            Stage::Before if is_settled && self.ranks[rank].inbox.is_empty() => {
+                self.rewinding = Some(to);
+                self.give_up_above(to);
+                self.ranks[rank].stage = Stage::Under;
+                self.ranks[rank].inbox.push_back(Event::Rewind(to));
+            }
+            Stage::Under => match self.ranks[rank].rewound.take() {
+                None => {}
+                Some(Ok(())) => {
+                    let versions = &mut self.ranks[rank].versions;
+                    versions.retain(|version, _| to.is_some_and(|to| *version <= to));
+                    self.ranks[rank].stage = Stage::Waiting;
+                }
+                // The program ends.
+                Some(Err(_)) => self.ranks[rank].is_alive = false,
+            },
+            Stage::Before => {}
+            Stage::Waiting => {
+                let position = self.ranks[rank].position;
+                if self.ranks.iter().all(|it| it.position == position && it.stage == Stage::Waiting) {
+                    self.told.clear();
+                    self.completed.iter_mut().for_each(BTreeSet::clear);
+                    self.rewinding = None;
+                    self.go_on();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Everybody goes on after something that they did together.
+    fn go_on(&mut self) {
+        for rank in &mut self.ranks {
+            rank.position += 1;
+            rank.stage = Stage::Before;
+        }
+    }
+
+    fn act_restore(&mut self, rank: usize) -> Checked {
+        let me = &mut self.ranks[rank];
+        match me.stage {
+            Stage::Before => {
+                me.stage = Stage::Under;
+                me.inbox.push_back(Event::Reading(true));
+            }
+            Stage::Under => {
+                let is_removing = |step: &Option<Step>| matches!(step, Some(Step::Drop { .. } | Step::Remove { .. }));
+                if me.inbox.is_empty() && !me.steps.iter().any(is_removing) {
+                    me.stage = Stage::Waiting;
+                }
+            }
+            Stage::Waiting => {
+                let position = me.position;
+                if self.ranks.iter().all(|it| it.position == position && it.stage == Stage::Waiting) {
+                    let of_ranks: Vec<_> = self.ranks.iter().map(|it| &it.versions).collect();
+                    let candidate = candidate(&of_ranks);
+                    for rank in 0..self.ranks.len() {
+                        candidate.map_or(Ok(()), |(version, run)| self.restore(rank, version, run))?;
+                        self.ranks[rank].inbox.push_back(Event::Reading(false));
+                    }
+                    self.go_on();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A rank reads a version, and the next one builds upon it, if it is the same on all layers.
+    fn restore(&mut self, rank: usize, version: u64, run: RunId) -> Checked {
+        let progress = self.ranks[rank].versions[&version].clone();
+        let mut packs = None;
+        for layer in (0..self.layers.len()).filter(|layer| progress.there[*layer]) {
+            let manifest = self.disks[rank][layer].manifest(version).filter(|it| it.run == run);
+            let manifest =
+                manifest.ok_or_else(|| format!("rank {rank} cannot restore version {version} from {layer}"))?;
+            for pack in &manifest.packs {
+                let is_there = self.disks[pack.id.rank as usize][layer].packs().any(|number| number == pack.id.number);
+                if !is_there {
+                    return Err(format!("rank {rank}: {pack:?} of version {version} is gone from {layer}"));
+                }
+            }
+            packs.get_or_insert_with(|| manifest.packs.clone());
+        }
+        let is_same = |disk: &Disk| {
+            disk.manifest(version)
+                .is_some_and(|it: &std::sync::Arc<Manifest>| it.run == run && Some(&it.packs) == packs.as_ref())
+        };
+        let is_everywhere = !progress.there.contains(&false) && self.disks[rank].iter().all(is_same);
+        let content = &mut self.ranks[rank].content;
+        content.reset();
+        let packs = packs.filter(|_| is_everywhere).unwrap_or_default();
+        (content.borrows, content.chain) = packs.into_iter().partition(|pack| pack.is_borrowed);
+        let own = content.chain.iter().chain(&content.borrows).filter(|pack| pack.id.rank == rank as u32);
+        let packs = own.map(|pack| pack.id.number).collect();
+        self.ranks[rank].inbox.push_back(Event::Based { version, packs });
+        Ok(())
+    }
+
+    /// The engine ends a transfer.
+    fn transfer(&mut self, rank: usize) -> Checked {
+        if self.ranks[rank].transfers.is_empty() {
+            return Ok(());
+        }
+        let index = self.random.usize(..self.ranks[rank].transfers.len());
+        let Transfer { pack, layer } = self.ranks[rank].transfers.swap_remove(index);
+        let failure = self.fails().then(|| "not written".to_owned());
+        self.coverage.events += 1;
+        if failure.is_none() {
+            self.disks[rank][layer].put(Name::Pack(pack.id.number), Some(File::Pack(pack.index_check)));
+        }
+        self.ranks[rank].inbox.push_back(Event::Arrived { number: pack.id.number, layer, failure });
+        Ok(())
+    }
+
+    /// A rank hears what its own threads have to say.
+    fn take(&mut self, rank: usize) -> Checked {
+        match self.ranks[rank].inbox.pop_front() {
+            Some(event) => self.tell(rank, event),
+            None => Ok(()),
+        }
+    }
+
+    /// A rank does one of the steps that it has to do.
+    fn perform(&mut self, rank: usize) -> Checked {
+        let asked: Vec<LayerIndex> =
+            (0..self.layers.len()).filter(|it| self.ranks[rank].steps[*it].is_some()).collect();
+        let Some(&layer) = self.random.choice(&asked) else { return Ok(()) };
+        let Some(step) = self.ranks[rank].steps[layer].take() else { return Ok(()) };
+        let fails = self.fails();
+        let next_number = self.ranks[rank].content.next_number;
+        let mut failed = Outcome::Failed { reason: "it failed".to_owned(), may_be_visible: false, next_number };
+        let disk = &mut self.disks[rank][layer];
+        match &step {
+            Step::Sync if fails => disk.fail_sync(&mut self.random),
+            Step::Sync => disk.sync(),
+            Step::Write { manifest, packs } if !fails || self.random.bool() => {
+                let written = Manifest { packs: packs.clone(), ..(**manifest).clone() };
+                disk.put(Name::Version(manifest.version), Some(File::Manifest(written.into())));
+                match fails {
+                    false => disk.sync(),
+                    true => {
+                        disk.fail_sync(&mut self.random);
+                        failed = Outcome::Failed { reason: "not synced".to_owned(), may_be_visible: true, next_number };
+                    }
+                }
+            }
+            Step::Drop { version } if !fails => disk.put(Name::Version(*version), None),
+            Step::Remove { number, .. } if !fails => disk.put(Name::Pack(*number), None),
+            Step::Write { .. } | Step::Drop { .. } | Step::Remove { .. } | Step::Look => {}
+        }
+        let outcome = match (&step, fails) {
+            (_, true) => failed,
+            (Step::Look, false) => Outcome::Borrowed(self.borrowed(rank, layer)),
+            _ => Outcome::Done,
+        };
+        // Here the rank may die, before it knows how the step has ended.
+        self.check_disk(rank, layer)?;
+        self.check_promises(layer)?;
+        self.tell(rank, Event::Done { layer, outcome })
+    }
+
+    fn borrowed(&self, rank: usize, layer: LayerIndex) -> BTreeSet<u64> {
+        let others = self.disks.iter().enumerate().filter(|(other, _)| *other != rank);
+        let packs = others.flat_map(|(_, disks)| disks[layer].manifests()).flat_map(|manifest| &manifest.packs);
+        packs.filter(|pack| pack.id.rank == rank as u32).map(|pack| pack.id.number).collect()
+    }
+
+    /// A rank hears what another one has announced.
+    fn deliver(&mut self, rank: usize) -> Checked {
+        let from = self.random.usize(..self.ranks.len());
+        if self.may_fault && self.random.u8(..10) == 0 {
+            let stale = &self.ranks[rank].stale;
+            if let Some((from, news)) = self.random.choice(stale).cloned() {
+                return self.tell(rank, Event::Heard { rank: from, news });
+            }
+        }
+        let waiting = (0..self.ranks.len()).map(|by| (from + by) % self.ranks.len());
+        let from = waiting.into_iter().find(|from| !self.ranks[rank].mail[*from].is_empty());
+        let Some((from, news)) = from.and_then(|from| Some((from, self.ranks[rank].mail[from].pop_front()?))) else {
+            return Ok(());
+        };
+        if self.is_lossy && self.random.u8(..10) == 0 {
+            self.has_fault = true;
+            return Ok(());
+        }
+        let news = News::decode(&news.encode()).map_err(|error| error.to_string())?;
+        self.ranks[rank].stale.push((from as u32, news.clone()));
+        self.tell(rank, Event::Heard { rank: from as u32, news })
+    }
+
+    /// A rank removes what nobody needs.
+    fn tidy(&mut self, rank: usize) -> Checked {
+        match self.ranks[rank].ledger.poll_idle() {
+            Some(action) => self.carry_out(rank, action),
+            None => Ok(()),
+        }
+    }
+
+    /// Tells a rank what happened, and takes note of what it asks for.
+    pub(super) fn tell(&mut self, rank: usize, event: Event) -> Checked {
+        if self.ranks[rank].has_ended {
+            return Ok(());
+        }
+        self.coverage.events += 1;
+        self.now += 1;
+        self.note(format!("rank {rank}: {}", brief(&event)));
+        self.ranks[rank].ledger.handle(self.now, event);
+        while let Some(action) = self.ranks[rank].ledger.poll() {
+            self.carry_out(rank, action)?;
+        }
+        Ok(())
+    }
+
+    fn carry_out(&mut self, rank: usize, action: Action) -> Checked {
+        self.note(format!("    -> {action:.200?}"));
+        match action {
+            Action::Do { layer, step } => {
+                let is_removal = matches!(step, Step::Drop { .. } | Step::Remove { .. });
+                let is_reading = self.script.get(self.ranks[rank].position) == Some(&Op::Restore);
+                if is_removal && is_reading && self.ranks[rank].stage == Stage::Waiting {
+                    return Err(format!("rank {rank} removes something while its program reads"));
+                }
+                match self.ranks[rank].steps[layer].replace(step) {
+                    None => Ok(()),
+                    Some(step) => Err(format!("rank {rank} has two steps at once on {layer}, one is {step:?}")),
+                }
+            }
+            Action::Announce(news) => {
+                for other in (0..self.ranks.len()).filter(|other| *other != rank) {
+                    self.ranks[other].mail[rank].push_back(news.clone());
+                }
+                Ok(())
+            }
+            Action::Report(report) => self.hear(rank, report),
+            Action::Lose => {
+                self.ranks[rank].content.is_broken = true;
+                self.ranks[rank].content.losses += 1;
+                Ok(())
+            }
+            Action::Reset => {
+                self.ranks[rank].content.reset();
+                Ok(())
+            }
+            Action::Release { .. } => Ok(()),
+            Action::End => {
+                self.ranks[rank].has_ended = true;
+                Ok(())
+            }
+        }
+    }
+
+    /// What the program of a rank is told.
+    fn hear(&mut self, rank: usize, report: Report) -> Checked {
+        let versions = &mut self.ranks[rank].versions;
+        let mut settle = |save: SaveId, layer: LayerIndex, is_complete: bool| {
+            let progress = versions.get_mut(&save.version).filter(|it| it.attempt == save.attempt);
+            let Some(progress) = progress.filter(|it| it.layers[layer].is_none()) else { return false };
+            progress.layers[layer] = Some(is_complete);
+            progress.there[layer] |= is_complete;
+            true
+        };
+        match report {
+            Report::Reached { save, layer } => {
+                if settle(save, layer, true) {
+                    self.check_reached(save.version, layer)?;
+                }
+            }
+            Report::Failed { save, layer, .. } => {
+                if settle(save, layer, false) {
+                    self.coverage.refusals += 1;
+                    self.check_told(save.version, layer, 1)?;
+                    let is_calm = !self.has_fault && !self.is_lossy && !self.was_missing;
+                    if is_calm && self.ranks.iter().all(|it| it.is_alive) {
+                        return Err(format!("version {} fails on layer {layer}, and nothing has failed", save.version));
+                    }
+                }
+            }
+            Report::Dropped { version, layer } => {
+                if let Some(progress) = versions.get_mut(&version) {
+                    progress.there[layer] = false;
+                }
+            }
+            Report::Rewound(result) => self.ranks[rank].rewound = Some(result),
+            Report::Over { .. } => {
+                let unsettled = versions.values_mut().flat_map(|it| it.layers.iter_mut());
+                unsettled.filter(|layer| layer.is_none()).for_each(|layer| *layer = Some(false));
+            }
+            Report::Here { .. } | Report::Stays { .. } => {}
+        }
+        Ok(())
+    }
+}
+
+/// An event on one line.
+fn brief(event: &Event) -> String {
+    match event {
+        Event::Drafted(draft) => {
+            let packs: Vec<_> = draft.manifest.packs.iter().map(|pack| (pack.id.rank, pack.id.number)).collect();
+            format!("Drafted {:?}, packs {packs:?}, losses {}", draft.save, draft.losses)
+        }
+        other => format!("{other:.200?}"),
+    }
+}

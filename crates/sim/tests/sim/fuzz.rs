@@ -1,0 +1,23 @@
+//! Thousands of random worlds find nothing wrong with the plan, nor with the commit protocol.
+
+use outcrop_testing::{amount, covered};
+
+#[test]
+fn seeds_find_nothing() {
+    let seeds = amount(4_000, 200_000);
+    match outcrop_sim::fuzz(0..seeds, 2, |_| {}) {
+        Ok(coverage) => assert_eq!(coverage.seeds, seeds),
+        Err(failure) => panic!("{failure}"),
+    }
+    covered("seeds of the plan", seeds);
+}
+
+#[test]
+fn no_world_loses_a_version() {
+    let seeds = amount(2_000, 100_000);
+    match outcrop_sim::fuzz_commit(0..seeds, 2, |_| {}) {
+        Ok(coverage) => assert_eq!(coverage.seeds, seeds),
+        Err(failure) => panic!("{failure}"),
+    }
+    covered("seeds of the commit protocol", seeds);
+}

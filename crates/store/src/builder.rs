@@ -1,0 +1,348 @@
+//! How a store is put together.
+
+use std::{
+    fmt,
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::AtomicU64,
+        mpsc::{self, Sender},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use outcrop_engine::{Arrival, Arrivals, Checksums, Engine, Options};
+use outcrop_format::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Coding, CodingKind, Encoder, HashKind};
+use outcrop_layers::{
+    Host, Layer, Shelf,
+    files::{DiskFiles, Files},
+};
+use outcrop_plan::{Interval, Order, Preference, Retention, Rule, Timestamp};
+use outcrop_ranks::{Alone, Ranks, SharedDirectory};
+use outcrop_settings::{
+    Compression, Dedup, RanksSettings, Settings as _, SharedDirectorySettings, Size, StoreDir, StoreFiles,
+    StoreSettings,
+};
+use outcrop_track::{CpuHasher, Way};
+
+use crate::{Error, ErrorKind, Result, Shared, Store, StoreCore, commit, error::Problem, pack};
+
+/// The largest pack: large enough for the full speed of any medium, small enough that the first one is on its way while the next
+/// one is filled.
+const PACK_BYTES_MAX: u64 = 64 << 20;
+
+/// What was chosen for a store.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) block_bytes: u32,
+    pub(crate) hash: HashKind,
+    pub(crate) is_certain: bool,
+    pub(crate) is_incremental: bool,
+    pub(crate) tracking: Way,
+    pub(crate) compression: Compression,
+    pub(crate) dedup: Dedup,
+    pub(crate) in_flight_max: usize,
+    /// Which versions stay on each layer.
+    keep: Vec<Retention>,
+    pub(crate) chain_max: usize,
+    pub(crate) live_bytes_max: Option<u64>,
+    pub(crate) threads: usize,
+}
+
+impl Settings {
+    pub(crate) fn hasher(&self) -> CpuHasher {
+        CpuHasher::new(self.hash, self.threads)
+    }
+
+    /// Which versions stay on a layer.
+    pub(crate) fn keep(&self, layer: usize) -> Retention {
+        self.keep.get(layer).copied().unwrap_or_default()
+    }
+}
+
+/// The layers of a store, and how it is to work. Made by [`Store::builder`].
+///
+/// To describe a store has no effects. [`open`](Self::open) creates, measures and opens what it needs.
+#[derive(Default)]
+#[must_use = "a builder does nothing until it is opened"]
+pub struct StoreBuilder {
+    settings: StoreSettings,
+    files: Vec<Arc<dyn Files>>,
+    ranks: Option<Arc<dyn Ranks>>,
+}
+
+impl fmt::Debug for StoreBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("StoreBuilder").field(&self.settings).finish()
+    }
+}
+
+impl From<StoreSettings> for StoreBuilder {
+    fn from(settings: StoreSettings) -> Self {
+        Self { settings, ..Self::default() }
+    }
+}
+
+impl StoreBuilder {
+    /// A store as this TOML text describes it: `dir = "checkpoints"`, `keep_last = 3`, each on a line.
+    pub fn from_toml(text: &str) -> Result<Self> {
+        StoreSettings::from_toml(text).map(Self::from)
+    }
+
+    /// A store as this JSON object describes it.
+    pub fn from_json(text: &str) -> Result<Self> {
+        StoreSettings::from_json(text).map(Self::from)
+    }
+
+    /// What has been said until now.
+    pub fn settings(&self) -> &StoreSettings {
+        &self.settings
+    }
+
+    /// The host memory that versions pass through. What fits into it is saved at the speed of a copy. Default: 256 MiB.
+    pub fn host(mut self, size: impl Into<Size>) -> Self {
+        self.settings.host = size.into();
+        self
+    }
+
+    /// Adds a directory, which is created if it is missing, with a limit such as `Some("200 GiB")` for what this rank may keep
+    /// there. Every version goes to every directory.
+    pub fn dir(mut self, path: impl AsRef<Path>, limit: Option<&str>) -> Self {
+        let files = StoreFiles::Path(path.as_ref().to_owned());
+        self.settings.dirs.push(StoreDir::new(files, limit.map(Size::from)));
+        self
+    }
+
+    /// Adds files of another kind.
+    pub fn files(mut self, files: Arc<dyn Files>, limit: Option<&str>) -> Self {
+        let given = StoreFiles::Given(self.files.len());
+        self.files.push(files);
+        self.settings.dirs.push(StoreDir::new(given, limit.map(Size::from)));
+        self
+    }
+
+    /// The processes that save together. Default: this one alone.
+    pub fn ranks(mut self, ranks: impl Ranks + 'static) -> Self {
+        self.settings.ranks = RanksSettings::Given;
+        self.ranks = Some(Arc::new(ranks));
+        self
+    }
+
+    /// The processes that save together meet in a directory that all of them see: this one is `rank`, from 0, of `count`. They
+    /// meet when the store is opened.
+    pub fn ranks_in(mut self, dir: impl AsRef<Path>, rank: u32, count: u32) -> Self {
+        self.settings.ranks = RanksSettings::Directory(SharedDirectorySettings::new(dir.as_ref(), rank, count));
+        self
+    }
+
+    /// The length of blocks, a power of two from 256 bytes to 16 MiB: what is compared, and written if it has changed. Default:
+    /// 4 KiB.
+    pub fn block(mut self, size: impl Into<Size>) -> Self {
+        self.settings.block = size.into();
+        self
+    }
+
+    /// How blocks are compared and checked (checksum). Default: XXH3.
+    pub fn hash(mut self, kind: HashKind) -> Self {
+        self.settings.hash = kind;
+        self
+    }
+
+    /// Whether a block that has the hash which it had before is also compared byte by byte before it is not written again. That
+    /// takes a second copy of all regions in memory. Default: no.
+    pub fn certain(mut self, is_certain: bool) -> Self {
+        self.settings.is_certain = is_certain;
+        self
+    }
+
+    /// Whether only changed blocks are written. Default: yes.
+    pub fn incremental(mut self, is_incremental: bool) -> Self {
+        self.settings.is_incremental = is_incremental;
+        self
+    }
+
+    /// How changes are found: by watching pages, or by hashing everything. Default: what is cheaper.
+    pub fn tracking(mut self, way: Way) -> Self {
+        self.settings.tracking = way;
+        self
+    }
+
+    /// How blocks are compressed, where that pays. Default: not at all.
+    pub fn compression(mut self, compression: Compression) -> Self {
+        self.settings.compression = compression;
+        self
+    }
+
+    /// Which equal blocks are kept once only. Default: those of consecutive versions.
+    pub fn dedup(mut self, dedup: Dedup) -> Self {
+        self.settings.dedup = dedup;
+        self
+    }
+
+    /// How many versions may be in flight at once; a save waits for the oldest. Default: 2.
+    pub fn in_flight(mut self, versions: usize) -> Self {
+        self.settings.in_flight = versions.max(1);
+        self
+    }
+
+    /// Which versions are kept on each directory. Default: all. The newest complete one always is.
+    pub fn keep(mut self, retention: Retention) -> Self {
+        self.settings.keep = retention;
+        self
+    }
+
+    /// Which versions are kept on this directory, 1 being the first, if not as on the others.
+    pub fn keep_on(mut self, layer: usize, retention: Retention) -> Self {
+        self.settings.keep_on.insert(layer.saturating_sub(1), retention);
+        self
+    }
+
+    /// From how many packs a version may be put together before some of them are merged in the background. Default: 8.
+    pub fn chain_max(mut self, packs: usize) -> Self {
+        self.settings.chain_max = packs.max(1);
+        self
+    }
+
+    /// Lets the program go on at once, while its memory is copied in the background as it was at the time of the save
+    /// (copy-on-write), with at most so much extra memory for what the program changes meanwhile.
+    pub fn live(mut self, extra: impl Into<Size>) -> Self {
+        self.settings.live = Some(extra.into());
+        self
+    }
+
+    /// When [`Store::due`] says that it is time: by this rule, with the mean time between failures that make each directory's last
+    /// version necessary (the last one given holds for all that follow).
+    pub fn interval(mut self, rule: Rule, failures: &[Duration]) -> Self {
+        self.settings.interval = Some(rule);
+        self.settings.failures = failures.to_vec();
+        self
+    }
+
+    /// Whether host memory is pinned once all of it has been touched. Default: yes.
+    pub fn pin(mut self, is_pinned: bool) -> Self {
+        self.settings.is_pinned = is_pinned;
+        self
+    }
+
+    /// How many threads hash and copy. Default: as many as there are cores.
+    pub fn threads(mut self, count: usize) -> Self {
+        self.settings.threads = Some(count.max(1));
+        self
+    }
+
+    /// Opens the store, with settings that variables of the environment may override (`OUTCROP_HOST="8 GiB"`). Sessions are
+    /// opened one by one afterwards.
+    pub fn open(self) -> Result<Store> {
+        let told = self.settings.in_force()?;
+        let settings = Settings::of(&told)?;
+        let host_bytes = told.host.bytes().map_err(|error| error.within("the host memory of a store"))?;
+        let ranks = ranks(&told.ranks, self.ranks)?;
+        let shelves = told.dirs.iter().map(|dir| shelf(dir, &self.files)).collect::<Result<Vec<_>>>()?;
+        let (notes, heard) = mpsc::channel();
+        let options = Options {
+            order: Order::Unknown,
+            preference: Preference::Fixed,
+            is_unpinned: !told.is_pinned,
+            copy_threads: Some(settings.threads),
+            persists: true,
+            checksums: Checksums::Program,
+            arrivals: Some(arrivals(notes.clone())),
+            ..Options::default()
+        };
+        let host: Arc<dyn Layer> = Arc::new(Host::new(host_bytes)?);
+        let below = shelves.iter().map(|shelf| Arc::clone(shelf) as Arc<dyn Layer>);
+        let handle = Engine::open(std::iter::once(host).chain(below).collect(), &options)?;
+        let shared = Arc::new(Shared {
+            // Two at least, one to be filled while another one is on its way; and room for an index.
+            pack_bytes_max: PACK_BYTES_MAX.min(host_bytes / 4).max(host_bytes.min(64 << 10)),
+            settings,
+            interval: Mutex::new(interval(&told, shelves.len())),
+            shelves,
+            ranks,
+            next_key: AtomicU64::new(0),
+            start: Instant::now(),
+        });
+        let (jobs, queue) = mpsc::channel();
+        let packer = pack::Packer::new(Arc::clone(&shared), handle.clone(), notes.clone());
+        let committer = commit::Committer::new(Arc::clone(&shared), handle.clone(), jobs.clone());
+        let threads = vec![
+            start("outcrop-pack", move || packer.run(&queue))?,
+            start("outcrop-commit", move || committer.run(&heard))?,
+        ];
+        let (handle, threads) = (Mutex::new(handle), Mutex::new(threads));
+        Ok(Store { core: Arc::new(StoreCore { shared, handle, packer: jobs, committer: notes, threads }) })
+    }
+}
+
+impl Settings {
+    /// What the program was told, as far as it can be used.
+    fn of(told: &StoreSettings) -> Result<Self> {
+        let block_bytes = told.block.bytes().map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX))?;
+        if !block_bytes.is_power_of_two() || !(BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&block_bytes) {
+            let problem = "a store needs blocks of a power of two from 256 bytes to 16 MiB";
+            return Err(Error::new(ErrorKind::Usage, problem));
+        }
+        if let Compression::Zstd(level) = told.compression {
+            Encoder::new(Coding::new(CodingKind::Zstd, 0), level)?;
+        }
+        Ok(Self {
+            block_bytes,
+            hash: told.hash,
+            is_certain: told.is_certain,
+            is_incremental: told.is_incremental,
+            tracking: told.tracking,
+            compression: told.compression,
+            dedup: told.dedup,
+            in_flight_max: told.in_flight,
+            keep: (0..told.dirs.len()).map(|dir| told.keep(dir)).collect(),
+            chain_max: told.chain_max,
+            live_bytes_max: told.live.as_ref().map(Size::bytes).transpose()?,
+            threads: told.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from)),
+        })
+    }
+}
+
+fn interval(told: &StoreSettings, layers: usize) -> Option<Interval> {
+    let failures = &told.failures;
+    let of_layer = |layer: usize| failures.get(layer).or(failures.last()).map(|mean| mean.as_nanos() as u64);
+    told.interval.map(|rule| Interval::new(rule, &(0..layers).map(of_layer).collect::<Vec<_>>(), Timestamp(0)))
+}
+
+/// The processes that save together. Those that meet in a directory do so here.
+fn ranks(told: &RanksSettings, given: Option<Arc<dyn Ranks>>) -> Result<Arc<dyn Ranks>> {
+    Ok(match (told, given) {
+        (RanksSettings::Directory(ranks), _) => Arc::new(SharedDirectory::open(&ranks.dir, ranks.rank, ranks.count)?),
+        (RanksSettings::Given, Some(given)) => given,
+        _ => Arc::new(Alone),
+    })
+}
+
+fn shelf(dir: &StoreDir, given: &[Arc<dyn Files>]) -> Result<Arc<Shelf>> {
+    let files: Arc<dyn Files> = match &dir.files {
+        StoreFiles::Given(index) => Arc::clone(given.get(*index).ok_or_else(|| {
+            Error::new(ErrorKind::Usage, "these settings are of a builder that was given files, and this one was not")
+        })?),
+        StoreFiles::Path(path) => Arc::new(DiskFiles::create(path).map_err(|source| Problem::StoreFiles {
+            attempt: "create a store".to_owned(),
+            location: path.display().to_string(),
+            source,
+        })?),
+    };
+    let limit = dir.limit.as_ref().map(Size::bytes).transpose();
+    let limit = limit.map_err(|error| error.within(format_args!("the limit of {}", files.location())))?;
+    Ok(Arc::new(Shelf::new(&format!("dir {}", files.location()), files, limit)?))
+}
+
+/// What the engine reports goes to the committer.
+fn arrivals(notes: Sender<commit::Note>) -> Arrivals {
+    Arrivals(Arc::new(move |arrival: Arrival| {
+        // A committer that has ended commits nothing more.
+        let _ = notes.send(commit::Note::Arrived(arrival));
+    }))
+}
+
+fn start(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    let started = thread::Builder::new().name(name.to_owned()).spawn(run);
+    started.map_err(|cause| Error::caused(ErrorKind::Storage, "cannot start a thread for a store", cause))
+}

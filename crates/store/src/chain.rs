@@ -1,0 +1,86 @@
+//! What the newest version of a session consists of: its packs, and the hashes of its blocks.
+
+use std::collections::BTreeMap;
+
+use outcrop_format::{Blocks, Hash, HashKind, ManifestPack, PackId};
+
+/// The packs from which the next version goes on, and what its blocks are compared with.
+#[derive(Default)]
+pub(crate) struct Content {
+    /// Newest first.
+    pub(crate) chain: Vec<Link>,
+    pub(crate) regions: BTreeMap<String, RegionContent>,
+    /// The chain cannot be built upon: a layer lacks a part of it. The next version is saved in full.
+    pub(crate) is_broken: bool,
+    /// How often packs of this rank were lost.
+    pub(crate) losses: u64,
+    /// How often packs of each rank had been lost when the chain began, if that is known: where ranks share blocks, a chain holds
+    /// only as long as nobody loses more.
+    pub(crate) losses_before: Vec<u64>,
+    /// The number of the next pack of this rank.
+    pub(crate) next_number: u64,
+}
+
+/// One pack of a chain.
+#[derive(Debug, Clone)]
+pub(crate) struct Link {
+    pub(crate) pack: ManifestPack,
+    /// The engine's number for it, if this process has written it.
+    pub(crate) key: Option<u64>,
+    /// Packs of one generation were made together and have no block in common: they count as one.
+    pub(crate) generation: u64,
+    /// Other packs in which some of its blocks lie, also of other ranks.
+    pub(crate) borrows: Vec<ManifestPack>,
+}
+
+/// The blocks of a region as they were last saved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RegionContent {
+    pub(crate) blocks: Blocks,
+    pub(crate) kind: HashKind,
+    pub(crate) hashes: Vec<Hash>,
+}
+
+impl Content {
+    /// How many increments a version is put together from.
+    pub(crate) fn generations(&self) -> usize {
+        self.chain.chunk_by(|newer, older| newer.generation == older.generation).count()
+    }
+
+    /// Forgets everything: the next version is saved in full, or builds upon what is put in its place.
+    pub(crate) fn reset(&mut self) {
+        self.begin(self.losses);
+        self.losses_before.clear();
+    }
+
+    /// A new chain begins, with packs that were made when so many had been lost; if more are since, they may be among them.
+    pub(crate) fn begin(&mut self, losses: u64) {
+        self.chain.clear();
+        self.regions.clear();
+        self.is_broken = self.losses != losses;
+    }
+
+    /// A pack of this rank did not get to where it was to be.
+    pub(crate) fn lose(&mut self) {
+        self.is_broken = true;
+        self.losses += 1;
+    }
+
+    /// The next pack of `rank`.
+    pub(crate) fn next_id(&mut self, rank: u32) -> PackId {
+        let number = self.next_number;
+        self.next_number += 1;
+        PackId { rank, number }
+    }
+
+    /// What a manifest lists: the chain, then what is borrowed.
+    pub(crate) fn packs(&self) -> Vec<ManifestPack> {
+        let mut packs: Vec<_> = self.chain.iter().map(|link| link.pack).collect();
+        for borrowed in self.chain.iter().flat_map(|link| &link.borrows) {
+            if !packs.iter().any(|pack| pack.id == borrowed.id) {
+                packs.push(ManifestPack { is_borrowed: true, ..*borrowed });
+            }
+        }
+        packs
+    }
+}

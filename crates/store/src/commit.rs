@@ -1,0 +1,271 @@
+//! The committer: carries out what the commit protocol decides, for all sessions of a store.
+//!
+//! Everything is decided by an [`outcrop_commit::Ledger`]. This thread tells it what the packer, the engine, the program and other
+//! ranks have said, and does what it asks for: files, announcements, reports.
+
+mod files;
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        mpsc::{Receiver, RecvTimeoutError, Sender},
+    },
+    time::Duration,
+};
+
+pub(crate) use files::{failure, now_unix_ns, rank_dir};
+use outcrop_commit::{Action, Draft, Event, Ledger, Report, SaveId};
+use outcrop_engine::{Arrival, Handle};
+use outcrop_format::{ManifestPack, News, RunId};
+use outcrop_layers::files::FileLock;
+
+use super::{Shared, pack::Job, state::SessionCore};
+use crate::{Error, ErrorKind, Result};
+
+/// While other ranks have not said that they have a version, they are listened to so often.
+const LISTEN: Duration = Duration::from_millis(5);
+
+/// What the committer is told.
+pub(crate) enum Note {
+    /// A session has been opened.
+    Opened(Arc<SessionCore>, Box<Ledger>),
+    /// The engine is about to be given a pack under this key.
+    Pack(Arc<SessionCore>, u64, ManifestPack),
+    /// A version is packed, and whether its chain has become longer than it should be.
+    Drafted(Arc<SessionCore>, Box<Draft>, bool),
+    /// Something else has happened to a session.
+    Event(Arc<SessionCore>, Event),
+    /// A pack has reached a layer, or could not.
+    Arrived(Arrival),
+    /// Versions above this one are to be forgotten; answered when that is durable.
+    Rewind(Arc<SessionCore>, Option<u64>, Sender<Result<()>>),
+    /// The program is about to read files: nothing is removed from when the sender is dropped on.
+    Reading(Arc<SessionCore>, Sender<()>),
+    /// A session has ended: its locks are given up, and the sender is dropped, when nothing more is written for it.
+    Closed(Arc<SessionCore>, Vec<FileLock>, Sender<()>),
+    /// The store ends.
+    Close,
+}
+
+/// A session that is open.
+struct Open {
+    session: Arc<SessionCore>,
+    ledger: Ledger,
+    /// To which version the session goes back, and who waits for it.
+    rewinding: Option<(Option<u64>, Sender<Result<()>>)>,
+    /// What is given up when the session has ended.
+    closing: Option<(Vec<FileLock>, Sender<()>)>,
+}
+
+/// The thread that commits.
+pub(crate) struct Committer {
+    shared: Arc<Shared>,
+    handle: Handle,
+    packer: Sender<Job>,
+    open: HashMap<RunId, Open>,
+    /// The session and number of each pack that the engine has.
+    keys: HashMap<u64, (RunId, u64)>,
+    /// What was heard of sessions that this rank has not opened yet.
+    early: Vec<(u32, News)>,
+    /// Sessions that have ended: what is still heard of them means nothing.
+    ended: Vec<RunId>,
+}
+
+impl Committer {
+    pub(crate) fn new(shared: Arc<Shared>, handle: Handle, packer: Sender<Job>) -> Self {
+        let (open, keys, early, ended) = (HashMap::new(), HashMap::new(), Vec::new(), Vec::new());
+        Self { shared, handle, packer, open, keys, early, ended }
+    }
+
+    pub(crate) fn run(mut self, notes: &Receiver<Note>) {
+        loop {
+            let is_waiting = self.open.values().any(|open| open.ledger.is_waiting_for_others());
+            let has_garbage = self.open.values().any(|open| open.ledger.has_garbage());
+            let note = match (is_waiting, has_garbage) {
+                (_, true) => notes.recv_timeout(Duration::ZERO),
+                (true, false) => notes.recv_timeout(LISTEN),
+                (false, false) => notes.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match note {
+                Ok(Note::Close) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(note) => self.take(note),
+                Err(RecvTimeoutError::Timeout) => self.tidy(),
+            }
+            if is_waiting {
+                self.listen();
+            }
+        }
+    }
+
+    fn take(&mut self, note: Note) {
+        match note {
+            Note::Opened(session, ledger) => {
+                let run = session.run;
+                let open = Open { session, ledger: *ledger, rewinding: None, closing: None };
+                self.open.insert(run, open);
+                // What was left behind can go from now on.
+                self.tell(run, Event::Reading(false));
+                std::mem::take(&mut self.early).into_iter().for_each(|(rank, news)| self.hear(rank, news));
+            }
+            Note::Pack(session, key, pack) => {
+                self.keys.insert(key, (session.run, pack.id.number));
+                self.tell(session.run, Event::Expected { key, pack });
+            }
+            Note::Drafted(session, draft, is_long) => {
+                self.tell(session.run, Event::Drafted(*draft));
+                if is_long {
+                    // A packer that has ended merges nothing more.
+                    let _ = self.packer.send(Job::Merge(session));
+                }
+            }
+            Note::Event(session, event) => self.tell(session.run, event),
+            Note::Arrived(Arrival { key, layer, failure }) => {
+                if let Some((run, number)) = self.keys.get(&key).copied() {
+                    self.tell(run, Event::Arrived { number, layer: layer - 1, failure });
+                }
+            }
+            Note::Rewind(session, version, answer) => {
+                if let Some(open) = self.open.get_mut(&session.run) {
+                    open.rewinding = Some((version, answer));
+                    self.tell(session.run, Event::Rewind(version));
+                }
+            }
+            Note::Reading(session, ready) => {
+                self.tell(session.run, Event::Reading(true));
+                drop(ready);
+            }
+            Note::Closed(session, locks, end) => {
+                if let Some(open) = self.open.get_mut(&session.run) {
+                    open.closing = Some((locks, end));
+                    self.tell(session.run, Event::Closed);
+                }
+            }
+            Note::Close => {}
+        }
+    }
+
+    /// Tells the ledger of a session what has happened, and does what it asks for.
+    fn tell(&mut self, run: RunId, event: Event) {
+        if let Some(open) = self.open.get_mut(&run) {
+            open.ledger.handle(now_unix_ns(), event);
+            self.obey(run);
+        }
+    }
+
+    /// Removes something that nobody needs, as there is nothing else to do.
+    fn tidy(&mut self) {
+        let idle = self.open.iter_mut().find_map(|(run, open)| Some((*run, open.ledger.poll_idle()?)));
+        if let Some((run, action)) = idle {
+            self.carry_out(run, action);
+            self.obey(run);
+        }
+    }
+
+    fn obey(&mut self, run: RunId) {
+        while let Some(action) = self.open.get_mut(&run).and_then(|open| open.ledger.poll()) {
+            self.carry_out(run, action);
+        }
+    }
+
+    fn carry_out(&mut self, run: RunId, action: Action) {
+        let Some(open) = self.open.get_mut(&run) else { return };
+        match action {
+            Action::Do { layer, step } => {
+                let outcome = files::perform(&self.shared.shelves[layer], &open.session, step);
+                open.ledger.handle(now_unix_ns(), Event::Done { layer, outcome });
+            }
+            Action::Announce(news) => {
+                if let Err(error) = self.shared.ranks.announce(&news.encode()) {
+                    tracing::warn!(session = open.session.name, %error, "other ranks do not hear what became of a version");
+                    open.ledger.handle(now_unix_ns(), Event::Unsaid { news, reason: error.to_string() });
+                }
+            }
+            Action::Report(report) => open.hear(report),
+            Action::Lose => open.session.content().lose(),
+            Action::Reset => open.session.content().reset(),
+            Action::Release { key } => self.discard(key),
+            Action::End => {
+                let of_session = self.keys.iter().filter(|(_, (of, _))| *of == run).map(|(key, _)| *key);
+                of_session.collect::<Vec<_>>().into_iter().for_each(|key| self.discard(key));
+                self.open.remove(&run);
+                self.ended.push(run);
+            }
+        }
+    }
+
+    fn discard(&mut self, key: u64) {
+        self.keys.remove(&key);
+        // It may never have come to be.
+        let _ = self.handle.discard(key);
+    }
+
+    /// Hears what other ranks have.
+    fn listen(&mut self) {
+        match self.shared.ranks.heard() {
+            Ok(messages) => {
+                for (rank, message) in messages {
+                    match News::decode(&message) {
+                        Ok(news) => self.hear(rank, news),
+                        Err(error) => tracing::warn!(rank, %error, "a message of another rank makes no sense"),
+                    }
+                }
+            }
+            Err(error) => {
+                // Also those that wait for nothing just now: no further version will be complete.
+                let runs: Vec<RunId> = self.open.keys().copied().collect();
+                runs.into_iter().for_each(|run| self.tell(run, Event::Alone { reason: error.to_string() }));
+            }
+        }
+    }
+
+    fn hear(&mut self, rank: u32, news: News) {
+        if self.open.contains_key(&news.run) {
+            self.tell(news.run, Event::Heard { rank, news });
+        } else if !self.ended.contains(&news.run) {
+            self.early.push((rank, news));
+        }
+    }
+}
+
+impl Open {
+    /// What the program of a session is told.
+    fn hear(&mut self, report: Report) {
+        let session = &self.session;
+        match report {
+            Report::Here { save, layer } => session.here(save, layer),
+            Report::Reached { save, layer } => session.reached(save, layer),
+            Report::Failed { save, layer, reason } => session.failed(save, layer, &reason),
+            Report::Dropped { version, layer } => session.dropped(version, layer),
+            Report::Over { reason } => session.end(&reason),
+            Report::Stays { layer, reason } => {
+                tracing::warn!(session = session.name, layer = session.layers[layer], reason, "old files stay");
+            }
+            Report::Rewound(result) => {
+                let Some((version, answer)) = self.rewinding.take() else { return };
+                if result.is_ok() {
+                    session.went_back(version);
+                }
+                // A program that has gone does not wait for it.
+                let _ = answer.send(result.map_err(|reason| Error::new(ErrorKind::Storage, reason)));
+            }
+        }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        // Locks first: who waits for the end may open the session again.
+        if let Some((locks, end)) = self.closing.take() {
+            drop(locks);
+            drop(end);
+        }
+        // Tells the program when the committer panics, which would otherwise wait for ever.
+        self.session.end("the store has been closed");
+    }
+}
+
+/// A version of this process that could not be saved or packed.
+pub(crate) fn failed(session: &Arc<SessionCore>, save: SaveId, reason: &impl ToString) -> Note {
+    Note::Event(Arc::clone(session), Event::Failed { save, reason: reason.to_string() })
+}

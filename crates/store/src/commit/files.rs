@@ -1,0 +1,121 @@
+//! What is done to the files of a rank on one layer.
+
+use std::{
+    collections::BTreeSet,
+    io,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use outcrop_commit::{Outcome, Step};
+use outcrop_format::{
+    MANIFEST_BYTES_MAX, Manifest, ManifestPack, pack_name, parse_rank_name, parse_version_name, rank_name, version_name,
+};
+use outcrop_layers::{
+    Shelf,
+    files::{Files, read_whole, replace_whole},
+};
+
+use crate::{Error, error::Problem, state::SessionCore};
+
+/// How often the manifests of others are listed until two lists are the same.
+const LISTS_MAX: usize = 20;
+
+/// Does one step of the commit protocol.
+pub(super) fn perform(shelf: &Shelf, session: &SessionCore, step: Step) -> Outcome {
+    let files = &**shelf.files();
+    let dir = rank_dir(session);
+    let result = match step {
+        Step::Sync => files.sync_dir(&dir).map_err(|source| failure(files, "make packs durable", source)),
+        Step::Write { manifest, packs } => return write(files, session, &manifest, packs),
+        Step::Drop { version } => match files.remove(&format!("{dir}/{}", version_name(version))) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                Err(failure(files, "remove an old version", source))
+            }
+            _ => Ok(()),
+        },
+        Step::Look => match borrowed(files, session) {
+            Ok(Some(numbers)) => return Outcome::Borrowed(numbers),
+            Ok(None) => Err(Error::new(crate::ErrorKind::Busy, "manifests of other ranks cannot be read just now")),
+            Err(source) => Err(failure(files, "look at other ranks", source)),
+        },
+        Step::Remove { number, bytes } => {
+            let removed = files.remove(&format!("{dir}/{}", pack_name(number)));
+            removed
+                .map(|()| shelf.change_used(-(bytes as i64)))
+                .map_err(|source| failure(files, "remove a pack", source))
+        }
+    };
+    result.map_or_else(|error| failed(session, &error, false), |()| Outcome::Done)
+}
+
+fn failed(session: &SessionCore, error: &Error, may_be_visible: bool) -> Outcome {
+    Outcome::Failed { reason: error.to_string(), may_be_visible, next_number: session.content().next_number }
+}
+
+/// Writes a manifest and makes it durable. If only the latter fails, it is there until a crash, and may be after it.
+fn write(files: &dyn Files, session: &SessionCore, manifest: &Manifest, packs: Vec<ManifestPack>) -> Outcome {
+    let attempt = |source| failure(files, "write a manifest", source);
+    let dir = rank_dir(session);
+    let bytes = match (Manifest { packs, ..manifest.clone() }).encode() {
+        Ok(bytes) => bytes,
+        Err(error) => return failed(session, &error.into(), false),
+    };
+    if let Err(source) = replace_whole(files, &dir, &version_name(manifest.version), &bytes) {
+        return failed(session, &attempt(source), false);
+    }
+    match files.sync_dir(&dir) {
+        Ok(()) => Outcome::Done,
+        Err(source) => failed(session, &attempt(source), true),
+    }
+}
+
+/// Packs of this rank to which manifests of others refer; nothing if that cannot be told.
+fn borrowed(files: &dyn Files, session: &SessionCore) -> io::Result<Option<BTreeSet<u64>>> {
+    for _ in 0..LISTS_MAX {
+        let before = manifests_of_others(files, session)?;
+        let mut numbers = BTreeSet::new();
+        let mut is_readable = true;
+        for name in &before {
+            match read_whole(files, name, MANIFEST_BYTES_MAX).map(|bytes| Manifest::decode(&bytes)) {
+                Ok(Ok(manifest)) => {
+                    let packs = manifest.packs.iter().filter(|pack| pack.id.rank == session.rank);
+                    numbers.extend(packs.map(|pack| pack.id.number));
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Ok(Err(_)) | Err(_) => is_readable = false,
+            }
+        }
+        // A rank that replaces one version by the next has both for a moment, but a list that is made meanwhile may have none.
+        if before == manifests_of_others(files, session)? {
+            return Ok(is_readable.then_some(numbers));
+        }
+    }
+    Ok(None)
+}
+
+fn manifests_of_others(files: &dyn Files, session: &SessionCore) -> io::Result<BTreeSet<String>> {
+    let mut names = BTreeSet::new();
+    for dir in files.list(&session.name)? {
+        if parse_rank_name(&dir).is_some_and(|rank| rank != session.rank) {
+            let dir = format!("{}/{dir}", session.name);
+            let listed = files.list(&dir)?;
+            let manifests = listed.iter().filter(|name| parse_version_name(name).is_some());
+            names.extend(manifests.map(|name| format!("{dir}/{name}")));
+        }
+    }
+    Ok(names)
+}
+
+/// The directory of this rank.
+pub(crate) fn rank_dir(session: &SessionCore) -> String {
+    format!("{}/{}", session.name, rank_name(session.rank))
+}
+
+pub(crate) fn failure(files: &dyn Files, attempt: &str, source: io::Error) -> Error {
+    Problem::StoreFiles { attempt: attempt.to_owned(), location: files.location(), source }.into()
+}
+
+pub(crate) fn now_unix_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,76 @@
+//! What can go wrong with a store, in its own words.
+
+use outcrop_error::{Error, ErrorKind, OfKind};
+
+/// What failed, on what, and what can be done. Calls of the program give it as an [`Error`].
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Problem {
+    /// A session cannot do what was asked, as it was asked.
+    #[error("session {session}: {problem}")]
+    Session { session: String, problem: String },
+    /// The version is there already, or a newer one is.
+    #[error("session {session} has version {newest} already; save a higher one than {version}, or rewind first")]
+    VersionExists { session: String, version: u64, newest: u64 },
+    /// There is no such version.
+    #[error("session {session} has no version {version}: it was never complete on all ranks, or is not kept any more")]
+    VersionMissing { session: String, version: u64 },
+    /// A version does not fit the memory that it is to be restored to.
+    #[error("version {version} of {session} cannot be restored here: {problem}; nothing was changed")]
+    Mismatch { session: String, version: u64, problem: String },
+    /// What was said of a region's shape cannot be.
+    #[error(transparent)]
+    Shape(outcrop_region::ShapeError),
+    /// No version that could be used is undamaged.
+    #[error("no version of {session} can be restored: {detail}")]
+    NothingWhole { session: String, detail: String },
+    /// A version has not reached a layer, and will not.
+    #[error("version {version} of {session} has not reached {layer}: {reason}; it is not durable there")]
+    NotReached { session: String, version: u64, layer: String, reason: String },
+    /// Another process uses the same directory.
+    #[error("{what} is in use by another process; end it, or use another directory")]
+    InUse { what: String },
+    /// The files of a store cannot be used.
+    #[error("cannot {attempt} in {location}: {source}")]
+    StoreFiles { attempt: String, location: String, source: std::io::Error },
+}
+
+impl OfKind for Problem {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::VersionExists { .. } => ErrorKind::Exists,
+            Self::VersionMissing { .. } => ErrorKind::Missing,
+            Self::Session { .. } | Self::Mismatch { .. } | Self::Shape(_) => ErrorKind::Usage,
+            Self::NothingWhole { .. } => ErrorKind::Damaged,
+            Self::NotReached { .. } | Self::StoreFiles { .. } => ErrorKind::Storage,
+            Self::InUse { .. } => ErrorKind::Busy,
+        }
+    }
+
+    fn failed_version(&self) -> Option<u64> {
+        match self {
+            Self::NotReached { version, .. } => Some(*version),
+            _ => None,
+        }
+    }
+}
+
+/// Ranks that do not come together, and why.
+pub(crate) fn apart(detail: impl Into<String>) -> Error {
+    outcrop_ranks::Error::apart(detail).into()
+}
+
+/// That host memory has no room for a pack. The engine would speak of a tape and its snapshots.
+pub(crate) fn no_room(error: outcrop_engine::Error) -> Error {
+    use outcrop_engine::Error as Engine;
+    let message = match &error {
+        Engine::TooLarge { bytes, capacity, .. } => format!(
+            "{bytes} bytes have to pass through the store's host memory at once, which has {capacity}; give it more, or \
+             save smaller regions"
+        ),
+        Engine::Full { detail, .. } => {
+            format!("no room in the store's host memory: {detail}; raise a limit, or make room in the directories")
+        }
+        _ => return error.into(),
+    };
+    Error::new(error.kind(), message)
+}

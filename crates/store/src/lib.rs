@@ -1,0 +1,143 @@
+//! Checkpoints that survive: named, numbered versions that are complete or absent, written in the background.
+//!
+//! A [`Store`] has host memory and directories. A [`Session`] is one series of versions in it. A save copies what has changed into
+//! host memory and returns; from there on
+//!
+//! - the *packer* (`pack`) hashes, deduplicates and compresses blocks and closes packs,
+//! - the *engine* takes packs to every directory, the oldest first,
+//! - the *committer* (`commit`) makes a version visible on a layer when all that it needs has arrived there, drops versions that
+//!   are not kept and removes what nobody needs any more.
+
+#![forbid(unsafe_code)]
+
+mod builder;
+mod chain;
+mod commit;
+mod error;
+mod exchange;
+mod host;
+mod merge;
+mod pack;
+mod recover;
+mod restore;
+mod session;
+mod state;
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64, mpsc::Sender},
+    thread::JoinHandle,
+    time::Instant,
+};
+
+pub use builder::StoreBuilder;
+use outcrop_engine::{Handle, Stats};
+pub use outcrop_error::{Error, ErrorKind, Result};
+use outcrop_layers::{Layer as _, Shelf};
+use outcrop_plan::{Interval, Timestamp};
+pub use outcrop_ranks::{Alone, Ranks, SharedDirectory};
+pub use outcrop_settings::{Compression, Dedup, Size};
+pub use restore::{Restored, SavedRegion, Skipped};
+pub use session::{RegionOptions, Session, Watch};
+pub use state::Reached;
+
+use builder::Settings;
+
+/// A place for checkpoints. A clone is another handle to the same one.
+#[derive(Clone)]
+pub struct Store {
+    pub(crate) core: Arc<StoreCore>,
+}
+
+/// A store at work. It ends when its last handle is dropped.
+pub(crate) struct StoreCore {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) handle: Mutex<Handle>,
+    pub(crate) packer: Sender<pack::Job>,
+    pub(crate) committer: Sender<commit::Note>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// What the program, the packer and the committer have in common.
+pub(crate) struct Shared {
+    pub(crate) settings: Settings,
+    pub(crate) shelves: Vec<Arc<Shelf>>,
+    pub(crate) ranks: Arc<dyn Ranks>,
+    /// How many bytes a pack may have, so that several fit into host memory at once.
+    pub(crate) pack_bytes_max: u64,
+    /// The engine's number for the next pack.
+    pub(crate) next_key: AtomicU64,
+    interval: Mutex<Option<Interval>>,
+    start: Instant,
+}
+
+impl Store {
+    /// Describes a new store: host memory, and directories, fastest first.
+    pub fn builder() -> StoreBuilder {
+        StoreBuilder::default()
+    }
+
+    /// Opens the series of versions called `name`. With several ranks, all of them call it, in the same order.
+    pub fn session(&self, name: &str) -> Result<Session> {
+        Session::open(&self.core, name)
+    }
+
+    /// Whether it is time to save, by the [interval](StoreBuilder::interval) and what saving has cost until now. Without an interval
+    /// it never is. With several ranks, all of them call it, and all get the answer of rank 0.
+    pub fn due(&self) -> Result<bool> {
+        let is_due =
+            self.core.shared.interval().as_ref().is_some_and(|interval| interval.due(self.core.shared.now()).is_some());
+        let answers = self.core.shared.ranks.gather("due", &[u8::from(is_due)])?;
+        Ok(answers.first().is_some_and(|answer| answer == &[1]))
+    }
+
+    /// How long to wait between two saves, by what is known now, for each directory; nothing without an interval.
+    pub fn interval_seconds(&self) -> Vec<Option<f64>> {
+        let interval = self.core.shared.interval();
+        let of_layer = |layer| interval.as_ref()?.interval_ns(layer).map(|ns| ns as f64 / 1e9);
+        (0..self.core.shared.shelves.len()).map(of_layer).collect()
+    }
+
+    /// What the engine has done until now: snapshots are packs here.
+    pub fn stats(&self) -> Stats {
+        self.core.handle().stats()
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let directories = self.core.shared.shelves.iter().map(|shelf| shelf.name());
+        f.debug_struct("Store").field("directories", &directories.collect::<Vec<_>>()).finish_non_exhaustive()
+    }
+}
+
+impl StoreCore {
+    /// A handle to the engine, for a moment.
+    pub(crate) fn handle(&self) -> MutexGuard<'_, Handle> {
+        self.handle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    pub(crate) fn interval(&self) -> MutexGuard<'_, Option<Interval>> {
+        self.interval.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        Timestamp(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+impl Drop for StoreCore {
+    fn drop(&mut self) {
+        // A thread that has ended needs not be told to.
+        let _ = self.packer.send(pack::Job::Close);
+        let _ = self.committer.send(commit::Note::Close);
+        for thread in self.threads.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            // The last handle may be given up by one of these threads itself.
+            if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+                tracing::error!("a thread of a store has panicked");
+            }
+        }
+    }
+}

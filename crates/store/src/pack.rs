@@ -1,0 +1,434 @@
+//! The packer: what becomes of the blocks of a version between the save and the engine.
+//!
+//! It works on slots of host memory that the save has filled, or fills them from a frozen image of the program's memory. Blocks
+//! are hashed where that has not been done, those that are there already are left out, the rest is compressed if that pays, and
+//! each slot becomes a pack, in place.
+
+mod layout;
+mod share;
+
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::Ordering::Relaxed,
+        mpsc::{Receiver, Sender},
+    },
+};
+
+use layout::Layout;
+use outcrop_commit::{Draft, SaveId};
+use outcrop_engine::{Handle, Lent};
+use outcrop_format::{
+    Blocks, Hash, IndexSize, Manifest, ManifestPack, ManifestRegion, PAGE_BYTES, PackHeader, PackOrigin,
+};
+use outcrop_region::Element;
+use outcrop_track::{CpuHasher, Frozen, Hasher};
+use share::{Location, Shares};
+
+use super::{
+    Compression, Dedup, Shared,
+    chain::{Link, RegionContent},
+    commit::{Note, failed},
+    host::path,
+    merge,
+    state::SessionCore,
+};
+use crate::{Result, error::no_room};
+
+/// Bytes per second of a medium that nothing is known of.
+const MEDIUM_RATE: f64 = 1e9;
+
+/// What the packer is to do.
+pub(crate) enum Job {
+    Version(Box<VersionJob>),
+    Merge(Arc<SessionCore>),
+    /// Everything before this has been dealt with when the sender is dropped.
+    Flush(Sender<()>),
+    Close,
+}
+
+/// A version that has been saved and is not packed.
+pub(crate) struct VersionJob {
+    pub(crate) session: Arc<SessionCore>,
+    pub(crate) save: SaveId,
+    pub(crate) saved_at_unix_ns: u64,
+    pub(crate) regions: Vec<RegionJob>,
+    /// It needs nothing of the versions before.
+    pub(crate) is_full: bool,
+    /// How many bytes its blocks have, at most.
+    pub(crate) bytes: u64,
+    pub(crate) source: Source,
+}
+
+/// A region of that version.
+pub(crate) struct RegionJob {
+    pub(crate) manifest: ManifestRegion,
+    pub(crate) compression: Compression,
+}
+
+impl RegionJob {
+    /// How many blocks are not excluded altogether.
+    fn saved_blocks(&self) -> u64 {
+        let blocks = self.manifest.blocks.count();
+        match self.manifest.excluded.is_empty() {
+            true => blocks,
+            false => (0..blocks).filter(|block| !self.manifest.is_excluded(*block)).count() as u64,
+        }
+    }
+}
+
+/// Where its blocks are.
+pub(crate) enum Source {
+    /// In slots, which are sent one after the other, and then nothing: without that, the save has failed.
+    Copied(Receiver<Option<Filled>>),
+    /// In the program's memory, as it was.
+    Frozen(Frozen, Vec<Run>),
+}
+
+/// Blocks of a region that follow each other.
+#[derive(Debug, Clone)]
+pub(crate) struct Run {
+    pub(crate) region: usize,
+    pub(crate) blocks: Range<u64>,
+    /// Of each of them; empty if they are not known.
+    pub(crate) hashes: Vec<Hash>,
+}
+
+/// A slot with the bytes of these runs, one after the other, behind room for a header.
+pub(crate) struct Filled {
+    pub(crate) lent: Lent,
+    pub(crate) key: u64,
+    pub(crate) runs: Vec<Run>,
+}
+
+/// What is being packed.
+pub(crate) struct Task<'a> {
+    session: &'a Arc<SessionCore>,
+    version: u64,
+    regions: &'a [RegionJob],
+    /// What blocks are compared with.
+    known: Option<&'a Known>,
+}
+
+/// Cuts runs into lists that fit into one pack each.
+pub(crate) fn split(runs: Vec<Run>, blocks: impl Fn(usize) -> Blocks, bytes_max: u64) -> Vec<Vec<Run>> {
+    let mut packs = Vec::new();
+    let mut pack: Vec<Run> = Vec::new();
+    let mut room = bytes_max;
+    for mut run in runs {
+        let shape = blocks(run.region);
+        let block_bytes = u64::from(shape.block_bytes());
+        while !run.blocks.is_empty() {
+            let fitting = match room / block_bytes {
+                0 if pack.is_empty() => 1,
+                fitting => fitting,
+            };
+            if fitting == 0 {
+                packs.push(std::mem::take(&mut pack));
+                room = bytes_max;
+                continue;
+            }
+            let count = fitting.min(run.blocks.end - run.blocks.start).min(u32::MAX.into());
+            let hashes = run.hashes.split_off(run.hashes.len().min(count as usize));
+            let rest = run.blocks.start + count..run.blocks.end;
+            let part = Run { region: run.region, blocks: run.blocks.start..rest.start, hashes: run.hashes };
+            room = room.saturating_sub(count * block_bytes);
+            pack.push(part);
+            run = Run { region: run.region, blocks: rest, hashes };
+        }
+    }
+    packs.extend(Some(pack).filter(|pack| !pack.is_empty()));
+    packs
+}
+
+/// The bytes that a slot needs for a pack of these runs, in the worst case.
+pub(crate) fn slot_bytes(runs: &[Run], shapes: &[Blocks], name_bytes: u64) -> usize {
+    let blocks: u64 = runs.iter().map(|run| run.blocks.end - run.blocks.start).sum();
+    let size = IndexSize { regions: shapes.len() as u64, name_bytes, extents: blocks, blocks, coded_blocks: blocks };
+    let bytes = |run: &Run| {
+        let range = shapes[run.region].range_of(run.blocks.clone());
+        range.end - range.start
+    };
+    size.file_bytes(runs.iter().map(bytes).sum()) as usize
+}
+
+/// The thread that packs.
+pub(crate) struct Packer {
+    shared: Arc<Shared>,
+    handle: Handle,
+    notes: Sender<Note>,
+    hasher: CpuHasher,
+}
+
+impl Packer {
+    pub(crate) fn new(shared: Arc<Shared>, handle: Handle, notes: Sender<Note>) -> Self {
+        let hasher = shared.settings.hasher();
+        Self { shared, handle, notes, hasher }
+    }
+
+    pub(crate) fn run(mut self, jobs: &Receiver<Job>) {
+        while let Ok(job) = jobs.recv() {
+            match job {
+                Job::Version(job) => {
+                    let (session, save) = (Arc::clone(&job.session), job.save);
+                    let alarm = Alarm(&session);
+                    if let Err(error) = self.version(*job) {
+                        // It reaches nothing, and nothing can be built upon it.
+                        session.content().is_broken = true;
+                        let _ = self.notes.send(failed(&session, save, &error));
+                    }
+                    drop(alarm);
+                }
+                Job::Merge(session) => {
+                    if let Err(error) = merge::merge(&self.shared, &mut self.handle, &self.notes, &session) {
+                        // What is not merged can be read as before.
+                        tracing::warn!(session = session.name, %error, "packs are not merged");
+                    }
+                }
+                Job::Flush(end) => drop(end),
+                Job::Close => return,
+            }
+        }
+    }
+
+    fn version(&mut self, job: VersionJob) -> Result<()> {
+        let VersionJob { session, save, saved_at_unix_ns, regions, is_full, bytes, source } = job;
+        let version = save.version;
+        let shared = Arc::clone(&self.shared);
+        let losses = session.content().losses;
+        let mut shares = Shares::new(&shared, &session, version, regions.len(), (bytes, is_full))?;
+        // Where only bytes are proof, what the save has found to be changed is.
+        let is_compared = !is_full && !shared.settings.is_certain;
+        let known = is_compared.then(|| {
+            // A region of another shape is saved anew: merging would drop the blocks that it had in the old one.
+            let is_same = |name: &String, known: &mut RegionContent| {
+                let manifest = regions.iter().map(|region| &region.manifest).find(|manifest| manifest.name == *name);
+                manifest.is_some_and(|it| it.blocks == known.blocks && it.hash_kind == known.kind)
+            };
+            let mut known = session.content().regions.clone();
+            known.retain(is_same);
+            known
+        });
+        let task = Task { session: &session, version, regions: &regions, known: known.as_ref() };
+        let mut links = Vec::new();
+        match source {
+            Source::Copied(slots) => {
+                let mut batch = Vec::new();
+                loop {
+                    match slots.recv() {
+                        Ok(Some(slot)) => batch.push(slot),
+                        Ok(None) => break,
+                        // The program knows already.
+                        Err(_) => return Ok(()),
+                    }
+                    if !shares.is_between_ranks() {
+                        links.extend(self.pack(&task, std::mem::take(&mut batch), &mut shares)?);
+                    }
+                }
+                links.extend(self.pack(&task, batch, &mut shares)?);
+            }
+            Source::Frozen(mut frozen, runs) => {
+                let mut batch = Vec::new();
+                for runs in split(runs, |region| regions[region].manifest.blocks, shared.pack_bytes_max) {
+                    batch.push(self.thaw(&mut frozen, runs, &regions)?);
+                    if !shares.is_between_ranks() {
+                        links.extend(self.pack(&task, std::mem::take(&mut batch), &mut shares)?);
+                    }
+                }
+                links.extend(self.pack(&task, batch, &mut shares)?);
+            }
+        }
+        self.draft(&session, save, saved_at_unix_ns, regions, (is_full, losses), links, &shares);
+        Ok(())
+    }
+
+    /// Turns slots into packs: one by one, or all of a version where ranks share blocks.
+    fn pack(&self, task: &Task<'_>, mut filled: Vec<Filled>, shares: &mut Shares<'_>) -> Result<Vec<Link>> {
+        for slot in &mut filled {
+            self.hash(slot, task.regions);
+        }
+        shares.meet(&filled, task)?;
+        let (medium_rate, is_certain) = (self.medium_rate(), self.shared.settings.is_certain);
+        let mut laid = Vec::new();
+        for slot in filled {
+            let id = task.session.content().next_id(task.session.rank);
+            laid.push(Layout { id, task, shares: &mut *shares, is_certain, medium_rate }.place(slot)?);
+        }
+        shares.exchange_locations()?;
+        let mut links = Vec::new();
+        for laid in laid.into_iter().filter(|laid| !laid.is_empty()) {
+            let key = laid.key();
+            let (pack, borrows) = self.seal(laid, task, shares)?;
+            links.push(Link { pack, key: Some(key), generation: task.version, borrows });
+        }
+        shares.exchange_packs(&links)?;
+        links.iter_mut().try_for_each(|link| shares.complete(&mut link.borrows))?;
+        Ok(links)
+    }
+
+    /// Fills a slot from a frozen image.
+    fn thaw(&mut self, frozen: &mut Frozen, runs: Vec<Run>, regions: &[RegionJob]) -> Result<Filled> {
+        let key = self.shared.next_key.fetch_add(1, Relaxed);
+        let shapes: Vec<Blocks> = regions.iter().map(|region| region.manifest.blocks).collect();
+        let name_bytes = regions.iter().map(|region| region.manifest.name.len() as u64).sum();
+        let layout = outcrop_engine::Layout::single(Element::BYTE, slot_bytes(&runs, &shapes, name_bytes));
+        let mut lent = self.handle.lend(key, layout).map_err(no_room)?;
+        let mut at = PAGE_BYTES;
+        for run in &runs {
+            let range = regions[run.region].manifest.blocks.range_of(run.blocks.clone());
+            let bytes = (range.end - range.start) as usize;
+            frozen.read(run.region, range.start as usize, &mut lent[at..at + bytes])?;
+            // The program waits for that if it wants to write there and there is no more extra memory.
+            frozen.release(run.region, 0..range.end as usize);
+            at += bytes;
+        }
+        Ok(Filled { lent, key, runs })
+    }
+
+    /// Bytes per second that the first directory has taken until now; before that a guess.
+    fn medium_rate(&self) -> f64 {
+        let stats = self.handle.stats();
+        let layer = &stats.layers[1];
+        if layer.write_seconds > 0.0 { layer.written_bytes as f64 / layer.write_seconds } else { MEDIUM_RATE }
+    }
+
+    /// Completes the hashes of a slot.
+    fn hash(&self, filled: &mut Filled, regions: &[RegionJob]) {
+        let mut at = PAGE_BYTES;
+        for run in &mut filled.runs {
+            let blocks = regions[run.region].manifest.blocks;
+            let range = blocks.range_of(run.blocks.clone());
+            let bytes = (range.end - range.start) as usize;
+            if run.hashes.is_empty() {
+                run.hashes.resize((run.blocks.end - run.blocks.start) as usize, Hash::default());
+                self.hasher.hash(&[&filled.lent[at..at + bytes]], blocks.block_bytes() as usize, &mut run.hashes);
+            }
+            at += bytes;
+        }
+    }
+
+    /// Turns a slot into a pack and gives it to the engine.
+    fn seal(
+        &self,
+        laid: layout::Laid,
+        task: &Task<'_>,
+        shares: &Shares<'_>,
+    ) -> Result<(ManifestPack, Vec<ManifestPack>)> {
+        let Task { session, version, regions, .. } = *task;
+        let (key, id) = (laid.key(), laid.id());
+        let origin = PackOrigin { run: session.run, id, version, hash_kind: self.shared.settings.hash };
+        let (mut lent, payload_bytes, index, borrowed) = laid.index(regions, shares)?;
+        let header = PackHeader::seal(origin, payload_bytes, &index, &mut lent)?;
+        let pack = hand_over(&self.shared, &self.notes, session, (key, &header), lent);
+        let borrow = |id| ManifestPack { id, file_bytes: 0, index_check: 0, is_borrowed: true };
+        Ok((pack, borrowed.into_iter().map(borrow).collect()))
+    }
+
+    /// The version is packed: from here on it is a matter of arriving.
+    #[expect(clippy::too_many_arguments, reason = "the parts of one version, taken apart above")]
+    fn draft(
+        &self,
+        session: &Arc<SessionCore>,
+        save: SaveId,
+        saved_at_unix_ns: u64,
+        regions: Vec<RegionJob>,
+        (is_full, losses): (bool, u64),
+        links: Vec<Link>,
+        shares: &Shares<'_>,
+    ) {
+        let stored_bytes = links.iter().map(|link| link.pack.file_bytes).sum();
+        let saved_blocks: u64 = regions.iter().map(|region| region.saved_blocks()).sum();
+        let mut content = session.content();
+        // Whatever the reason, a version that has all blocks needs nothing of those before.
+        if is_full || shares.placed_blocks() == saved_blocks {
+            content.begin(losses);
+        }
+        // The last pack of a version is the newest.
+        content.chain.splice(0..0, links.into_iter().rev());
+        for (index, region) in regions.iter().enumerate() {
+            let (blocks, kind) = (region.manifest.blocks, self.shared.settings.hash);
+            let fresh = || RegionContent { blocks, kind, hashes: vec![Hash::default(); blocks.count() as usize] };
+            let known = content.regions.entry(region.manifest.name.clone()).or_insert_with(fresh);
+            if known.blocks != blocks || known.kind != kind {
+                *known = fresh();
+            }
+            shares.for_each_hash(index, |block, hash| known.hashes[block as usize] = hash);
+        }
+        let (packs, next_number) = (content.packs(), content.next_number);
+        let is_long = content.generations() > self.shared.settings.chain_max;
+        drop(content);
+        let regions = regions.into_iter().map(|region| region.manifest).collect();
+        let manifest = Arc::new(Manifest {
+            run: session.run,
+            session: session.name.clone(),
+            version: save.version,
+            rank: session.rank,
+            ranks: session.ranks,
+            saved_at_unix_ns,
+            stored_bytes,
+            regions,
+            packs,
+        });
+        session.packed(save.version, Arc::clone(&manifest));
+        let draft = Box::new(Draft { save, manifest, next_number, losses });
+        // Without a committer the session has been told that it is over.
+        let _ = self.notes.send(Note::Drafted(Arc::clone(session), draft, is_long));
+    }
+}
+
+/// Gives a pack that is complete to the engine, and says on every shelf under which name it is to be kept.
+pub(crate) fn hand_over(
+    shared: &Shared,
+    notes: &Sender<Note>,
+    session: &Arc<SessionCore>,
+    (key, header): (u64, &PackHeader),
+    mut lent: Lent,
+) -> ManifestPack {
+    let (id, file_bytes) = (header.origin().id, header.file_bytes());
+    let pack = ManifestPack { id, file_bytes, index_check: header.index_check(), is_borrowed: false };
+    for shelf in &shared.shelves {
+        shelf.name_file(key, path(session, id));
+    }
+    // Before the engine has it, so that the committer knows the pack when it arrives. Without a committer the session has been
+    // told that it is over.
+    let _ = notes.send(Note::Pack(Arc::clone(session), key, pack));
+    lent.shorten(file_bytes as usize);
+    lent.seal();
+    pack
+}
+
+/// Tells the program when the packer panics, which would otherwise wait for ever.
+struct Alarm<'a>(&'a SessionCore);
+
+impl Drop for Alarm<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.end("the packer has panicked, which is a bug; open the store anew");
+        }
+    }
+}
+
+/// The blocks of the version before, by region.
+pub(crate) type Known = std::collections::BTreeMap<String, RegionContent>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_cut_into_packs_without_losing_a_block() {
+        let blocks = Blocks::new(10_000, 256).unwrap();
+        let hashes: Vec<Hash> = (0..40u8).map(|number| [number; 16]).collect();
+        let runs = vec![Run { region: 0, blocks: 0..40, hashes }, Run { region: 0, blocks: 39..40, hashes: vec![] }];
+        let packs = split(runs, |_| blocks, 1024);
+        assert!(packs.iter().all(|pack| pack.iter().map(|run| run.blocks.end - run.blocks.start).sum::<u64>() <= 4));
+        let of_first: Vec<_> = packs.iter().flatten().filter(|run| !run.hashes.is_empty()).collect();
+        let covered: Vec<u64> = of_first.iter().flat_map(|run| run.blocks.clone()).collect();
+        assert_eq!(covered, (0..40).collect::<Vec<_>>());
+        assert!(of_first.iter().all(|run| run.hashes[0] == [run.blocks.start as u8; 16]));
+        // A block that is larger than a pack has one for itself.
+        let large = Blocks::new(4096, 4096).unwrap();
+        assert_eq!(split(vec![Run { region: 0, blocks: 0..1, hashes: vec![] }], |_| large, 1024).len(), 1);
+    }
+}

@@ -1,0 +1,250 @@
+//! Lays the blocks of a slot out as a pack, in place: what is left out or becomes shorter makes those behind it move up.
+
+use std::time::Instant;
+
+use outcrop_engine::Lent;
+use outcrop_format::{
+    Coding, CodingKind, Encoder, Extent, Hash, Index, IndexRegion, PAGE_BYTES, PackId, Stored, Trial, pays,
+};
+
+use super::{
+    Compression, Filled, Location, RegionJob, Run, Task,
+    share::{Shares, Source, is_unchanged},
+};
+use crate::{Result, error::apart};
+
+/// What is compressed to find out whether it pays.
+const TRIAL_BYTES: usize = 1 << 20;
+
+/// How a slot becomes a pack.
+pub(crate) struct Layout<'a, 'b> {
+    pub(crate) id: PackId,
+    pub(crate) task: &'a Task<'a>,
+    pub(crate) shares: &'a mut Shares<'b>,
+    pub(crate) is_certain: bool,
+    /// Bytes per second that the first directory takes.
+    pub(crate) medium_rate: f64,
+}
+
+/// A slot whose blocks are where they will be in the pack.
+pub(crate) struct Laid {
+    lent: Lent,
+    key: u64,
+    id: PackId,
+    payload_bytes: u64,
+    groups: Vec<Group>,
+}
+
+/// Blocks of a region that follow each other, and whose bytes do so too.
+struct Group {
+    region: usize,
+    first_block: u64,
+    /// Where the first one lies; nothing for one block that a lower rank writes, until that has said where.
+    at: Option<(PackId, u64)>,
+    coding: Coding,
+    hashes: Vec<Hash>,
+    stored: Vec<Stored>,
+    /// Where the next one would lie.
+    end: u64,
+}
+
+impl Layout<'_, '_> {
+    pub(crate) fn place(mut self, filled: Filled) -> Result<Laid> {
+        let Filled { mut lent, key, runs } = filled;
+        let is_plain = |run: &Run| {
+            let name = &self.task.regions[run.region].manifest.name;
+            let mut blocks = run.blocks.clone().zip(&run.hashes);
+            self.task.regions[run.region].compression == Compression::None
+                && blocks.all(|(block, hash)| !is_unchanged(self.task.known, name, block, hash))
+        };
+        let (groups, end) = match self.shares.keeps_all() && runs.iter().all(is_plain) {
+            true => self.as_they_are(runs),
+            false => self.one_by_one(&mut lent, &runs)?,
+        };
+        self.shares.add_placed(groups.iter().map(|group| group.hashes.len() as u64).sum());
+        Ok(Laid { lent, key, id: self.id, payload_bytes: (end - PAGE_BYTES) as u64, groups })
+    }
+
+    /// Nothing has to move.
+    fn as_they_are(&self, runs: Vec<Run>) -> (Vec<Group>, usize) {
+        let mut at = PAGE_BYTES as u64;
+        let group = |run: Run| {
+            let range = self.task.regions[run.region].manifest.blocks.range_of(run.blocks.clone());
+            let start = at;
+            at += range.end - range.start;
+            Group {
+                region: run.region,
+                first_block: run.blocks.start,
+                at: Some((self.id, start)),
+                coding: Coding::RAW,
+                hashes: run.hashes,
+                stored: Vec::new(),
+                end: at,
+            }
+        };
+        (runs.into_iter().map(group).collect(), at as usize)
+    }
+
+    fn one_by_one(&mut self, lent: &mut Lent, runs: &[Run]) -> Result<(Vec<Group>, usize)> {
+        let mut groups = Vec::new();
+        let (mut read, mut write) = (PAGE_BYTES, PAGE_BYTES);
+        let mut scratch = Vec::new();
+        for run in runs {
+            let region = &self.task.regions[run.region];
+            let blocks = region.manifest.blocks;
+            let mut encoder = self.encoder(region, &lent[read..], blocks.block_bytes() as usize)?;
+            for (block, &hash) in run.blocks.clone().zip(&run.hashes) {
+                let bytes = blocks.len(block) as usize;
+                let place = read..read + bytes;
+                read += bytes;
+                if is_unchanged(self.task.known, &region.manifest.name, block, &hash) {
+                    continue;
+                }
+                let name = (hash, bytes as u32);
+                let (at, stored, coding) = match self.shares.find(name) {
+                    Some(Source::Theirs) => (None, Stored { bytes: 0, check: 0 }, Coding::RAW),
+                    Some(Source::Placed(place_before)) if self.is_same(lent, place.clone(), &place_before) => {
+                        (Some((place_before.pack, place_before.at)), place_before.stored, place_before.coding)
+                    }
+                    _ => {
+                        let at = write;
+                        let (stored, coding) = match &mut encoder {
+                            Some((encoder, coding)) => {
+                                scratch.resize(bytes, 0);
+                                let stored = encoder.encode(&lent[place], &mut scratch)?;
+                                lent[at..at + stored.bytes as usize].copy_from_slice(&scratch[..stored.bytes as usize]);
+                                (stored, *coding)
+                            }
+                            None => {
+                                lent.copy_within(place, at);
+                                (Stored { bytes: bytes as u32, check: 0 }, Coding::RAW)
+                            }
+                        };
+                        write += stored.bytes as usize;
+                        self.shares.place(name, Location { pack: self.id, at: at as u64, stored, coding });
+                        (Some((self.id, at as u64)), stored, coding)
+                    }
+                };
+                add(&mut groups, Group::single((run.region, block), at, coding, hash, stored));
+            }
+        }
+        Ok((groups, write))
+    }
+
+    /// Whether a block that has the hash of another one may be left out for it.
+    fn is_same(&self, lent: &Lent, block: std::ops::Range<usize>, before: &Location) -> bool {
+        if !self.is_certain {
+            return true;
+        }
+        let is_here = before.pack == self.id && before.coding.is_raw();
+        let at = before.at as usize;
+        is_here && lent[block.clone()] == lent[at..at + block.len()]
+    }
+
+    /// How the blocks of a region are compressed; nothing if that would take longer than to write them as they are.
+    fn encoder(&self, region: &RegionJob, sample: &[u8], block_bytes: usize) -> Result<Option<(Encoder, Coding)>> {
+        let (kind, level) = match region.compression {
+            Compression::None => return Ok(None),
+            Compression::Lz4 => (CodingKind::Lz4, 0),
+            Compression::Zstd(level) => (CodingKind::Zstd, level),
+        };
+        let coding = Coding::new(kind, u8::try_from(region.manifest.element_bytes).unwrap_or(0));
+        let mut encoder = Encoder::new(coding, level)?;
+        let bytes = (region.manifest.blocks.bytes() as usize).min(TRIAL_BYTES.max(block_bytes)).min(sample.len());
+        let (mut stored_bytes, mut scratch) = (0, vec![0; block_bytes]);
+        let start = Instant::now();
+        for block in sample[..bytes].chunks(block_bytes) {
+            stored_bytes += u64::from(encoder.encode(block, &mut scratch)?.bytes);
+        }
+        let coding_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let trial = Trial { plain_bytes: bytes as u64, stored_bytes, coding_ns };
+        Ok(pays(&trial, self.medium_rate).then_some((encoder, coding)))
+    }
+}
+
+impl Group {
+    fn single(
+        (region, first_block): (usize, u64),
+        at: Option<(PackId, u64)>,
+        coding: Coding,
+        hash: Hash,
+        stored: Stored,
+    ) -> Self {
+        let end = at.map_or(0, |(_, at)| at + u64::from(stored.bytes));
+        let stored = if coding.is_raw() { Vec::new() } else { vec![stored] };
+        Self { region, first_block, at, coding, hashes: vec![hash], stored, end }
+    }
+
+    /// Whether `next` lies right behind it in every sense.
+    fn is_continued_by(&self, next: &Self) -> bool {
+        let pack = |group: &Self| group.at.map(|(pack, _)| pack);
+        self.region == next.region
+            && self.first_block + self.hashes.len() as u64 == next.first_block
+            && self.coding == next.coding
+            && pack(self).is_some()
+            && pack(self) == pack(next)
+            && next.at.is_some_and(|(_, at)| at == self.end)
+            && self.hashes.len() < u32::MAX as usize
+    }
+}
+
+/// Appends a group, to the last one if it lies right behind that.
+fn add(groups: &mut Vec<Group>, group: Group) {
+    match groups.last_mut() {
+        Some(last) if last.is_continued_by(&group) => {
+            last.hashes.extend(group.hashes);
+            last.stored.extend(group.stored);
+            last.end = group.end;
+        }
+        _ => groups.push(group),
+    }
+}
+
+impl Laid {
+    /// Whether there is nothing in it, not even by reference.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.groups.is_empty()
+    }
+
+    pub(crate) fn key(&self) -> u64 {
+        self.key
+    }
+
+    pub(crate) fn id(&self) -> PackId {
+        self.id
+    }
+
+    /// Its slot and the bytes of its blocks, its index, and the other packs in which some of its blocks lie.
+    pub(crate) fn index(self, regions: &[RegionJob], shares: &Shares<'_>) -> Result<(Lent, u64, Index, Vec<PackId>)> {
+        let mut groups = Vec::new();
+        for mut group in self.groups {
+            if group.at.is_none() {
+                let blocks = regions[group.region].manifest.blocks;
+                let location = shares.location((group.hashes[0], blocks.len(group.first_block)));
+                let location = location.ok_or_else(|| apart("a shared block is nowhere"))?;
+                let at = Some((location.pack, location.at));
+                let name = (group.region, group.first_block);
+                group = Group::single(name, at, location.coding, group.hashes[0], location.stored);
+            }
+            add(&mut groups, group);
+        }
+        let mut borrowed: Vec<PackId> =
+            groups.iter().filter_map(|group| Some(group.at?.0)).filter(|id| *id != self.id).collect();
+        borrowed.sort_unstable();
+        borrowed.dedup();
+        let mut listed = Vec::new();
+        for (number, region) in regions.iter().enumerate() {
+            let mut entry = IndexRegion::new(&region.manifest.name, region.manifest.blocks)?;
+            for group in groups.iter().filter(|group| group.region == number) {
+                let (pack, at) = group.at.unwrap_or((self.id, 0));
+                let count = group.hashes.len() as u32;
+                let extent = Extent { first_block: group.first_block, count, pack, at, coding: group.coding };
+                entry.push(extent, &group.hashes, &group.stored)?;
+            }
+            if entry.block_count() > 0 {
+                listed.push(entry);
+            }
+        }
+        Ok((self.lent, self.payload_bytes, Index::new(listed)?, borrowed))
+    }
+}

@@ -1,0 +1,273 @@
+//! Which blocks are there already: in an earlier version, elsewhere in this one, or at another rank.
+//!
+//! Ranks tell each other the hashes of what they are about to write. A block that several have belongs to the lowest of them;
+//! the others refer to its pack. Everything happens within one version, so that nothing has to be remembered from one to the
+//! next: what refers to a pack of another rank lists it in its manifest, and whoever removes packs looks there.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use outcrop_format::{
+    Coding, Hash, ManifestPack, PackId, SharedBlocks, SharedLocation, SharedLocations, SharedPack, SharedPacks,
+    Sharing, Stored,
+};
+
+use super::{Dedup, Filled, Known, SessionCore, Shared, Task};
+use crate::{Result, chain::Link, error::apart, exchange::decode_all};
+
+/// What ranks exchange for each version, in this order.
+const EXCHANGES: [&str; 4] = ["sharing", "hashes", "locations", "packs"];
+const SHARING: usize = 0;
+const HASHES: usize = 1;
+const LOCATIONS: usize = 2;
+const PACKS: usize = 3;
+
+/// Where the bytes of a block lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Location {
+    pub(crate) pack: PackId,
+    pub(crate) at: u64,
+    pub(crate) stored: Stored,
+    pub(crate) coding: Coding,
+}
+
+/// What is known of the blocks of one version while it is packed.
+pub(crate) struct Shares<'a> {
+    shared: &'a Shared,
+    session: &'a SessionCore,
+    version: u64,
+    dedup: Dedup,
+    /// How many of the exchanges are done.
+    exchanged: usize,
+    /// Where blocks of this version lie that were placed.
+    placed: HashMap<(Hash, u32), Location>,
+    /// Blocks that a lower rank writes, and which.
+    theirs: HashMap<(Hash, u32), u32>,
+    /// Blocks that a higher rank has too.
+    wanted: HashSet<(Hash, u32)>,
+    /// Where they lie there.
+    locations: HashMap<(Hash, u32), Location>,
+    /// Packs of other ranks.
+    packs: BTreeMap<PackId, ManifestPack>,
+    /// By region: the hashes of all blocks that this version has looked at.
+    hashes: Vec<Vec<(u64, Hash)>>,
+    placed_blocks: u64,
+}
+
+impl<'a> Shares<'a> {
+    /// Ranks share blocks if they are asked to, and if all that a version has of them fits into host memory at once on each.
+    pub(crate) fn new(
+        shared: &'a Shared,
+        session: &'a SessionCore,
+        version: u64,
+        regions: usize,
+        (bytes, is_full): (u64, bool),
+    ) -> Result<Self> {
+        // With certainty, a hash of another rank's block proves nothing, and its bytes are not here to compare.
+        let is_certain = shared.settings.is_certain;
+        let dedup = if is_certain { shared.settings.dedup.min(Dedup::Inside) } else { shared.settings.dedup };
+        let mut shares = Self {
+            shared,
+            session,
+            version,
+            dedup,
+            exchanged: 0,
+            placed: HashMap::new(),
+            theirs: HashMap::new(),
+            wanted: HashSet::new(),
+            locations: HashMap::new(),
+            packs: BTreeMap::new(),
+            hashes: vec![Vec::new(); regions],
+            placed_blocks: 0,
+        };
+        if shares.is_between_ranks() {
+            let fits = bytes <= shared.pack_bytes_max * 2;
+            let mine = Sharing { fits, losses: session.content().losses };
+            let everybody = decode_all(&shares.gather(SHARING, &mine.encode())?, Sharing::decode)?;
+            if everybody.iter().any(|other| !other.fits) {
+                shares.dedup = Dedup::Inside;
+            }
+            let losses: Vec<u64> = everybody.iter().map(|other| other.losses).collect();
+            let mut content = session.content();
+            if is_full || content.losses_before.is_empty() {
+                content.losses_before = losses;
+            } else if content.losses_before != losses {
+                content.is_broken = true;
+                let detail = "another rank has lost blocks that this version needs; the next one is saved in full";
+                return Err(apart(detail));
+            }
+        }
+        Ok(shares)
+    }
+
+    pub(crate) fn is_between_ranks(&self) -> bool {
+        self.dedup == Dedup::Ranks && self.session.ranks > 1
+    }
+
+    /// Takes note of all blocks of this version, and learns which of them lower ranks have too.
+    pub(crate) fn meet(&mut self, filled: &[Filled], task: &Task<'_>) -> Result<()> {
+        let mut mine = Vec::new();
+        for run in filled.iter().flat_map(|slot| &slot.runs) {
+            let manifest = &task.regions[run.region].manifest;
+            for (block, &hash) in run.blocks.clone().zip(&run.hashes) {
+                self.hashes[run.region].push((block, hash));
+                if self.is_between_ranks() && !is_unchanged(task.known, &manifest.name, block, &hash) {
+                    mine.push((hash, manifest.blocks.len(block)));
+                }
+            }
+        }
+        if !self.is_between_ranks() {
+            return Ok(());
+        }
+        let own: HashSet<_> = mine.iter().copied().collect();
+        let messages = self.gather(HASHES, &SharedBlocks(mine).encode())?;
+        for (rank, SharedBlocks(theirs)) in (0..).zip(decode_all(&messages, SharedBlocks::decode)?) {
+            for block in theirs.into_iter().filter(|block| own.contains(block)) {
+                if rank < self.session.rank {
+                    self.theirs.entry(block).or_insert(rank);
+                } else if rank > self.session.rank {
+                    self.wanted.insert(block);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the others where the blocks lie that they have too, and learns it of theirs.
+    pub(crate) fn exchange_locations(&mut self) -> Result<()> {
+        if !self.is_between_ranks() {
+            return Ok(());
+        }
+        let mut mine = Vec::new();
+        for block in &self.wanted {
+            // What is another rank's is not given on.
+            if let Some(location) = self.placed.get(block).filter(|_| !self.theirs.contains_key(block)) {
+                let Location { pack, at, stored, coding } = *location;
+                let (hash, bytes) = *block;
+                mine.push(SharedLocation { hash, bytes, number: pack.number, at, stored, coding });
+            }
+        }
+        let messages = self.gather(LOCATIONS, &SharedLocations(mine).encode())?;
+        for (rank, SharedLocations(theirs)) in (0..).zip(decode_all(&messages, SharedLocations::decode)?) {
+            for SharedLocation { hash, bytes, number, at, stored, coding } in theirs {
+                if self.theirs.get(&(hash, bytes)) == Some(&rank) {
+                    let location = Location { pack: PackId { rank, number }, at, stored, coding };
+                    self.locations.insert((hash, bytes), location);
+                }
+            }
+        }
+        match self.theirs.keys().find(|block| !self.locations.contains_key(*block)) {
+            None => Ok(()),
+            Some(_) => Err(apart("a rank did not say where its blocks are")),
+        }
+    }
+
+    /// Tells the others what packs there are, and learns it of theirs.
+    pub(crate) fn exchange_packs(&mut self, links: &[Link]) -> Result<()> {
+        self.packs.extend(links.iter().map(|link| (link.pack.id, ManifestPack { is_borrowed: true, ..link.pack })));
+        if !self.is_between_ranks() {
+            return Ok(());
+        }
+        let of_link = |link: &Link| SharedPack {
+            number: link.pack.id.number.into(),
+            file_bytes: link.pack.file_bytes.into(),
+            index_check: link.pack.index_check.into(),
+        };
+        let messages = self.gather(PACKS, &SharedPacks(links.iter().map(of_link).collect()).encode())?;
+        for (rank, SharedPacks(theirs)) in (0..).zip(decode_all(&messages, SharedPacks::decode)?) {
+            for pack in theirs {
+                let id = PackId { rank, number: pack.number.get() };
+                let (file_bytes, index_check) = (pack.file_bytes.get(), pack.index_check.get());
+                self.packs.insert(id, ManifestPack { id, file_bytes, index_check, is_borrowed: true });
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills in what is known only now of packs that are referred to.
+    pub(crate) fn complete(&self, borrows: &mut [ManifestPack]) -> Result<()> {
+        for borrow in borrows {
+            *borrow =
+                *self.packs.get(&borrow.id).ok_or_else(|| apart("a rank did not make a pack that it promised"))?;
+        }
+        Ok(())
+    }
+
+    /// Where the bytes of this block lie already, if they need not be written again: placed before in this version, or nothing
+    /// but the promise of a lower rank.
+    pub(crate) fn find(&self, block: (Hash, u32)) -> Option<Source> {
+        if self.dedup == Dedup::Versions {
+            return None;
+        }
+        if self.theirs.contains_key(&block) {
+            return Some(Source::Theirs);
+        }
+        self.placed.get(&block).map(|location| Source::Placed(*location))
+    }
+
+    /// So many blocks more are in packs of this version, be it by reference.
+    pub(crate) fn add_placed(&mut self, blocks: u64) {
+        self.placed_blocks += blocks;
+    }
+
+    /// How many blocks the packs of this version have.
+    pub(crate) fn placed_blocks(&self) -> u64 {
+        self.placed_blocks
+    }
+
+    /// Whether every block is written wherever it comes from.
+    pub(crate) fn keeps_all(&self) -> bool {
+        self.dedup == Dedup::Versions
+    }
+
+    /// A block was placed.
+    pub(crate) fn place(&mut self, block: (Hash, u32), location: Location) {
+        if self.dedup > Dedup::Versions {
+            self.placed.entry(block).or_insert(location);
+        }
+    }
+
+    /// Where a lower rank has put a block.
+    pub(crate) fn location(&self, block: (Hash, u32)) -> Option<Location> {
+        self.locations.get(&block).copied()
+    }
+
+    /// Goes through all blocks of a region that this version has looked at.
+    pub(crate) fn for_each_hash(&self, region: usize, mut visit: impl FnMut(u64, Hash)) {
+        self.hashes[region].iter().for_each(|&(block, hash)| visit(block, hash));
+    }
+
+    /// Takes part in an exchange.
+    fn gather(&mut self, what: usize, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.exchanged = what + 1;
+        // Of one version, so that a rank which comes too late for one is in step with the others for the next.
+        let Self { session, version, .. } = self;
+        let topic = format!("{} {} {} {version}", EXCHANGES[what], session.name, session.run);
+        let gathered = self.shared.ranks.gather(&topic, mine);
+        if gathered.is_err() {
+            // Nobody is there to exchange anything with.
+            self.exchanged = EXCHANGES.len();
+        }
+        Ok(gathered?)
+    }
+}
+
+/// A version that fails on this rank shares nothing. The others go through all exchanges, and must not wait for this one.
+impl Drop for Shares<'_> {
+    fn drop(&mut self) {
+        while self.is_between_ranks() && self.exchanged < EXCHANGES.len() {
+            // The reason why this one fails is known already.
+            let _ = self.gather(self.exchanged, &[]);
+        }
+    }
+}
+
+/// Where the bytes of a block come from that is not written.
+pub(crate) enum Source {
+    Placed(Location),
+    Theirs,
+}
+
+/// Whether a block is as it was in the version before.
+pub(crate) fn is_unchanged(known: Option<&Known>, region: &str, block: u64, hash: &Hash) -> bool {
+    known.and_then(|known| known.get(region)?.hashes.get(block as usize)).is_some_and(|before| before == hash)
+}

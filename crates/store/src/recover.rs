@@ -1,0 +1,192 @@
+//! What a session finds when it is opened, and what all ranks tell each other about it.
+
+use std::{collections::BTreeSet, io, sync::Arc};
+
+use outcrop_commit::{Found, LayerSettings, Ledger, Settings};
+use outcrop_format::{
+    Answer, Held, HeldLayer, Holdings, LOCK_NAME, MANIFEST_BYTES_MAX, MARK_BYTES_MAX, MARK_NAME, Manifest, Mark, RunId,
+    check_session_name, parse_draft_name, parse_pack_name, parse_version_name, rank_name, version_name,
+};
+use outcrop_layers::files::{FileLock, Files, read_whole, write_whole};
+use outcrop_ranks::rand_bytes;
+
+use super::{
+    Dedup, Shared, Skipped,
+    commit::{failure, rank_dir},
+    exchange::{all_well, decode_all},
+    state::SessionCore,
+};
+use crate::{
+    Result,
+    error::{Problem, apart},
+};
+
+/// A session that is ready, with the locks on its directories.
+pub(crate) struct Opened {
+    pub(crate) session: Arc<SessionCore>,
+    /// Versions whose manifests cannot be read.
+    pub(crate) unreadable: Vec<Skipped>,
+    pub(crate) ledger: Ledger,
+    pub(crate) locks: Vec<FileLock>,
+}
+
+/// What this rank finds in its directories.
+#[derive(Default)]
+struct Entered {
+    layers: Vec<Found>,
+    marks: Vec<BTreeSet<RunId>>,
+    unreadable: Vec<Skipped>,
+    locks: Vec<FileLock>,
+}
+
+/// Opens a session together with all ranks.
+pub(crate) fn open(shared: &Shared, name: &str) -> Result<Opened> {
+    check_session_name(name)?;
+    let (rank, count) = (shared.ranks.rank(), shared.ranks.count());
+    let entered = enter_all(shared, name, rank, count);
+    // Nobody waits for a rank that cannot come in.
+    let answer = Answer(entered.as_ref().map(|_| ()).map_err(ToString::to_string));
+    let answers = shared.ranks.gather(&format!("enter {name}"), &answer.encode())?;
+    let entered = entered?;
+    all_well(&answers, |rank| format!("rank {rank} cannot open session {name}"))?;
+    let gathered = shared.ranks.gather(&format!("open {name}"), &holdings(&entered)?.encode())?;
+    let everybody = decode_all(&gathered, Holdings::decode)?;
+    let run = everybody.first().map(|first| first.proposal).ok_or_else(|| apart("there is no rank 0"))?;
+    let layers = shared.shelves.iter().enumerate().map(|(layer, shelf)| LayerSettings {
+        keep: shared.settings.keep(layer),
+        is_limited: shelf.limit_bytes().is_some(),
+    });
+    let is_shared = shared.settings.dedup == Dedup::Ranks && count > 1;
+    let settings = Settings { rank, ranks: count, run, is_shared, layers: layers.collect() };
+    for (shelf, found) in shared.shelves.iter().zip(&entered.layers) {
+        shelf.change_used(found.packs.values().sum::<u64>() as i64);
+    }
+    let ledger = Ledger::open(settings, entered.layers, &everybody);
+    let names = shared.shelves.iter().map(|shelf| shelf.files().location()).collect();
+    let session = Arc::new(SessionCore::new(name, (rank, count), run, names));
+    if count > 1 {
+        // Before anybody saves something in this run.
+        let marked = mark(shared, &session, &ledger, &everybody);
+        let answer = Answer(marked.as_ref().copied().map_err(ToString::to_string));
+        let answers = shared.ranks.gather(&format!("mark {name}"), &answer.encode())?;
+        marked?;
+        all_well(&answers, |rank| format!("rank {rank} cannot open session {name}"))?;
+    }
+    for (version, (run, layers)) in ledger.versions() {
+        session.found(version, run, layers);
+    }
+    // New packs get numbers that none has, nor had.
+    session.content().next_number = ledger.next_number();
+    Ok(Opened { session, unreadable: entered.unreadable, ledger, locks: entered.locks })
+}
+
+/// Takes the directories of a rank on all layers, and looks what they have.
+fn enter_all(shared: &Shared, name: &str, rank: u32, count: u32) -> Result<Entered> {
+    let dir = format!("{name}/{}", rank_name(rank));
+    let mut entered = Entered::default();
+    for shelf in &shared.shelves {
+        let files = &**shelf.files();
+        entered.locks.push(enter(files, name, &dir)?);
+        entered.scan(files, &dir)?;
+    }
+    let mut manifests = entered.layers.iter().flat_map(|layer| layer.manifests.values());
+    match manifests.find(|manifest| manifest.ranks != count).map(|manifest| manifest.ranks) {
+        None => Ok(entered),
+        Some(saved) => {
+            let problem = format!(
+                "it was saved by {saved} ranks and is opened by {count}; start {saved} again, or use another directory"
+            );
+            Err(Problem::Session { session: name.to_owned(), problem }.into())
+        }
+    }
+}
+
+/// Makes the directories of a rank and takes their lock.
+fn enter(files: &dyn Files, name: &str, dir: &str) -> Result<FileLock> {
+    let made = files
+        .make_dir(name)
+        .and_then(|()| files.sync_dir(""))
+        .and_then(|()| files.make_dir(dir))
+        .and_then(|()| files.sync_dir(name));
+    made.map_err(|source| failure(files, "make a session", source))?;
+    let lock = files.lock(&format!("{dir}/{LOCK_NAME}")).map_err(|source| failure(files, "lock a session", source))?;
+    lock.ok_or_else(|| Problem::InUse { what: format!("{dir} in {}", files.location()) }.into())
+}
+
+impl Entered {
+    /// Looks what is in the directory of this rank. Drafts are removed: nobody will finish them.
+    fn scan(&mut self, files: &dyn Files, dir: &str) -> Result<()> {
+        let failed = |source| failure(files, "look into a session", source);
+        let (mut found, mut mark) = (Found::default(), BTreeSet::new());
+        for name in files.list(dir).map_err(failed)? {
+            let path = format!("{dir}/{name}");
+            if let Some(version) = parse_version_name(&name) {
+                match read_manifest(files, &path, version, dir) {
+                    Ok(manifest) => drop(found.manifests.insert(version, Arc::new(manifest))),
+                    Err(reason) => {
+                        tracing::warn!(path, reason, "a version cannot be read; what it may need is left alone");
+                        found.unreadable.insert(version);
+                        self.unreadable.push(Skipped { version, reason: format!("{path}: {reason}") });
+                    }
+                }
+            } else if let Some(number) = parse_pack_name(&name) {
+                let bytes = files.open(&path).and_then(|file| file.bytes()).map_err(failed)?;
+                found.packs.insert(number, bytes);
+            } else if parse_draft_name(&name).is_some() {
+                files.remove(&path).map_err(failed)?;
+            } else if name == MARK_NAME {
+                let bytes = read_whole(files, &path, MARK_BYTES_MAX as u64).unwrap_or_default();
+                mark = Mark::decode(&bytes).map_or_else(|_| BTreeSet::new(), |Mark(runs)| runs);
+            }
+        }
+        // Who was killed may have left a version that is visible and would not survive yet.
+        files.sync_dir(dir).map_err(failed)?;
+        self.layers.push(found);
+        self.marks.push(mark);
+        Ok(())
+    }
+}
+
+fn read_manifest(files: &dyn Files, path: &str, version: u64, dir: &str) -> std::result::Result<Manifest, String> {
+    let bytes = read_whole(files, path, MANIFEST_BYTES_MAX).map_err(|error| error.to_string())?;
+    let manifest = Manifest::decode(&bytes).map_err(|error| error.to_string())?;
+    let belongs = format!("{}/{}", manifest.session, rank_name(manifest.rank)) == dir && manifest.version == version;
+    if belongs { Ok(manifest) } else { Err("it belongs elsewhere".to_owned()) }
+}
+
+/// What this rank tells the others.
+fn holdings(entered: &Entered) -> Result<Holdings> {
+    let random =
+        rand_bytes().map_err(|source| outcrop_ranks::Error::Files { path: "random numbers".to_owned(), source })?;
+    let held = |manifest: &Manifest| Held { run: manifest.run, saved_at_unix_ns: manifest.saved_at_unix_ns };
+    let layer = |(found, runs): (&Found, &BTreeSet<RunId>)| HeldLayer {
+        runs: runs.clone(),
+        versions: found.manifests.iter().map(|(version, manifest)| (*version, held(manifest))).collect(),
+        unreadable: found.unreadable.clone(),
+    };
+    let layers = entered.layers.iter().zip(&entered.marks).map(layer).collect();
+    Ok(Holdings { proposal: RunId(u128::from_le_bytes(random)), layers })
+}
+
+/// Marks the directories of this rank as used by this run.
+fn mark(shared: &Shared, session: &SessionCore, ledger: &Ledger, everybody: &[Holdings]) -> Result<()> {
+    for (layer, shelf) in shared.shelves.iter().enumerate() {
+        let files = &**shelf.files();
+        let mark = Mark(ledger.marks(layer, everybody)).encode()?;
+        let written = write_whole(files, &rank_dir(session), MARK_NAME, &mark);
+        written.map_err(|source| failure(files, "mark a session", source))?;
+    }
+    Ok(())
+}
+
+/// The manifest of a version on one layer.
+pub(crate) fn manifest(files: &dyn Files, session: &SessionCore, version: u64) -> io::Result<Option<Manifest>> {
+    let name = format!("{}/{}", rank_dir(session), version_name(version));
+    match read_whole(files, &name, MANIFEST_BYTES_MAX) {
+        Ok(bytes) => {
+            Manifest::decode(&bytes).map(Some).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}

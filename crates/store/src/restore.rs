@@ -1,0 +1,438 @@
+//! Back to a version: the newest that is whole on all ranks, from the fastest place that has it undamaged.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::Ordering::Relaxed,
+        mpsc::{self, Sender},
+    },
+};
+
+use outcrop_catalog::Reader;
+use outcrop_commit::Event;
+use outcrop_format::{Candidates, Fared, Hash, Manifest, ManifestPack, ManifestRegion, RunId, Verdict};
+use outcrop_layers::{Shelf, files::Files};
+use outcrop_region::{PartMut, Shape};
+
+use super::{
+    Session,
+    chain::{Link, RegionContent},
+    commit::Note,
+    exchange::decode_all,
+    host::HostFiles,
+    recover,
+    state::SessionCore,
+};
+use crate::{
+    Error, Result,
+    error::{Problem, apart},
+};
+
+/// What was restored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Restored {
+    /// The version.
+    pub version: u64,
+    /// Where this rank had it from.
+    pub layer: String,
+    /// Newer versions that could not be used, and places that were passed over, the newest first.
+    pub skipped: Vec<Skipped>,
+}
+
+/// A copy of a version that could not be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Skipped {
+    /// The version.
+    pub version: u64,
+    /// What is wrong with it, and where.
+    pub reason: String,
+}
+
+impl fmt::Display for Restored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "version {} from {}", self.version, self.layer)?;
+        match self.skipped.len() {
+            0 => Ok(()),
+            count => write!(f, " ({count} copies of newer ones, or nearer ones, were damaged)"),
+        }
+    }
+}
+
+impl fmt::Display for Skipped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "version {}: {}", self.version, self.reason)
+    }
+}
+
+/// A region of a version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SavedRegion {
+    /// Its name.
+    pub name: String,
+    /// The name of what it is made of.
+    pub element: String,
+    /// The length of one element.
+    pub element_bytes: usize,
+    /// Its length.
+    pub bytes: u64,
+    /// How its elements form an array.
+    pub shape: Shape,
+}
+
+/// While it lives, no file of the session is removed: what a manifest lists when it is read is there until the end.
+struct Reading {
+    session: Arc<SessionCore>,
+    committer: Sender<Note>,
+}
+
+impl Reading {
+    fn begin(session: &Session) -> Self {
+        let (ready, wait) = mpsc::channel();
+        // A committer that has ended removes nothing.
+        let _ = session.store.committer.send(Note::Reading(Arc::clone(&session.core), ready));
+        let _ = wait.recv();
+        Self { session: Arc::clone(&session.core), committer: session.store.committer.clone() }
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        let _ = self.committer.send(Note::Event(Arc::clone(&self.session), Event::Reading(false)));
+    }
+}
+
+impl Session {
+    /// Restores the newest version that all ranks have, undamaged, into these regions; nothing if there is no version at all.
+    /// Regions that the version has and that are not named are left out. With several ranks, all of them call it.
+    ///
+    /// A damaged copy is passed over for the next layer, and a version without a whole copy for the one before it; both are logged
+    /// and named in the result. After an error the regions hold anything, unless it says that nothing was changed.
+    pub fn restore_latest(&mut self, parts: &mut [PartMut<'_>]) -> Result<Option<Restored>> {
+        let _reading = Reading::begin(self);
+        let mut skipped = Vec::new();
+        let (round, candidates) = self.candidates()?;
+        for (version, run) in candidates.iter().rev() {
+            if let Some(mut restored) = self.restore_together(round, (*version, *run), parts, &mut skipped)? {
+                let newer = self.unreadable.iter().filter(|skipped| skipped.version >= *version);
+                restored.skipped.splice(0..0, newer.cloned());
+                return Ok(Some(restored));
+            }
+        }
+        if candidates.is_empty() && self.unreadable.is_empty() {
+            return Ok(None);
+        }
+        skipped.extend(self.unreadable.iter().cloned());
+        Err(self.unusable(candidates.last().map_or(0, |(version, _)| *version), &skipped))
+    }
+
+    /// Restores this version into these regions, as [`restore_latest`](Self::restore_latest) does.
+    pub fn restore(&mut self, version: u64, parts: &mut [PartMut<'_>]) -> Result<Restored> {
+        let _reading = Reading::begin(self);
+        let (round, candidates) = self.candidates()?;
+        let Some(candidate) = candidates.into_iter().find(|(candidate, _)| *candidate == version) else {
+            return Err(Problem::VersionMissing { session: self.core.name.clone(), version }.into());
+        };
+        let mut skipped = Vec::new();
+        match self.restore_together(round, candidate, parts, &mut skipped)? {
+            Some(restored) => Ok(restored),
+            None => Err(self.unusable(version, &skipped)),
+        }
+    }
+
+    /// Copies regions of a version to where one wants to look at them. Unlike [`restore`](Self::restore) it concerns this rank alone,
+    /// and changes are still those against the newest version.
+    pub fn read(&mut self, version: u64, parts: &mut [PartMut<'_>]) -> Result<()> {
+        let _reading = Reading::begin(self);
+        self.core.wait_packed(version.saturating_add(1));
+        let mut skipped = Vec::new();
+        if !self.core.state().versions.contains_key(&version) {
+            return Err(Problem::VersionMissing { session: self.core.name.clone(), version }.into());
+        }
+        match self.restore_here(version, parts, &mut skipped)? {
+            Some(_) => Ok(()),
+            None => Err(self.unusable(version, &skipped)),
+        }
+    }
+
+    /// Why a version cannot be read, with what was wrong at each place.
+    fn unusable(&self, version: u64, skipped: &[Skipped]) -> Error {
+        let session = self.core.name.clone();
+        if skipped.is_empty() {
+            return Problem::VersionMissing { session, version }.into();
+        }
+        let detail: Vec<_> = skipped.iter().map(ToString::to_string).collect();
+        Problem::NothingWhole { session, detail: detail.join("; ") }.into()
+    }
+
+    /// The newest version that all ranks have, if there is one. With several ranks, all of them call it.
+    pub fn latest(&self) -> Result<Option<u64>> {
+        Ok(self.restorable()?.last().copied())
+    }
+
+    /// What this rank has in a version: what must be known to make room for it.
+    pub fn regions(&mut self, version: u64) -> Result<Vec<SavedRegion>> {
+        self.core.wait_packed(version.saturating_add(1));
+        let mut skipped = Vec::new();
+        let Some((_, manifest, _)) = self.places(version, &mut skipped).into_iter().next() else {
+            return Err(self.unusable(version, &skipped));
+        };
+        let saved = |region: &ManifestRegion| SavedRegion {
+            name: region.name.clone(),
+            element: region.element.clone(),
+            element_bytes: region.element_bytes as usize,
+            bytes: region.blocks.bytes(),
+            shape: region.shape.clone(),
+        };
+        Ok(manifest.regions.iter().map(saved).collect())
+    }
+
+    /// The versions that all ranks have somewhere, in ascending order. With several ranks, all of them call it.
+    pub fn restorable(&self) -> Result<Vec<u64>> {
+        Ok(self.candidates()?.1.into_iter().map(|(version, _)| version).collect())
+    }
+
+    /// The versions that all ranks have somewhere, of the same run, and the number of the exchange in which they said so.
+    fn candidates(&self) -> Result<(u64, Vec<(u64, RunId)>)> {
+        self.core.wait_packed(u64::MAX);
+        let state = self.core.state();
+        let there = state.versions.iter().filter(|(_, progress)| progress.is_there());
+        let mine = Candidates(there.map(|(version, progress)| (*version, progress.run)).collect());
+        drop(state);
+        let messages = self.gather("candidates", &mine.encode())?;
+        let round = self.core.rounds.fetch_add(1, Relaxed);
+        let everybody = decode_all(&messages, Candidates::decode)?;
+        let has = |Candidates(theirs): &Candidates, it: &(u64, RunId)| theirs.binary_search(it).is_ok();
+        let first = everybody.first().map(|Candidates(first)| first.clone()).unwrap_or_default();
+        Ok((round, first.into_iter().filter(|it| everybody.iter().all(|theirs| has(theirs, it))).collect()))
+    }
+
+    /// Restores a version if all ranks can; nothing if it is damaged on one of them.
+    fn restore_together(
+        &mut self,
+        round: u64,
+        (version, run): (u64, RunId),
+        parts: &mut [PartMut<'_>],
+        skipped: &mut Vec<Skipped>,
+    ) -> Result<Option<Restored>> {
+        let attempt = self.restore_here(version, parts, skipped);
+        let fared = match &attempt {
+            Ok(Some(_)) => Fared::Whole,
+            Ok(None) => Fared::Damaged,
+            Err(_) => Fared::Refused,
+        };
+        let verdict = Verdict { version, run, fared };
+        let messages = self.gather(&format!("restore {round} {version}"), &verdict.encode())?;
+        let everybody = decode_all(&messages, Verdict::decode)?;
+        if let Some(rank) = everybody.iter().position(|other| (other.version, other.run) != (version, run)) {
+            return Err(apart(format!("rank {rank} restores another version than {version}; restore again")));
+        }
+        let Some((layer, reader)) = attempt? else { return Ok(None) };
+        let of_others = |fared| everybody.iter().position(|other| other.fared == fared);
+        if let Some(rank) = of_others(Fared::Refused) {
+            let detail =
+                format!("rank {rank} cannot restore version {version}, and says why; the other ranks stop as well");
+            return Err(apart(detail));
+        }
+        if let Some(rank) = of_others(Fared::Damaged) {
+            skipped.push(Skipped { version, reason: format!("it is damaged on rank {rank}") });
+            return Ok(None);
+        }
+        self.go_on_from(&reader, parts)?;
+        Ok(Some(Restored { version, layer, skipped: std::mem::take(skipped) }))
+    }
+
+    /// Restores a version from the fastest place that has it whole. Nothing if none has; an error if it does not fit.
+    fn restore_here(
+        &mut self,
+        version: u64,
+        parts: &mut [PartMut<'_>],
+        skipped: &mut Vec<Skipped>,
+    ) -> Result<Option<(String, Reader)>> {
+        let known = skipped.len();
+        let places = self.places(version, skipped);
+        if places.is_empty() && skipped.len() == known {
+            skipped.push(Skipped { version, reason: "no directory has it any more".to_owned() });
+        }
+        for (place, manifest, files) in places {
+            self.check(&manifest, parts)?;
+            match read(&*files, manifest, parts) {
+                Ok(reader) => return Ok(Some((place, reader))),
+                Err(error) => {
+                    tracing::warn!(session = self.core.name, version, place, %error, "a copy of a version is damaged");
+                    skipped.push(Skipped { version, reason: format!("{place}: {error}") });
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Where a version is, fastest first.
+    fn places(&mut self, version: u64, skipped: &mut Vec<Skipped>) -> Vec<(String, Arc<Manifest>, Arc<dyn Files>)> {
+        let mut places: Vec<(String, Arc<Manifest>, Arc<dyn Files>)> = Vec::new();
+        let in_host = self.core.state().versions.get(&version).and_then(|progress| progress.manifest.clone());
+        if let Some(manifest) = in_host {
+            let chain = self.core.content().chain.clone();
+            let files = HostFiles::new(&mut self.handle, &self.core, &chain);
+            if manifest.packs.iter().all(|pack| files.has(pack.id, &self.core)) {
+                places.push(("host memory".to_owned(), manifest, Arc::new(files)));
+            }
+        }
+        if places.is_empty() {
+            // What host memory has given up is on some directory, and the rest of the version comes there too.
+            self.core.wait_here(version);
+        }
+        let Some(progress) = self.core.state().versions.get(&version).cloned() else { return places };
+        let is_complete = |layer: &usize| matches!(progress.layers.get(*layer), Some(Some(Ok(()))));
+        let (complete, partial): (Vec<_>, Vec<_>) = (0..self.store.shared.shelves.len()).partition(is_complete);
+        // Where not all ranks have it, packs that it borrows from others may be missing too.
+        for layer in complete.into_iter().chain(partial) {
+            let files = self.store.shared.shelves[layer].files();
+            match recover::manifest(&**files, &self.core, version) {
+                Ok(Some(manifest)) if manifest.run == progress.run => {
+                    places.push((files.location(), Arc::new(manifest), Arc::clone(files)));
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    let reason = format!("{}: {error}", files.location());
+                    tracing::warn!(session = self.core.name, version, reason, "a manifest cannot be read");
+                    skipped.push(Skipped { version, reason });
+                }
+            }
+        }
+        places
+    }
+
+    /// Whether a version fits these regions.
+    fn check(&self, manifest: &Manifest, parts: &[PartMut<'_>]) -> Result<()> {
+        let mismatch = |problem| {
+            Error::from(Problem::Mismatch { session: self.core.name.clone(), version: manifest.version, problem })
+        };
+        for part in parts {
+            let Some(region) = manifest.region(part.name) else {
+                let names: Vec<_> = manifest.regions.iter().map(|region| region.name.as_str()).collect();
+                return Err(mismatch(format!("it has no region {}, only {}", part.name, names.join(", "))));
+            };
+            if region.element != part.element.name() {
+                let (name, saved, asked) = (part.name, &region.element, part.element.name());
+                return Err(mismatch(format!("region {name} holds {saved} and not {asked}")));
+            }
+            let (saved, given) = (region.blocks.bytes(), part.bytes.len());
+            if saved != given as u64 {
+                return Err(mismatch(format!("region {} has {saved} bytes and not {given}", part.name)));
+            }
+            let shape = part.shape().map_err(Problem::Shape)?;
+            region.shape.fits(&shape).map_err(|error| mismatch(format!("region {} {error}", part.name)))?;
+        }
+        Ok(())
+    }
+
+    /// Has the next save of this rank build upon a version that the program has read by itself, as
+    /// [`restore`](Self::restore) does for what it has restored: only what differs from that version is stored. What differs is
+    /// found by comparing hashes, so that regions which hold something else are saved as they are.
+    pub fn go_on_after(&mut self, version: u64) -> Result<()> {
+        let _reading = Reading::begin(self);
+        self.core.wait_packed(u64::MAX);
+        if self.store.shared.settings.is_certain {
+            // There is nothing to compare bytes with.
+            self.core.content().reset();
+            return Ok(());
+        }
+        let mut skipped = Vec::new();
+        for (_, manifest, files) in self.places(version, &mut skipped) {
+            if let Ok(reader) = Reader::open(&*files, manifest) {
+                let names: Vec<String> = reader.manifest().regions.iter().map(|region| region.name.clone()).collect();
+                // What was saved since is no change any more.
+                names.iter().for_each(|name| self.tracker.mark_dirty(name, 0..usize::MAX));
+                return self.build_upon(&reader, names.iter().map(String::as_str));
+            }
+        }
+        Err(self.unusable(version, &skipped))
+    }
+
+    /// From here on changes are those against what was restored, if all layers have that.
+    fn go_on_from(&mut self, reader: &Reader, parts: &[PartMut<'_>]) -> Result<()> {
+        let content = self.core.content();
+        // What the next version builds upon anyway, and what may still be on its way.
+        let is_known = !content.is_broken && !content.chain.is_empty() && content.packs() == reader.manifest().packs;
+        drop(content);
+        if !is_known {
+            self.shadows_from(parts);
+            self.build_upon(reader, parts.iter().map(|part| part.name))?;
+        }
+        self.watch_parts(parts);
+        Ok(())
+    }
+
+    /// Makes the packs of a version those that the next one builds upon, if all layers have them, and its blocks of these regions
+    /// those that are compared.
+    fn build_upon<'a>(&mut self, reader: &Reader, names: impl Iterator<Item = &'a str>) -> Result<()> {
+        let manifest = reader.manifest();
+        let progress = self.core.state().versions.get(&manifest.version).cloned();
+        // After a crash one layer may have merged packs and another one those that they were made from.
+        let is_same = |shelf: &Arc<Shelf>| {
+            let there = recover::manifest(&**shelf.files(), &self.core, manifest.version);
+            let is_same = |there: Manifest| there.run == manifest.run && there.packs == manifest.packs;
+            there.is_ok_and(|there| there.is_some_and(is_same))
+        };
+        let is_everywhere = progress.is_some_and(|it| it.layers.iter().all(|layer| matches!(layer, Some(Ok(())))))
+            && self.store.shared.shelves.iter().all(is_same);
+        let settings = &self.store.shared.settings;
+        let chain = if is_everywhere && settings.is_incremental { chain_of(reader) } else { Vec::new() };
+        self.core.content().reset();
+        let own = if chain.is_empty() { [].iter() } else { manifest.packs.iter() };
+        let packs = own.filter(|pack| pack.id.rank == self.core.rank).map(|pack| pack.id.number).collect();
+        let based = Event::Based { version: manifest.version, packs };
+        let _ = self.store.committer.send(Note::Event(Arc::clone(&self.core), based));
+        if chain.is_empty() {
+            return Ok(());
+        }
+        let mut content = self.core.content();
+        content.chain = chain;
+        for name in names {
+            let Some(region) = manifest.region(name) else { continue };
+            let mut hashes = vec![Hash::default(); region.blocks.count() as usize];
+            let mut is_same_kind = region.hash_kind == settings.hash;
+            for (block, kind, place) in reader.places(name)? {
+                is_same_kind &= kind == settings.hash;
+                hashes[block as usize] = place.hash;
+            }
+            if is_same_kind {
+                let known = RegionContent { blocks: region.blocks, kind: settings.hash, hashes };
+                content.regions.insert(name.to_owned(), known);
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins to watch what was restored: what has changed until now is that.
+    fn watch_parts(&mut self, parts: &[PartMut<'_>]) {
+        for part in parts.iter().filter(|_| self.store.shared.settings.is_incremental) {
+            self.tracker.changed(part.name, part.bytes);
+        }
+    }
+}
+
+/// The packs of a version, to build upon.
+fn chain_of(reader: &Reader) -> Vec<Link> {
+    let packs = &reader.manifest().packs;
+    let borrows: Vec<_> = packs.iter().filter(|pack| pack.is_borrowed).copied().collect();
+    let link = |pack: &ManifestPack| {
+        // Whatever is borrowed is needed as long as any of them is.
+        let generation = reader.generation(pack.id).unwrap_or(reader.manifest().version);
+        Link { pack: *pack, key: None, generation, borrows: borrows.clone() }
+    };
+    packs.iter().filter(|pack| !pack.is_borrowed).map(link).collect()
+}
+
+/// Puts a version into these regions.
+fn read(files: &dyn Files, manifest: Arc<Manifest>, parts: &mut [PartMut<'_>]) -> outcrop_catalog::Result<Reader> {
+    let reader = Reader::open(files, manifest)?;
+    for part in parts {
+        reader.read(part.name, 0, part.bytes, &|_| {})?;
+    }
+    Ok(reader)
+}

@@ -1,0 +1,486 @@
+//! A session: one series of versions, as the program sees it.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    fmt,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::Ordering::Relaxed,
+        mpsc::{self, Sender},
+    },
+    time::Instant,
+};
+
+use outcrop_commit::SaveId;
+use outcrop_engine::{Handle, Layout};
+use outcrop_format::{Answer, Blocks, ManifestRegion, PAGE_BYTES, check_region_name};
+use outcrop_layers::files::FileLock;
+use outcrop_region::{Element, Part, PartMut};
+use outcrop_track::{CpuHasher, FreezeOptions, Hasher, TrackOptions, TrackStats, Tracker, freeze};
+
+use super::{
+    Compression, Skipped, StoreCore,
+    chain::RegionContent,
+    commit::{Note, failed, now_unix_ns},
+    exchange::all_well,
+    pack::{Filled, Job, RegionJob, Run, Source, VersionJob, slot_bytes, split},
+    recover,
+    state::{Reached, SessionCore},
+};
+use crate::{
+    Error, Result,
+    error::{Problem, no_room},
+};
+
+/// What may differ from one region to another.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RegionOptions {
+    /// How it is compressed; as the store says where nothing is set.
+    pub compression: Option<Compression>,
+    /// The length of its blocks; as the store says where nothing is set.
+    pub block_bytes: Option<u32>,
+    /// Bytes that need not be saved, and are left alone when it is restored.
+    pub excluded: Vec<Range<u64>>,
+}
+
+/// One series of versions. Dropping it waits until what is under way has come to its end; [`finish`](Self::finish) does so too,
+/// and says whether all is well.
+pub struct Session {
+    pub(super) store: Arc<StoreCore>,
+    pub(super) core: Arc<SessionCore>,
+    pub(super) handle: Handle,
+    pub(super) tracker: Tracker,
+    hasher: CpuHasher,
+    options: BTreeMap<String, RegionOptions>,
+    /// All regions as they were last saved, where a hash is not enough.
+    shadows: BTreeMap<String, Vec<u8>>,
+    /// Versions whose manifests could not be read when it was opened.
+    pub(super) unreadable: Vec<Skipped>,
+    locks: Vec<FileLock>,
+}
+
+/// Knows how far the versions of a session have come, on any thread, while the session is used elsewhere.
+#[derive(Clone)]
+pub struct Watch(Arc<SessionCore>);
+
+impl Watch {
+    /// As [`Session::wait`].
+    pub fn wait(&self, version: u64, reached: Reached) -> Result<()> {
+        self.0.wait(version, reached)
+    }
+
+    /// As [`Session::has_reached`].
+    pub fn has_reached(&self, version: u64, reached: Reached) -> Result<bool> {
+        self.0.has_reached(version, reached)
+    }
+}
+
+impl Session {
+    pub(super) fn open(store: &Arc<StoreCore>, name: &str) -> Result<Self> {
+        let settings = &store.shared.settings;
+        let block_bytes = settings.block_bytes as usize;
+        let track = TrackOptions { way: settings.tracking, block_bytes, ..TrackOptions::default() };
+        let opened = recover::open(&store.shared, name)?;
+        // A committer that has ended has said so to the session.
+        let _ = store.committer.send(Note::Opened(Arc::clone(&opened.session), Box::new(opened.ledger)));
+        Ok(Self {
+            core: opened.session,
+            handle: store.handle().clone(),
+            tracker: Tracker::new(track),
+            hasher: settings.hasher(),
+            options: BTreeMap::new(),
+            shadows: BTreeMap::new(),
+            unreadable: opened.unreadable,
+            locks: opened.locks,
+            store: Arc::clone(store),
+        })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.core.name
+    }
+
+    /// Says how one region is to be treated, from the next save on.
+    pub fn region(&mut self, name: &str, options: RegionOptions) {
+        // What was excluded is not in the versions before.
+        self.core.wait_packed(u64::MAX);
+        self.core.content().regions.remove(name);
+        self.options.insert(name.to_owned(), options);
+    }
+
+    /// Says that bytes of a region have changed although this program has not written them: a device or a network card did.
+    pub fn mark_dirty(&mut self, region: &str, bytes: Range<usize>) {
+        self.tracker.mark_dirty(region, bytes);
+    }
+
+    /// Saves these regions as `version`, which is higher than all before. Returns when the program may change them again. With
+    /// several ranks, all of them save the same versions.
+    ///
+    /// If an earlier version has failed to reach a layer and the program does not know yet, that is the error, once, and nothing is
+    /// saved.
+    pub fn save(&mut self, version: u64, parts: &[Part<'_>]) -> Result<()> {
+        let regions = self.jobs(parts)?;
+        let start = Instant::now();
+        let save = self.core.begin(version, self.store.shared.settings.in_flight_max)?;
+        if let Err(error) = self.save_begun(save, regions, parts) {
+            // What the tracker has said once it does not say again.
+            self.core.content().is_broken = true;
+            self.core.abandon(save);
+            // The program knows; other ranks would wait for it.
+            let _ = self.store.committer.send(failed(&self.core, save, &error));
+            return Err(error);
+        }
+        let now = self.store.shared.now();
+        if let Some(interval) = self.store.shared.interval().as_mut() {
+            // What the program has waited; that bytes are written meanwhile is not counted, as it goes on.
+            let cost_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            for layer in 0..self.core.layers.len() {
+                interval.measured(layer, cost_ns);
+                interval.saved(layer, now);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until a version has come so far. An error if it never will.
+    pub fn wait(&self, version: u64, reached: Reached) -> Result<()> {
+        self.core.wait(version, reached)
+    }
+
+    /// What other threads can wait with.
+    pub fn watch(&self) -> Watch {
+        Watch(Arc::clone(&self.core))
+    }
+
+    /// Whether a version has come so far. An error if it never will.
+    pub fn has_reached(&self, version: u64, reached: Reached) -> Result<bool> {
+        self.core.has_reached(version, reached)
+    }
+
+    /// The versions that can be restored or are on their way, in ascending order.
+    pub fn versions(&self) -> Vec<u64> {
+        self.core.state().versions.keys().copied().collect()
+    }
+
+    /// Forgets all versions above `version`, or all, for good, so that the series can go on from there in another way. With
+    /// several ranks, all of them call it.
+    pub fn rewind(&mut self, version: Option<u64>) -> Result<()> {
+        self.flush()?;
+        let (answer, result) = mpsc::channel();
+        let _ = self.store.committer.send(Note::Rewind(Arc::clone(&self.core), version, answer));
+        let over = || Problem::Session { session: self.core.name.clone(), problem: "the store has been closed".into() };
+        let result = result.recv().map_err(|_| over())?;
+        let answer = Answer(result.as_ref().copied().map_err(ToString::to_string));
+        let answers = self.gather("rewind", &answer.encode())?;
+        result?;
+        all_well(&answers, |rank| format!("rank {rank} cannot go back"))
+    }
+
+    /// How changes of a region are found at present, why, and what that costs; nothing for a region that was not saved yet.
+    pub fn tracking(&self, region: &str) -> Option<TrackStats> {
+        self.tracker.stats(region)
+    }
+
+    /// Waits until everything under way has come to its end. An error if some version has not reached a layer.
+    pub fn flush(&mut self) -> Result<()> {
+        self.core.settle_all()
+    }
+
+    /// As [`flush`](Self::flush), and ends the session.
+    pub fn finish(mut self) -> Result<()> {
+        self.flush()
+    }
+
+    /// Gives everybody's message about this session to everybody, by rank.
+    pub(super) fn gather(&self, topic: &str, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let topic = format!("{topic} {} {}", self.core.name, self.core.run);
+        Ok(self.store.shared.ranks.gather(&topic, mine)?)
+    }
+
+    /// What these parts are as regions.
+    fn jobs(&self, parts: &[Part<'_>]) -> Result<Vec<RegionJob>> {
+        let settings = &self.store.shared.settings;
+        let mut regions: Vec<RegionJob> = Vec::with_capacity(parts.len());
+        let mut names = HashSet::new();
+        for part in parts {
+            check_region_name(part.name)?;
+            if !names.insert(part.name) {
+                let problem = format!("there are two regions {}; give each a name of its own", part.name);
+                return Err(Problem::Session { session: self.core.name.clone(), problem }.into());
+            }
+            let options = self.options.get(part.name).cloned().unwrap_or_default();
+            let block_bytes = options.block_bytes.unwrap_or(settings.block_bytes);
+            let blocks = Blocks::new(part.bytes.len() as u64, block_bytes)?;
+            let manifest = ManifestRegion {
+                name: part.name.to_owned(),
+                element: part.element.name().to_owned(),
+                shape: part.shape().map_err(Problem::Shape)?,
+                element_bytes: u32::try_from(part.element.bytes()).unwrap_or(1).max(1),
+                blocks,
+                hash_kind: settings.hash,
+                excluded: tidy(options.excluded, blocks.bytes()),
+            };
+            regions.push(RegionJob { manifest, compression: options.compression.unwrap_or(settings.compression) });
+        }
+        Ok(regions)
+    }
+
+    fn save_begun(&mut self, save: SaveId, regions: Vec<RegionJob>, parts: &[Part<'_>]) -> Result<()> {
+        let (runs, is_full) = self.runs(save.version, &regions, parts);
+        let bytes =
+            runs.iter().map(|run| (run.blocks.end - run.blocks.start) * block_bytes(&regions[run.region])).sum();
+        let (session, saved_at_unix_ns) = (Arc::clone(&self.core), now_unix_ns());
+        let job = |regions, source| {
+            Job::Version(Box::new(VersionJob { session, save, saved_at_unix_ns, regions, is_full, bytes, source }))
+        };
+        let name = &self.core.name;
+        let over = |_| -> Error {
+            Problem::Session { session: name.clone(), problem: "the packer has ended".to_owned() }.into()
+        };
+        if let Some(extra_bytes_max) = self.store.shared.settings.live_bytes_max {
+            let memory: Vec<&[u8]> = parts.iter().map(|part| part.bytes).collect();
+            let freeze = || freeze(&memory, FreezeOptions { extra_bytes_max, ..FreezeOptions::default() });
+            // A child would get copies of all slots that are registered for transfers, and needs none.
+            let frozen = match self.handle.host() {
+                Some(host) => host.apart_from_children(freeze)?,
+                None => freeze()?,
+            };
+            return self.store.packer.send(job(regions, Source::Frozen(frozen, runs))).map_err(over);
+        }
+        // Slots go to the packer one by one, so that a state which is larger than host memory passes through it.
+        let (slots, receiver) = mpsc::channel();
+        let shapes: Vec<Blocks> = regions.iter().map(|region| region.manifest.blocks).collect();
+        let name_bytes = regions.iter().map(|region| region.manifest.name.len() as u64).sum();
+        self.store.packer.send(job(regions, Source::Copied(receiver))).map_err(over)?;
+        for runs in split(runs, |region| shapes[region], self.store.shared.pack_bytes_max) {
+            let slot = self.copy(runs, &shapes, name_bytes, parts)?;
+            // A packer that has failed has said so.
+            let _ = slots.send(Some(slot));
+        }
+        let _ = slots.send(None);
+        Ok(())
+    }
+
+    /// Finds the blocks that have to be saved. Says whether that is everything.
+    fn runs(&mut self, version: u64, regions: &[RegionJob], parts: &[Part<'_>]) -> (Vec<Run>, bool) {
+        let settings = &self.store.shared.settings;
+        let is_incremental = settings.is_incremental;
+        let live_bytes_max = settings.live_bytes_max;
+        if is_incremental {
+            self.core.wait_packed(version);
+        }
+        // The packer waits for this version, so that nobody else needs it for long.
+        let core = Arc::clone(&self.core);
+        let content = core.content();
+        let is_full = !is_incremental || content.is_broken || content.chain.is_empty();
+        let mut runs = Vec::new();
+        for (index, (region, part)) in regions.iter().zip(parts).enumerate() {
+            let manifest = &region.manifest;
+            let mut changes = || self.handle.undisturbed(|| self.tracker.changed(part.name, part.bytes).ranges);
+            let changes = is_incremental.then(&mut changes);
+            let known = content.regions.get(part.name).filter(|_| !is_full);
+            let known = known.filter(|known| known.blocks == manifest.blocks && known.kind == manifest.hash_kind);
+            let candidates = match (known, changes) {
+                (Some(_), Some(changes)) => candidates(manifest, changes),
+                _ => candidates(manifest, std::iter::once(0..part.bytes.len())),
+            };
+            let is_compared = known.is_some() && live_bytes_max.is_none();
+            match known.filter(|_| is_compared) {
+                Some(known) => self.changed(index, manifest, part, known, candidates, &mut runs),
+                None => {
+                    let run = |blocks| Run { region: index, blocks, hashes: Vec::new() };
+                    runs.extend(candidates.into_iter().map(run));
+                }
+            }
+            self.shadow(part, manifest, runs.iter().filter(|run| run.region == index));
+        }
+        (runs, is_full)
+    }
+
+    /// Adds those of the candidate blocks of a region that are not as they were.
+    fn changed(
+        &mut self,
+        index: usize,
+        manifest: &ManifestRegion,
+        part: &Part<'_>,
+        known: &RegionContent,
+        candidates: Vec<Range<u64>>,
+        runs: &mut Vec<Run>,
+    ) {
+        let block_bytes = manifest.blocks.block_bytes() as usize;
+        let is_certain = self.store.shared.settings.is_certain;
+        let shadow = self.shadows.get(part.name).filter(|_| is_certain);
+        let start = Instant::now();
+        let bytes_of = |blocks: &Range<u64>| usize_range(&manifest.blocks.range_of(blocks.clone()));
+        let stretches: Vec<&[u8]> = candidates.iter().map(|blocks| &part.bytes[bytes_of(blocks)]).collect();
+        let blocks = candidates.into_iter().flatten();
+        let mut hashes = vec![[0; 16]; blocks.clone().count()];
+        self.hasher.hash(&stretches, block_bytes, &mut hashes);
+        for (block, hash) in blocks.zip(hashes) {
+            let range = usize_range(&manifest.blocks.range(block));
+            let is_same = match shadow {
+                Some(shadow) => shadow.get(range.clone()) == Some(&part.bytes[range.clone()]),
+                None => known.hashes[block as usize] == hash,
+            };
+            if is_same {
+                continue;
+            }
+            match runs.last_mut() {
+                Some(run) if run.region == index && run.blocks.end == block && !run.hashes.is_empty() => {
+                    run.blocks.end += 1;
+                    run.hashes.push(hash);
+                }
+                _ => runs.push(Run { region: index, blocks: block..block + 1, hashes: vec![hash] }),
+            }
+        }
+        let hashed_bytes = stretches.iter().map(|stretch| stretch.len()).sum();
+        self.tracker.hashed(part.name, hashed_bytes, start.elapsed());
+    }
+
+    /// Keeps a copy of what is saved, where bytes are to be compared and not only hashes.
+    fn shadow<'a>(&mut self, part: &Part<'_>, manifest: &ManifestRegion, runs: impl Iterator<Item = &'a Run>) {
+        if !self.store.shared.settings.is_certain {
+            return;
+        }
+        match self.shadows.get_mut(part.name).filter(|shadow| shadow.len() == part.bytes.len()) {
+            None => drop(self.shadows.insert(part.name.to_owned(), part.bytes.to_vec())),
+            Some(shadow) => {
+                for run in runs {
+                    let range = usize_range(&manifest.blocks.range_of(run.blocks.clone()));
+                    shadow[range.clone()].copy_from_slice(&part.bytes[range]);
+                }
+            }
+        }
+    }
+
+    /// As [`shadow`](Self::shadow), for what was restored.
+    pub(super) fn shadows_from(&mut self, parts: &[PartMut<'_>]) {
+        if self.store.shared.settings.is_certain {
+            self.shadows = parts.iter().map(|part| (part.name.to_owned(), part.bytes.to_vec())).collect();
+        }
+    }
+
+    /// Copies the blocks of one pack into a slot.
+    fn copy(&mut self, runs: Vec<Run>, shapes: &[Blocks], name_bytes: u64, parts: &[Part<'_>]) -> Result<Filled> {
+        let key = self.store.shared.next_key.fetch_add(1, Relaxed);
+        let layout = Layout::single(Element::BYTE, slot_bytes(&runs, shapes, name_bytes));
+        let mut lent = self.handle.lend(key, layout).map_err(no_room)?;
+        let mut at = PAGE_BYTES;
+        for run in &runs {
+            let range = usize_range(&shapes[run.region].range_of(run.blocks.clone()));
+            lent.fill(at, &parts[run.region].bytes[range.clone()]);
+            at += range.len();
+        }
+        Ok(Filled { lent, key, runs })
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("name", &self.core.name).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch").field("session", &self.0.name).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if let Err(error) = self.flush() {
+            tracing::error!(session = self.core.name, %error, "a session ends, and not all is well");
+        }
+        // Both threads let go of what they have of this session before its locks are given up.
+        let wait = |send: &dyn Fn(Sender<()>)| {
+            let (end, has_ended) = mpsc::channel();
+            send(end);
+            let _ = has_ended.recv();
+        };
+        wait(&|end| drop(self.store.packer.send(Job::Flush(end))));
+        let locks = std::sync::Mutex::new(std::mem::take(&mut self.locks));
+        wait(&|end| {
+            let locks = std::mem::take(&mut *locks.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+            drop(self.store.committer.send(Note::Closed(Arc::clone(&self.core), locks, end)));
+        });
+    }
+}
+
+fn block_bytes(region: &RegionJob) -> u64 {
+    u64::from(region.manifest.blocks.block_bytes())
+}
+
+fn usize_range(range: &Range<u64>) -> Range<usize> {
+    range.start as usize..range.end as usize
+}
+
+/// The blocks that have any of these bytes, without those that are excluded altogether, as ascending runs.
+fn candidates(manifest: &ManifestRegion, changes: impl IntoIterator<Item = Range<usize>>) -> Vec<Range<u64>> {
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    for change in changes {
+        let blocks = manifest.blocks.touching(change.start as u64..change.end as u64);
+        let start = runs.last().map_or(blocks.start, |last| blocks.start.max(last.end));
+        let blocks = start..blocks.end.max(start);
+        if manifest.excluded.is_empty() {
+            push(&mut runs, blocks);
+        } else {
+            blocks.filter(|block| !manifest.is_excluded(*block)).for_each(|block| push(&mut runs, block..block + 1));
+        }
+    }
+    runs
+}
+
+fn push(runs: &mut Vec<Range<u64>>, blocks: Range<u64>) {
+    match runs.last_mut() {
+        _ if blocks.is_empty() => {}
+        Some(last) if last.end == blocks.start => last.end = blocks.end,
+        _ => runs.push(blocks),
+    }
+}
+
+/// Ranges in order, within a region, and none touching another.
+fn tidy(mut ranges: Vec<Range<u64>>, bytes: u64) -> Vec<Range<u64>> {
+    ranges.sort_by_key(|range| range.start);
+    let mut tidy: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        let range = range.start..range.end.min(bytes);
+        match tidy.last_mut() {
+            _ if range.start >= range.end => {}
+            Some(last) if last.end >= range.start => last.end = last.end.max(range.end),
+            _ => tidy.push(range),
+        }
+    }
+    tidy
+}
+
+#[cfg(test)]
+mod tests {
+    use outcrop_format::HashKind;
+    use outcrop_region::Shape;
+
+    use super::*;
+
+    fn region(bytes: u64, excluded: Vec<Range<u64>>) -> ManifestRegion {
+        let blocks = Blocks::new(bytes, 256).unwrap();
+        let (name, element, shape) = ("field".to_owned(), "u8".to_owned(), Shape::flat(bytes as usize));
+        ManifestRegion { name, element, element_bytes: 1, shape, blocks, hash_kind: HashKind::Xxh3, excluded }
+    }
+
+    #[test]
+    fn changed_bytes_become_runs_of_blocks() {
+        let plain = region(2000, Vec::new());
+        assert_eq!(candidates(&plain, [0..1, 255..257, 700..701, 1999..2000]), [0..3, 7..8]);
+        let all = || std::iter::once(0..2000);
+        assert_eq!(candidates(&plain, all()), all().map(|_| 0..8).collect::<Vec<_>>());
+        let excluded = region(2000, tidy(vec![512..600, 256..512, 600..800], 2000));
+        assert_eq!(candidates(&excluded, all()), [0..1, 3..8], "blocks 1 and 2 are wholly excluded");
+    }
+
+    #[test]
+    fn excluded_ranges_are_put_in_order() {
+        assert_eq!(tidy(vec![10..20, 0..5, 15..30, 5..6, 90..200, 40..40], 100), [0..6, 10..30, 90..100]);
+    }
+}

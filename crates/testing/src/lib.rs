@@ -1,0 +1,41 @@
+//! What tests share. Only dev-dependencies name this crate; `cargo xtask tidy` checks that.
+//!
+//! - [`skip`] a test that cannot run here, or fail where all must run.
+//! - [`soak`] and [`amount`]: how much a sweep tries by default, and in `cargo xtask soak`.
+//! - [`alone`], [`child`], [`Companion`]: processes of a test's own.
+//! - [`Group`], [`with_own_mounts`]: limits and file systems for one test.
+//! - `device` (feature `layers`): a device that asks a test before it passes a call on.
+//! - `layer` (feature `layers`): layers in memory that ask a test before each call, and gates.
+
+mod companion;
+#[cfg(feature = "layers")]
+pub mod device;
+mod group;
+#[cfg(feature = "layers")]
+pub mod layer;
+mod mounts;
+mod process;
+mod size;
+mod skipping;
+
+pub use self::{
+    companion::{Companion, answer, listen},
+    group::Group,
+    mounts::{mount_ext4, mount_memory, with_own_mounts},
+    process::{alone, carry_out, child, child_directory, expect_success, in_fork, of_process, until},
+    size::{amount, covered, soak},
+    skipping::{does_not_apply, must_run_all, say, skip},
+};
+
+/// Bytes that are the same for the same seed only.
+pub fn pattern(seed: u64, bytes: u64) -> Vec<u8> {
+    (0..bytes).map(|index| (seed.wrapping_mul(31) ^ index ^ (index >> 8) ^ (index >> 16)) as u8).collect()
+}
+
+/// The names in a directory, sorted.
+pub fn names(directory: &std::path::Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}

@@ -1,0 +1,133 @@
+//! Which crate of this workspace may use which. Dependencies point one way; tests may use more than what they test.
+
+use std::collections::BTreeMap;
+
+/// The crates, from the ground up, each with those that it may use. `outcrop-` is left out of the names.
+const MAY_USE: &[(&str, &[&str])] = &[
+    // Everybody may use it.
+    (EVERYBODYS, &[]),
+    // What decides is pure, and so is what describes bytes: no files, clocks or threads.
+    ("plan", &[]),
+    ("region", &[]),
+    ("format", &["region"]),
+    ("commit", &["plan", "format"]),
+    // What touches the system, one concern each.
+    ("memory", &[]),
+    ("io", &["memory"]),
+    ("local", &["format"]),
+    ("track", &["format", "memory"]),
+    ("layers", &["memory", "io", "local"]),
+    // What a tape or store can be told, in the words of those that are told.
+    ("settings", &["plan", "format", "layers", "track"]),
+    // Processes of one job.
+    ("ranks", &["format", "local"]),
+    // The reader of what survives, measurements, and what carries out the plan.
+    ("catalog", &["region", "format", "layers"]),
+    ("survey", &["memory", "layers"]),
+    ("engine", &["region", "plan", "memory", "local", "layers"]),
+    (
+        "store",
+        &["commit", "region", "ranks", "settings", "plan", "format", "layers", "track", "catalog", "engine", "survey"],
+    ),
+    // What users import.
+    (
+        "outcrop",
+        &["region", "ranks", "settings", "store", "plan", "format", "layers", "track", "catalog", "engine", "survey"],
+    ),
+    // Programs and other languages.
+    ("rtm", &["outcrop"]),
+    ("sim", &["plan", "commit", "format"]),
+    ("bench", &["outcrop", "layers", "memory", "rtm", "sim", "track"]),
+    ("cli", &["outcrop", "bench", "rtm", "survey", "sim"]),
+    ("c", &["outcrop"]),
+    ("veloc", &["outcrop", "memory", "format"]),
+    ("python", &["outcrop"]),
+    ("xtask", &["settings"]),
+    // For tests.
+    ("cuda-stand-in", &["memory"]),
+    ("crash", &["layers"]),
+    ("testing", &["memory", "layers"]),
+];
+
+/// What every crate may use.
+const EVERYBODYS: &str = "error";
+
+/// Only tests may use these, and any test may.
+const FOR_TESTS: &[&str] = &["testing", "crash", "cuda-stand-in"];
+
+/// What tests may use besides what their crate may use.
+const TESTS_MAY_USE: &[(&str, &[&str])] = &[("outcrop", &["local"])];
+
+/// Uses of a crate by one that may not.
+pub(super) fn wrong_dependencies(metadata: &serde_json::Value) -> Vec<String> {
+    let may_use: BTreeMap<_, _> = MAY_USE.iter().copied().collect();
+    let tests_may_use: BTreeMap<_, _> = TESTS_MAY_USE.iter().copied().collect();
+    let mut problems = Vec::new();
+    for package in metadata["packages"].as_array().into_iter().flatten() {
+        let name = short(&package["name"]);
+        let Some(allowed) = may_use.get(name) else {
+            problems.push(format!("{name} is not in xtask's list of who may use whom"));
+            continue;
+        };
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            let used = short(&dependency["name"]);
+            if !may_use.contains_key(used) || used == EVERYBODYS || dependency["path"].is_null() {
+                continue;
+            }
+            let is_of_tests = dependency["kind"] == "dev";
+            let is_for_tests = FOR_TESTS.contains(&used);
+            let more = tests_may_use.get(name).copied().unwrap_or_default();
+            let is_right = match is_of_tests {
+                true => is_for_tests || allowed.contains(&used) || more.contains(&used),
+                false => allowed.contains(&used) && (!is_for_tests || FOR_TESTS.contains(&name)),
+            };
+            match (is_right, is_of_tests) {
+                (true, _) => {}
+                (false, true) => problems.push(format!("the tests of {name} must not use {used}")),
+                (false, false) if is_for_tests => problems.push(format!("{name} must not use {used}: it is for tests")),
+                (false, false) => problems.push(format!("{name} must not use {used}")),
+            }
+        }
+    }
+    problems
+}
+
+fn short(name: &serde_json::Value) -> &str {
+    let name = name.as_str().unwrap_or_default();
+    name.strip_prefix("outcrop-").unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn wrong_directions_are_found() {
+        let of = |name: &str, kind: Option<&str>| json!({"name": name, "kind": kind, "path": "somewhere"});
+        let metadata = json!({"packages": [
+            {"name": "outcrop-plan", "dependencies": [of("serde", None), of("outcrop-layers", None)]},
+            {"name": "outcrop-track", "dependencies": [of("outcrop-testing", Some("dev")), of("outcrop-format", None)]},
+            {"name": "outcrop-engine", "dependencies": [of("outcrop-testing", None), of("outcrop-cli", Some("dev"))]},
+            {"name": "stranger", "dependencies": []},
+        ]});
+        assert_eq!(
+            wrong_dependencies(&metadata),
+            [
+                "plan must not use layers",
+                "engine must not use testing: it is for tests",
+                "the tests of engine must not use cli",
+                "stranger is not in xtask's list of who may use whom",
+            ]
+        );
+    }
+
+    #[test]
+    fn the_list_goes_from_the_ground_up() {
+        for (nth, (name, used)) in MAY_USE.iter().enumerate() {
+            let before: Vec<_> = MAY_USE[..nth].iter().map(|(name, _)| *name).collect();
+            assert!(used.iter().all(|used| before.contains(used)), "{name} stands before something that it uses");
+        }
+    }
+}
