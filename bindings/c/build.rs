@@ -1,5 +1,5 @@
-//! Gives the shared library the name that programs look for when they start. A program that was compiled for another minor version
-//! is told so by the call that opens something.
+//! Gives the shared library the name that programs look for when they start. A program that was
+//! compiled for another minor version is told so by the call that opens something.
 
 fn main() {
     let major = std::env::var("CARGO_PKG_VERSION_MAJOR").unwrap_or_default();

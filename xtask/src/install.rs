@@ -1,4 +1,5 @@
-//! Puts what was built where programs in other languages look for it. Tests of the bindings use it too.
+//! Puts what was built where programs in other languages look for it. Tests of the bindings use it
+//! too.
 
 use std::{
     fs, io,
@@ -74,8 +75,8 @@ fn put_object(from: &Path, to: &Path) -> Result<()> {
     put_with(to, copy).with_context(|| format!("cannot copy {}", from.display()))
 }
 
-/// Removes symbols and debug information, of the standard library too: the linker does so for programs, but an archive is not
-/// linked. Where there is no `strip`, it stays as it is.
+/// Removes symbols and debug information, of the standard library too: the linker does so for
+/// programs, but an archive is not linked. Where there is no `strip`, it stays as it is.
 fn strip(object: &Path) -> io::Result<()> {
     // In an archive, symbols are what programs are linked by.
     let is_archive = fs::read(object)?.starts_with(b"!<arch>");
@@ -108,7 +109,8 @@ fn put_link(target: &str, at: &Path) -> Result<()> {
     put_with(at, |new| symlink(target, new))
 }
 
-/// Makes a file beside its place and moves it there, so that a program which runs with the one before goes on with that one.
+/// Makes a file beside its place and moves it there, so that a program which runs with the one
+/// before goes on with that one.
 fn put_with(to: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<()> {
     let cannot = || format!("cannot write {}", to.display());
     let directory = to.parent().with_context(cannot)?;

@@ -1,4 +1,5 @@
-//! What documents refer to must exist: links, files of the project, and the tests that docs/papers.md names.
+//! What documents refer to must exist: links, files of the project, and the tests that
+//! docs/papers.md names.
 
 use std::{
     collections::BTreeSet,
@@ -114,7 +115,8 @@ fn is_known(name: &str, files: &BTreeSet<String>) -> bool {
     exists(name, files) || files.iter().any(|file| file.ends_with(&end) || file.contains(&format!("{end}/")))
 }
 
-/// Names in the last column of tables that look like tests and are none. Dots stand for the rest of a name.
+/// Names in the last column of tables that look like tests and are none. Dots stand for the rest of
+/// a name.
 fn missing_tests(text: &str, tests: &[String]) -> Vec<String> {
     let mut problems = Vec::new();
     for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| line.starts_with('|')) {

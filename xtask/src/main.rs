@@ -1,4 +1,5 @@
-//! Checks that keep the project in shape, and what is made from it: `cargo xtask check`, `cargo xtask install`.
+//! Checks that keep the project in shape, and what is made from it: `cargo xtask check`,
+//! `cargo xtask install`.
 
 #![forbid(unsafe_code)]
 

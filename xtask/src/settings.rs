@@ -1,4 +1,5 @@
-//! The pages that are made from the table of settings and committed: the reference, and the types for Python.
+//! The pages that are made from the table of settings and committed: the reference, and the types
+//! for Python.
 
 use std::{fs, path::Path};
 

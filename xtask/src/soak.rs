@@ -1,7 +1,7 @@
 //! All tests with their sweeps at full size, and a table of what they covered.
 //!
-//! A sweep (crash images, kills, seeds, random cases) tries a part by default and all of it when `OUTCROP_SOAK` is set. At its
-//! end it says what it covered, by `outcrop_testing::covered`.
+//! A sweep (crash images, kills, seeds, random cases) tries a part by default and all of it when
+//! `OUTCROP_SOAK` is set. At its end it says what it covered, by `outcrop_testing::covered`.
 
 use std::{
     collections::BTreeMap,

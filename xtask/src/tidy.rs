@@ -1,5 +1,5 @@
-//! What no linter knows: which crate may use which, how long files are, how they begin, how prose wraps,
-//! and where threads may sleep.
+//! What no linter knows: which crate may use which, how long files are, how they begin, how prose
+//! wraps, and where threads may sleep.
 
 mod directions;
 mod prose;
@@ -58,6 +58,7 @@ fn unmerged(name: &str, text: &str) -> Option<String> {
 /// What is wrong with one file.
 fn wrong_file(name: &str, text: &str) -> Vec<String> {
     let mut problems = prose::wrong_paths(name, text);
+    problems.extend(prose::wrong_comments(name, text));
     problems.extend(waiting::wrong_sleep(name, text));
     let lines = text.lines().count();
     if lines > LINES_MAX {

@@ -4,7 +4,8 @@ use crate::config::{Config, Shots};
 use crate::error::{Error, Result};
 use crate::model::Grid;
 
-/// A Ricker wavelet of a peak frequency in hertz, one value per time step, delayed so that it starts from nothing.
+/// A Ricker wavelet of a peak frequency in hertz, one value per time step, delayed so that it
+/// starts from nothing.
 pub fn ricker(frequency: f32, dt: f64, steps: usize) -> Vec<f32> {
     let delay = 1.4 / f64::from(frequency);
     (0..steps)

@@ -7,7 +7,8 @@ use crate::wave::Scheme;
 use serde::Deserialize;
 use std::path::PathBuf;
 
-/// More points than this are a slip of the pen: their fields alone would take hundreds of gigabytes.
+/// More points than this are a slip of the pen: their fields alone would take hundreds of
+/// gigabytes.
 const POINTS_MAX: usize = 1 << 34;
 /// More steps than this are too.
 pub(crate) const STEPS_MAX: f64 = 1e7;
@@ -18,8 +19,9 @@ pub(crate) const STEPS_MAX: f64 = 1e7;
 pub struct Config {
     /// The built-in model: `layers`, `salt` or `fault`. Not used when there is a `file`.
     pub model: BuiltIn,
-    /// A file of velocities in metres per second: `.npy`, or anything else as raw little-endian 32-bit floats. In
-    /// both, depth varies fastest and x slowest: an array of shape (x, z) or (x, y, z).
+    /// A file of velocities in metres per second: `.npy`, or anything else as raw little-endian
+    /// 32-bit floats. In both, depth varies fastest and x slowest: an array of shape (x, z) or (x,
+    /// y, z).
     pub file: Option<PathBuf>,
     /// Points of the grid: `[x, z]` or `[x, y, z]`. An `.npy` file knows its own.
     pub points: Option<Vec<usize>>,
@@ -149,7 +151,8 @@ impl Config {
         Ok(config)
     }
 
-    /// Checks every setting that can be judged without the model; the error names the field and what would work.
+    /// Checks every setting that can be judged without the model; the error names the field and
+    /// what would work.
     pub fn validate(&self) -> Result<()> {
         self.check_grid()?;
         let positive = |field, value: f64, unit: &str| {
@@ -280,7 +283,8 @@ fn require(
 fn explain(text: &str, error: &toml::de::Error) -> String {
     let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
     let line = 1 + before.matches('\n').count();
-    // serde writes "unknown field `x`, expected one of `a`, `b`"; the names are every other part between backticks.
+    // serde writes "unknown field `x`, expected one of `a`, `b`"; the names are every other part
+    // between backticks.
     let mut names = error.message().split('`').skip(1).step_by(2);
     if error.message().starts_with("unknown field")
         && let Some(unknown) = names.next()

@@ -20,7 +20,8 @@ pub trait History: Send {
     fn replay(&mut self, step: usize, read: &mut dyn FnMut(&[f32])) -> Result<(), HistoryError>;
 }
 
-/// On a tape the field is gathered straight into the slot that is lent for it, and correlated in place.
+/// On a tape the field is gathered straight into the slot that is lent for it, and correlated in
+/// place.
 impl History for Tape {
     fn record(&mut self, step: usize, len: usize, fill: &mut dyn FnMut(&mut [f32])) -> Result<(), HistoryError> {
         let mut slot = self.lend(step, len)?;
@@ -63,7 +64,8 @@ impl History for InMemory {
     }
 }
 
-/// Writes every snapshot to a plain file of its own and waits for it: what programs do that have no Outcrop.
+/// Writes every snapshot to a plain file of its own and waits for it: what programs do that have no
+/// Outcrop.
 ///
 /// Files are removed when their snapshot is replayed, and all others when the history is dropped.
 #[derive(Debug)]
@@ -80,8 +82,9 @@ pub struct Files {
 static HISTORIES: AtomicUsize = AtomicUsize::new(0);
 
 impl Files {
-    /// A history in a directory, which is made if it is not there. With `sync` every file is on the device before
-    /// [`record`](History::record) returns; without, the system writes it some time later.
+    /// A history in a directory, which is made if it is not there. With `sync` every file is on the
+    /// device before [`record`](History::record) returns; without, the system writes it some time
+    /// later.
     pub fn new(directory: &Path, sync: bool) -> std::io::Result<Self> {
         fs::create_dir_all(directory)?;
         let number = HISTORIES.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! The imaging condition: what a shot adds up while it runs backwards, the stack over all shots, and its filter.
+//! The imaging condition: what a shot adds up while it runs backwards, the stack over all shots,
+//! and its filter.
 
 use crate::model::Grid;
 use crate::wave::{Propagator, Wavefield};
@@ -7,7 +8,8 @@ use rayon::prelude::*;
 /// What one shot has to say about every point of the grid.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShotImage {
-    /// The sum over snapshots of source field times receiver field: large where both met, which is at reflectors.
+    /// The sum over snapshots of source field times receiver field: large where both met, which is
+    /// at reflectors.
     pub correlation: Vec<f32>,
     /// The sum over snapshots of the squared source field: how much light fell there.
     pub illumination: Vec<f32>,
@@ -21,7 +23,8 @@ impl ShotImage {
 
     /// Adds one moment: the snapshot of the source field, and the receiver field at the same time.
     ///
-    /// Every point is summed by one thread in the order of the calls, so the sum does not depend on their number.
+    /// Every point is summed by one thread in the order of the calls, so the sum does not depend on
+    /// their number.
     pub(crate) fn correlate(&mut self, grid: &Grid, source: &[f32], propagator: &Propagator, receivers: &Wavefield) {
         let [_, ny, nz] = grid.points;
         let rows = self.correlation.par_chunks_mut(nz).zip(self.illumination.par_chunks_mut(nz));
@@ -42,8 +45,8 @@ pub struct Stack {
     sum: ShotImage,
 }
 
-/// The least light, as a fraction of the average, that a point is taken to have: keeps the division from blowing up
-/// what little noise there is in the dark.
+/// The least light, as a fraction of the average, that a point is taken to have: keeps the division
+/// from blowing up what little noise there is in the dark.
 const ILLUMINATION_MIN: f64 = 0.01;
 
 impl Stack {
@@ -62,11 +65,12 @@ impl Stack {
         }
     }
 
-    /// The image: correlation divided by illumination; with `laplacian_filter` without its long waves.
+    /// The image: correlation divided by illumination; with `laplacian_filter` without its long
+    /// waves.
     ///
-    /// Where the two fields travel along the same path, as they do between a source and a strong contrast, they
-    /// correlate all along it. That smear has long wavelengths; the Laplacian weights each wave with its squared
-    /// wavenumber and so leaves the reflectors.
+    /// Where the two fields travel along the same path, as they do between a source and a strong
+    /// contrast, they correlate all along it. That smear has long wavelengths; the Laplacian
+    /// weights each wave with its squared wavenumber and so leaves the reflectors.
     pub fn image(&self, laplacian_filter: bool) -> Vec<f32> {
         let light = &self.sum.illumination;
         let mean = light.iter().map(|&l| f64::from(l)).sum::<f64>() / light.len().max(1) as f64;

@@ -1,13 +1,16 @@
 //! Reverse time migration: a picture of the underground from its echoes.
 //!
-//! A ship fires a source and listens to what comes back. To find where the echoes were born, the source is sent once
-//! more through a smooth model of the earth, forwards in time, and the echoes are sent through it backwards. Where both
-//! meet at the same moment there is a reflector. The forward field is needed in the reverse of the order in which it is
-//! computed, so its snapshots must be kept in between: often far more than fits into memory. That is what Outcrop's tape
-//! is for, and this crate is the program around it. It only knows the [`History`] that it records to and replays from.
+//! A ship fires a source and listens to what comes back. To find where the echoes were born, the
+//! source is sent once more through a smooth model of the earth, forwards in time, and the echoes
+//! are sent through it backwards. Where both meet at the same moment there is a reflector. The
+//! forward field is needed in the reverse of the order in which it is computed, so its snapshots
+//! must be kept in between: often far more than fits into memory. That is what Outcrop's tape is
+//! for, and this crate is the program around it. It only knows the [`History`] that it records to
+//! and replays from.
 //!
 //! - [`Config`] says what to do, and [`Migration`] does it.
-//! - [`Model`] is the earth, [`Propagator`] steps waves through it, [`Survey`] says who shoots and who listens.
+//! - [`Model`] is the earth, [`Propagator`] steps waves through it, [`Survey`] says who shoots and
+//!   who listens.
 //! - [`ShotImage`] and [`Stack`] collect the image; [`plot`] draws it.
 //!
 //! ```
@@ -30,7 +33,8 @@
 //! # Ok::<(), outcrop_rtm::Error>(())
 //! ```
 //!
-//! The image is the same to the last bit whatever the number of threads, the instruction set and the history.
+//! The image is the same to the last bit whatever the number of threads, the instruction set and
+//! the history.
 
 mod acquisition;
 mod canvas;

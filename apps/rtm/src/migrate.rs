@@ -17,7 +17,8 @@ const POINTS_PER_WAVE_MIN: f32 = 2.5;
 /// What a shot is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// Modelling what the receivers would have recorded in the true earth; stands for the field data.
+    /// Modelling what the receivers would have recorded in the true earth; stands for the field
+    /// data.
     Modelling,
     /// Sending the source through the migration model, recording snapshots.
     Forward,
@@ -133,8 +134,8 @@ impl Migration {
         let survey = Survey::new(config, model.grid())?;
         check_frequency(config, &model)?;
         let earth = Propagator::new(&model, &config.scheme())?;
-        // The same time step in both models, so that recordings fit sample by sample. Smoothing averages and so
-        // never makes a model faster: the step stays stable.
+        // The same time step in both models, so that recordings fit sample by sample. Smoothing
+        // averages and so never makes a model faster: the step stays stable.
         let scheme = Scheme { dt: Some(earth.dt()), ..config.scheme() };
         let smooth = Propagator::new(&model.smoothed(config.smoothing), &scheme)?;
         let steps = (config.duration / earth.dt()).ceil();
@@ -213,8 +214,8 @@ impl Migration {
         Ok(Migrated { image: self.finish(&stack), report })
     }
 
-    /// Migrates one shot. Shots do not depend on each other: a caller may run several at once, each with a history of
-    /// its own, and add them to a [`Stack`] in order.
+    /// Migrates one shot. Shots do not depend on each other: a caller may run several at once, each
+    /// with a history of its own, and add them to a [`Stack`] in order.
     pub fn shot(&self, shot: usize, history: &mut dyn History, progress: OnProgress) -> Result<(ShotImage, Report)> {
         self.pool.install(|| {
             let mut pass = ShotPass { migration: self, shot, history, progress, report: Report::default() };
@@ -261,7 +262,8 @@ impl ShotPass<'_> {
         recording
     }
 
-    /// Sends the source through the smooth model and records snapshots; returns what the receivers would hear there.
+    /// Sends the source through the smooth model and records snapshots; returns what the receivers
+    /// would hear there.
     fn forward(&mut self) -> Result<Vec<f32>> {
         let migration = self.migration;
         let mut wave = migration.smooth.quiet();
@@ -341,11 +343,12 @@ impl ShotPass<'_> {
     }
 }
 
-/// What is sent back in time: the part of a recording that the smooth model does not predict, differentiated in time.
+/// What is sent back in time: the part of a recording that the smooth model does not predict,
+/// differentiated in time.
 ///
-/// The prediction holds the direct wave and everything else that is no reflection. The derivative is there because a
-/// surface of sources emits the integral of what it is fed with; without it a reflector would show as a pair of black
-/// and white instead of as one line at its depth.
+/// The prediction holds the direct wave and everything else that is no reflection. The derivative
+/// is there because a surface of sources emits the integral of what it is fed with; without it a
+/// reflector would show as a pair of black and white instead of as one line at its depth.
 fn echoes(recorded: &[f32], predicted: &[f32], receivers: usize) -> Vec<f32> {
     let missing: Vec<f32> = recorded.iter().zip(predicted).map(|(r, p)| r - p).collect();
     (0..missing.len())

@@ -58,7 +58,8 @@ pub struct Model {
     velocity: Vec<f32>,
 }
 
-/// Velocities outside of this range, in metres per second, are not of this earth: most likely another unit.
+/// Velocities outside of this range, in metres per second, are not of this earth: most likely
+/// another unit.
 const VELOCITY_RANGE: std::ops::RangeInclusive<f32> = 50.0..=20_000.0;
 
 const WATER: f32 = 1500.0;
@@ -135,8 +136,9 @@ impl Model {
 
     /// The model as a migration knows it: without its sharp edges.
     ///
-    /// Slowness, not velocity, is averaged, because that keeps travel times. The average is close to a Gaussian whose
-    /// standard deviation is `metres`, made of three moving averages along each axis.
+    /// Slowness, not velocity, is averaged, because that keeps travel times. The average is close
+    /// to a Gaussian whose standard deviation is `metres`, made of three moving averages along each
+    /// axis.
     pub fn smoothed(&self, metres: f32) -> Self {
         let mut slowness: Vec<f64> = self.velocity.iter().map(|&v| 1.0 / f64::from(v)).collect();
         let [nx, ny, nz] = self.grid.points;
@@ -165,7 +167,8 @@ impl Model {
                 }
             }
         }
-        // An average lies between its values; rounding must not put it beyond, or a stable time step might not be.
+        // An average lies between its values; rounding must not put it beyond, or a stable time
+        // step might not be.
         let (slowest, fastest) = (self.velocity_min(), self.velocity_max());
         let velocity = slowness.into_iter().map(|s| ((1.0 / s) as f32).clamp(slowest, fastest)).collect();
         Model { grid: self.grid.clone(), velocity }

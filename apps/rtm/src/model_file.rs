@@ -1,7 +1,8 @@
 //! Velocity models from files: raw 32-bit floats and NumPy's `.npy`.
 //!
-//! A file is foreign input. Its header is believed only as far as the length of the file bears it out, so that no
-//! header can cause a panic or an allocation beyond a few times the size of the file.
+//! A file is foreign input. Its header is believed only as far as the length of the file bears it
+//! out, so that no header can cause a panic or an allocation beyond a few times the size of the
+//! file.
 
 use crate::error::{Error, Result};
 use crate::model::Grid;
@@ -11,8 +12,8 @@ use std::path::Path;
 /// What a `.npy` file starts with.
 const MAGIC: &[u8] = b"\x93NUMPY";
 
-/// Reads velocities, x slowest and depth fastest, with the points of their grid. `points` must be given for a raw file;
-/// for `.npy` it is checked against the shape if it is given.
+/// Reads velocities, x slowest and depth fastest, with the points of their grid. `points` must be
+/// given for a raw file; for `.npy` it is checked against the shape if it is given.
 pub(crate) fn read(path: &Path, points: Option<[usize; 3]>) -> Result<([usize; 3], Vec<f32>)> {
     let bytes = fs::read(path).map_err(|source| Error::File { action: "read", path: path.to_owned(), source })?;
     let parsed = if path.extension().is_some_and(|e| e.eq_ignore_ascii_case("npy")) {
@@ -31,7 +32,8 @@ pub(crate) fn read(path: &Path, points: Option<[usize; 3]>) -> Result<([usize; 3
 /// Writes values, x slowest and depth fastest, as a NumPy array of shape (x, z) or (x, y, z).
 pub fn write_npy(path: &Path, grid: &Grid, values: &[f32]) -> Result<()> {
     let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {}, }}", show(grid.points));
-    // NumPy wants the values to start at a multiple of 64 bytes, and the header to end with a new line.
+    // NumPy wants the values to start at a multiple of 64 bytes, and the header to end with a new
+    // line.
     let padded = (MAGIC.len() + 4 + header.len() + 1).next_multiple_of(64) - MAGIC.len() - 4;
     let mut bytes = MAGIC.to_vec();
     bytes.extend([1, 0]);

@@ -1,4 +1,5 @@
-//! The picture of a migration: the velocity model and the image, true to scale, with axes and the survey.
+//! The picture of a migration: the velocity model and the image, true to scale, with axes and the
+//! survey.
 
 use crate::canvas::Canvas;
 use crate::error::Result;
@@ -19,14 +20,16 @@ const RECEIVER: Rgb888 = Rgb888::new(30, 100, 190);
 const TITLE_FONT: &MonoFont = &FONT_10X20;
 const FONT: &MonoFont = &FONT_9X18;
 
-/// Around each panel: room for depths on the left, title and survey above, distances below, colour bar on the right.
+/// Around each panel: room for depths on the left, title and survey above, distances below, colour
+/// bar on the right.
 const LEFT: i32 = 76;
 const ABOVE: i32 = 66;
 const BELOW: i32 = 62;
 const RIGHT: i32 = 96;
 const RIGHT_PLAIN: i32 = 28;
 
-/// Where the title and the legend are, relative to the top of a panel, and the narrowest panel that has room for both.
+/// Where the title and the legend are, relative to the top of a panel, and the narrowest panel that
+/// has room for both.
 const TITLE_LINE: i32 = -44;
 const LEGEND_FROM: i32 = 560;
 
@@ -52,8 +55,8 @@ const VELOCITY_COLORS: [[u8; 3]; 9] = [
     [168, 40, 70],
 ];
 
-/// Draws the velocity model beside (or above) the image of a migration and writes the picture as PNG. A 3D model is
-/// shown by the vertical section along x through its first shot.
+/// Draws the velocity model beside (or above) the image of a migration and writes the picture as
+/// PNG. A 3D model is shown by the vertical section along x through its first shot.
 pub fn write(path: &Path, migration: &Migration, image: &[f32]) -> Result<()> {
     draw(migration, image).save(path)
 }
@@ -96,8 +99,8 @@ fn draw(migration: &Migration, image: &[f32]) -> Canvas {
     canvas
 }
 
-/// The image amplified in proportion to depth: makes up for what echoes lose on their long way back to the surface, and
-/// quietens the surroundings of the sources.
+/// The image amplified in proportion to depth: makes up for what echoes lose on their long way back
+/// to the surface, and quietens the surroundings of the sources.
 fn with_depth_gain(grid: &Grid, image: &[f32]) -> Vec<f32> {
     let nz = grid.points[2];
     image.iter().enumerate().map(|(i, value)| value * (i % nz) as f32).collect()

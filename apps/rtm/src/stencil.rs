@@ -1,13 +1,15 @@
-//! Finite differences: the coefficients of the second derivative, and the sweep that applies the Laplacian and the
-//! time step to every point of a slab of the grid.
+//! Finite differences: the coefficients of the second derivative, and the sweep that applies the
+//! Laplacian and the time step to every point of a slab of the grid.
 //!
-//! The sweep is the inner loop of the whole crate. It works on blocks of [`LANES`] neighbouring depths; rows are
-//! padded to whole blocks, so that there is no remainder loop and every point sees the same sequence of operations
-//! whatever the number of threads. There is no fused multiply-add either, so all instruction sets give the same bits.
+//! The sweep is the inner loop of the whole crate. It works on blocks of [`LANES`] neighbouring
+//! depths; rows are padded to whole blocks, so that there is no remainder loop and every point sees
+//! the same sequence of operations whatever the number of threads. There is no fused multiply-add
+//! either, so all instruction sets give the same bits.
 
 use std::ops::{Add, Mul, Range, Sub};
 
-/// A floating-point type that fields are made of: `f32` for work, `f64` where a test needs the digits.
+/// A floating-point type that fields are made of: `f32` for work, `f64` where a test needs the
+/// digits.
 pub trait Real:
     Copy + Default + Send + Sync + PartialOrd + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + 'static
 {
@@ -15,8 +17,9 @@ pub trait Real:
     fn from_f64(value: f64) -> Self;
     /// The same value in double precision.
     fn to_f64(self) -> f64;
-    /// Zero if the value is so small that products with it become subnormal numbers, which processors compute in
-    /// microcode: just ahead of a wave front they would slow a step down several times.
+    /// Zero if the value is so small that products with it become subnormal numbers, which
+    /// processors compute in microcode: just ahead of a wave front they would slow a step down
+    /// several times.
     fn without_dust(self) -> Self;
 }
 
@@ -55,14 +58,15 @@ pub(crate) const LANES: usize = 16;
 /// The largest stencil radius: 16th order in space.
 pub(crate) const RADIUS_MAX: usize = 8;
 
-/// Rows of the lateral axis that are swept before moving on to the next plane, so that the planes which the stencil
-/// reaches stay in the cache.
+/// Rows of the lateral axis that are swept before moving on to the next plane, so that the planes
+/// which the stencil reaches stay in the cache.
 const TILE_ROWS: usize = 16;
 
-/// The central coefficients of the second derivative on a grid of unit spacing: `[c0, c1, .., c(order/2)]`.
+/// The central coefficients of the second derivative on a grid of unit spacing:
+/// `[c0, c1, .., c(order/2)]`.
 ///
-/// They are the unique symmetric stencil of that width which is exact for polynomials up to `order + 1`:
-/// `c(k) = 2 (-1)^(k+1) (r!)^2 / (k^2 (r-k)! (r+k)!)` with `r = order / 2`.
+/// They are the unique symmetric stencil of that width which is exact for polynomials up to
+/// `order + 1`: `c(k) = 2 (-1)^(k+1) (r!)^2 / (k^2 (r-k)! (r+k)!)` with `r = order / 2`.
 ///
 /// ```
 /// assert_eq!(outcrop_rtm::second_derivative(2), [-2.0, 1.0]);
@@ -81,8 +85,8 @@ pub fn second_derivative(order: usize) -> Vec<f64> {
     coefficients
 }
 
-/// The largest eigenvalue of minus the second derivative on a grid of unit spacing: that of the shortest wave,
-/// which changes sign from point to point.
+/// The largest eigenvalue of minus the second derivative on a grid of unit spacing: that of the
+/// shortest wave, which changes sign from point to point.
 pub(crate) fn spectral_radius(order: usize) -> f64 {
     let coefficients = second_derivative(order);
     coefficients[0].abs() + 2.0 * coefficients[1..].iter().map(|c| c.abs()).sum::<f64>()
@@ -118,8 +122,8 @@ impl<T: Real> Taps<T> {
     }
 }
 
-/// Where the points of a field lie in memory: `x` slowest, depth fastest, with a halo of zeros all around so that the
-/// stencil never leaves the array. Neighbouring rows share the halo in depth.
+/// Where the points of a field lie in memory: `x` slowest, depth fastest, with a halo of zeros all
+/// around so that the stencil never leaves the array. Neighbouring rows share the halo in depth.
 #[derive(Debug, Clone)]
 pub(crate) struct Layout {
     /// Points that are computed along x, y and z; a multiple of [`LANES`] along z.
@@ -168,10 +172,11 @@ impl Layout {
 /// What a sweep computes at every point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pass {
-    /// `out = current + (scale / 12) L current`: the field whose Laplacian makes the time step fourth order.
+    /// `out = current + (scale / 12) L current`: the field whose Laplacian makes the time step
+    /// fourth order.
     Correct,
-    /// `out = out + damping (2 (current - out) + scale L source)`: the time step itself, in place over the previous
-    /// field.
+    /// `out = out + damping (2 (current - out) + scale L source)`: the time step itself, in place
+    /// over the previous field.
     Advance,
 }
 
@@ -224,11 +229,13 @@ fn dispatch<T: Real, const R: usize, const IS_3D: bool, const ADVANCE: bool>(
     #[cfg(target_arch = "x86_64")]
     {
         if is_x86_feature_detected!("avx512f") {
-            // SAFETY: the processor has AVX-512F, as was asked just above; the function has no other demand.
+            // SAFETY: the processor has AVX-512F, as was asked just above; the function has no
+            // other demand.
             return unsafe { sweep_avx512::<T, R, IS_3D, ADVANCE>(sweep, first_x, out) };
         }
         if is_x86_feature_detected!("avx2") {
-            // SAFETY: the processor has AVX2, as was asked just above; the function has no other demand.
+            // SAFETY: the processor has AVX2, as was asked just above; the function has no other
+            // demand.
             return unsafe { sweep_avx2::<T, R, IS_3D, ADVANCE>(sweep, first_x, out) };
         }
     }
@@ -350,7 +357,8 @@ mod tests {
 
     #[test]
     fn exact_for_polynomials() {
-        // The second derivative of t^n at 0 is 2 for n = 2 and 0 for all others that the order covers.
+        // The second derivative of t^n at 0 is 2 for n = 2 and 0 for all others that the order
+        // covers.
         for order in (2..=16).step_by(2) {
             let c = second_derivative(order);
             for n in (2..=order + 1).step_by(2) {

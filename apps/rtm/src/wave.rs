@@ -1,8 +1,9 @@
 //! The acoustic wave equation stepped through time.
 //!
-//! The scheme is `M (p+ - 2 p + p-) / dt^2 + D (p+ - p-) / (2 dt) = L p + s` with `M = 1 / v^2`, a damping `D` that is
-//! zero inside and grows towards the edges, the symmetric Laplacian `L` and a source `s`. Because every matrix in it is
-//! symmetric, the adjoint of modelling is the same scheme run over reversed time: one propagator serves both passes.
+//! The scheme is `M (p+ - 2 p + p-) / dt^2 + D (p+ - p-) / (2 dt) = L p + s` with `M = 1 / v^2`, a
+//! damping `D` that is zero inside and grows towards the edges, the symmetric Laplacian `L` and a
+//! source `s`. Because every matrix in it is symmetric, the adjoint of modelling is the same scheme
+//! run over reversed time: one propagator serves both passes.
 
 use crate::error::{Error, Result};
 use crate::model::{Grid, Model};
@@ -11,8 +12,8 @@ use rayon::prelude::*;
 
 /// The least points of a task: fewer would not be worth handing to another thread.
 const TASK_POINTS: usize = 1 << 14;
-/// Tasks that each thread gets, if there are points enough: a few, so that a late thread can be helped out, and not
-/// many, because neighbouring planes of one task share what they read.
+/// Tasks that each thread gets, if there are points enough: a few, so that a late thread can be
+/// helped out, and not many, because neighbouring planes of one task share what they read.
 const TASKS_PER_THREAD: usize = 6;
 
 /// How the equation is discretised.
@@ -31,8 +32,8 @@ pub struct Scheme {
 impl Scheme {
     /// The largest time step, in seconds, that is stable for this fastest velocity on this grid.
     ///
-    /// The shortest wave of the grid is the first to grow. Stability asks `v^2 dt^2 a <= 4` of its eigenvalue `a` for
-    /// time order 2, and `<= 12` for time order 4.
+    /// The shortest wave of the grid is the first to grow. Stability asks `v^2 dt^2 a <= 4` of its
+    /// eigenvalue `a` for time order 2, and `<= 12` for time order 4.
     pub fn largest_dt(&self, grid: &Grid, velocity_max: f32) -> f64 {
         let per_axis = spectral_radius(self.space_order);
         let eigenvalue: f64 = axis_spacing(grid).into_iter().flatten().map(|s| per_axis / (s * s)).sum();
@@ -94,7 +95,8 @@ pub struct Wavefield<T = f32> {
 }
 
 impl<T: Real> Propagator<T> {
-    /// Prepares to step waves through a model. The velocities at the edge go on through the absorbing points.
+    /// Prepares to step waves through a model. The velocities at the edge go on through the
+    /// absorbing points.
     pub fn new(model: &Model, scheme: &Scheme) -> Result<Self> {
         scheme.check()?;
         let dt = scheme.time_step(model)?;
@@ -149,14 +151,16 @@ impl<T: Real> Propagator<T> {
         self.starting_from(|_| T::default(), |_| T::default())
     }
 
-    /// A wave field from its last two states, as functions of the grid point (negative within the boundary).
+    /// A wave field from its last two states, as functions of the grid point (negative within the
+    /// boundary).
     pub fn starting_from(&self, previous: impl Fn([isize; 3]) -> T, current: impl Fn([isize; 3]) -> T) -> Wavefield<T> {
         let corrected =
             if self.scale_correction.is_some() { vec![T::default(); self.layout.len()] } else { Vec::new() };
         Wavefield { current: self.field(current), previous: self.field(previous), corrected }
     }
 
-    /// Steps the field on by one time step, with all threads of the rayon pool that it is called in.
+    /// Steps the field on by one time step, with all threads of the rayon pool that it is called
+    /// in.
     pub fn step(&self, wave: &mut Wavefield<T>) {
         let sweep = |source, current, scale| Sweep {
             layout: &self.layout,
@@ -231,17 +235,18 @@ impl<T: Real> Propagator<T> {
     }
 }
 
-/// The damping rate at the outer edge, per second, with which a wave that crosses the boundary, is reflected by the
-/// rigid edge and crosses it again has lost all but one part in ten thousand.
+/// The damping rate at the outer edge, per second, with which a wave that crosses the boundary, is
+/// reflected by the rigid edge and crosses it again has lost all but one part in ten thousand.
 ///
-/// A wave at velocity `v` in a damping `d` decays as `exp(-d t / 2)`; a cubic profile has a quarter of its maximum on
-/// average, so the loss on the way there and back is `exp(-d w / (4 v))`.
+/// A wave at velocity `v` in a damping `d` decays as `exp(-d t / 2)`; a cubic profile has a quarter
+/// of its maximum on average, so the loss on the way there and back is `exp(-d w / (4 v))`.
 fn damping_rate_max(velocity: f64, width: f64) -> f64 {
     4.0 * velocity / width * 1e4_f64.ln()
 }
 
-/// The factors `1 / (1 + d dt / 2)` along an axis, for a damping `d` that grows with the cube of the distance into the
-/// boundary. Points beyond it, which only fill up a row, are damped like its edge.
+/// The factors `1 / (1 + d dt / 2)` along an axis, for a damping `d` that grows with the cube of
+/// the distance into the boundary. Points beyond it, which only fill up a row, are damped like its
+/// edge.
 fn damping_profile<T: Real>(points: usize, inside: usize, pad: usize, rate_dt: f64) -> Vec<T> {
     (0..points)
         .map(|i| {

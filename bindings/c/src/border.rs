@@ -1,4 +1,5 @@
-//! What every call has in common: its status, the message of this thread, checked arguments, and that no panic leaves.
+//! What every call has in common: its status, the message of this thread, checked arguments, and
+//! that no panic leaves.
 
 use std::{
     any::Any,
@@ -44,7 +45,8 @@ pub enum outcrop_status {
     OUTCROP_STORAGE = 17,
     /// Another process is in the way, or one is missing.
     OUTCROP_BUSY = 18,
-    /// A mistake in the library, which has caught itself. What the call was about cannot be used any more.
+    /// A mistake in the library, which has caught itself. What the call was about cannot be used
+    /// any more.
     OUTCROP_PANIC = 20,
     /// The program was compiled with the header of another version.
     OUTCROP_VERSION = 21,
@@ -111,7 +113,8 @@ thread_local! {
     static MESSAGE: RefCell<CString> = RefCell::new(CString::default());
 }
 
-/// Carries out a call of the program. Whatever happens inside becomes a status, and a message for this thread.
+/// Carries out a call of the program. Whatever happens inside becomes a status, and a message for
+/// this thread.
 pub(crate) fn call(work: impl FnOnce() -> Outcome<()>) -> outcrop_status {
     // What a panic leaves half done is behind a lock that is poisoned by it.
     let failure = match catch_unwind(AssertUnwindSafe(work)) {
@@ -137,7 +140,8 @@ fn words(panic: &(dyn Any + Send)) -> &str {
     }
 }
 
-/// Why the last call of this thread that failed has failed, and what can be done. Valid until the next one fails; never NULL.
+/// Why the last call of this thread that failed has failed, and what can be done. Valid until the
+/// next one fails; never NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn outcrop_error() -> *const c_char {
     MESSAGE.try_with(|message| message.borrow().as_ptr()).unwrap_or(c"".as_ptr())
@@ -150,7 +154,8 @@ pub extern "C" fn outcrop_version() -> *const c_char {
     VERSION.as_ptr().cast()
 }
 
-/// Whether a program that was compiled with this version of the header can be served. Before 1.0 that is one minor version.
+/// Whether a program that was compiled with this version of the header can be served. Before 1.0
+/// that is one minor version.
 pub(crate) fn check_version(header: u32) -> Outcome<()> {
     if header >> 8 == OUTCROP_VERSION_MAJOR << 8 | OUTCROP_VERSION_MINOR {
         return Ok(());
@@ -164,7 +169,8 @@ pub(crate) fn check_version(header: u32) -> Outcome<()> {
     Err(Failure { status: OUTCROP_VERSION, message })
 }
 
-/// Has the library report what it meets to standard error, if OUTCROP_LOG says what is to be reported.
+/// Has the library report what it meets to standard error, if OUTCROP_LOG says what is to be
+/// reported.
 pub(crate) fn start_log() {
     static START: Once = Once::new();
     START.call_once(|| {

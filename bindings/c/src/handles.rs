@@ -1,8 +1,9 @@
 //! Handles: numbers that look like pointers, so that a wrong one is an error and not a crash.
 //!
-//! A number is made of the process that opened something, the slot in a table, and how often that slot was used before. So a handle
-//! that was closed is never mistaken for the one that came after it, and a forked child finds out that a handle is not its own before
-//! it takes a lock, which a thread that it does not have may hold.
+//! A number is made of the process that opened something, the slot in a table, and how often that
+//! slot was used before. So a handle that was closed is never mistaken for the one that came after
+//! it, and a forked child finds out that a handle is not its own before it takes a lock, which a
+//! thread that it does not have may hold.
 
 use std::{
     any::Any,
@@ -50,7 +51,8 @@ struct Table {
     free: Vec<usize>,
 }
 
-/// Everything that is open in a process. It is never dropped, so that a forked child, which has none of the threads, ends nothing.
+/// Everything that is open in a process. It is never dropped, so that a forked child, which has
+/// none of the threads, ends nothing.
 struct OpenHere {
     process: usize,
     table: Mutex<Table>,

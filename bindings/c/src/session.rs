@@ -17,7 +17,8 @@ use crate::{
 
 /// Where a version may have come to, for outcrop_session_wait: all directories.
 pub const OUTCROP_ALL: c_int = 0;
-/// Where a version may have come to, for outcrop_session_wait: host memory, from where this process can restore it.
+/// Where a version may have come to, for outcrop_session_wait: host memory, from where this process
+/// can restore it.
 pub const OUTCROP_HOST: c_int = -1;
 
 /// The last index runs fastest in memory, as in C.
@@ -86,13 +87,15 @@ struct Region {
     bytes: usize,
 }
 
-// SAFETY: the memory is read and written inside calls only, one after the other, and the program says by a call that it may be.
+// SAFETY: the memory is read and written inside calls only, one after the other, and the program
+// says by a call that it may be.
 unsafe impl Send for Region {}
 
 impl Region {
     /// What is saved.
     fn part(&self) -> Part<'_> {
-        // SAFETY: the program has protected it and not ended that, so that it is there, and leaves it alone during this call.
+        // SAFETY: the program has protected it and not ended that, so that it is there, and leaves
+        // it alone during this call.
         let bytes = unsafe { slice::from_raw_parts(self.data.as_ptr(), self.bytes) };
         Part::of(&self.name, self.element.clone(), bytes).like(&self.shape)
     }
@@ -102,8 +105,8 @@ impl Region {
     /// # Safety
     /// No other region that is restored at the same time has any of these bytes.
     unsafe fn part_mut(&self) -> PartMut<'_> {
-        // SAFETY: the program has protected it and not ended that, and leaves it alone during this call; the caller vouches for
-        // the rest.
+        // SAFETY: the program has protected it and not ended that, and leaves it alone during this
+        // call; the caller vouches for the rest.
         let bytes = unsafe { slice::from_raw_parts_mut(self.data.as_ptr(), self.bytes) };
         PartMut::of(&self.name, self.element.clone(), bytes).like(&self.shape)
     }
@@ -166,9 +169,9 @@ impl Protected {
     }
 }
 
-/// Protects `count` elements at `data` under a name: every save has them, and every restore writes to them. They must stay where they
-/// are until the session is closed, or the name is protected anew or unprotected. A region may be protected before its bytes mean
-/// anything.
+/// Protects `count` elements at `data` under a name: every save has them, and every restore writes
+/// to them. They must stay where they are until the session is closed, or the name is protected
+/// anew or unprotected. A region may be protected before its bytes mean anything.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outcrop_session_protect(
     session: *mut outcrop_session,
@@ -197,9 +200,10 @@ pub unsafe extern "C" fn outcrop_session_protect(
     })
 }
 
-/// Says how the elements of a protected region form an array: `dimensions` numbers at `shape`, in the order of the indices, and
-/// OUTCROP_ROW_MAJOR or OUTCROP_COLUMN_MAJOR. If it is a part of a global array, `global` has as many numbers, the dimensions of that
-/// one, and `offset` the index of the part's first element; otherwise both are NULL. A region of which nothing is said has one
+/// Says how the elements of a protected region form an array: `dimensions` numbers at `shape`, in
+/// the order of the indices, and OUTCROP_ROW_MAJOR or OUTCROP_COLUMN_MAJOR. If it is a part of a
+/// global array, `global` has as many numbers, the dimensions of that one, and `offset` the index
+/// of the part's first element; otherwise both are NULL. A region of which nothing is said has one
 /// dimension, and so has one that is protected anew.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outcrop_session_shape(
@@ -255,8 +259,8 @@ pub unsafe extern "C" fn outcrop_session_shape(
     })
 }
 
-/// How many dimensions a region has in a version, and the first `room` of them. The order is OUTCROP_ROW_MAJOR or
-/// OUTCROP_COLUMN_MAJOR.
+/// How many dimensions a region has in a version, and the first `room` of them. The order is
+/// OUTCROP_ROW_MAJOR or OUTCROP_COLUMN_MAJOR.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outcrop_session_region_shape(
     session: *mut outcrop_session,
@@ -320,15 +324,16 @@ pub unsafe extern "C" fn outcrop_session_unprotect(
     })
 }
 
-/// Saves all protected regions as a version, which must be higher than all before. Returns when the program may change them again.
-/// If an earlier version has failed to become durable and the program does not know yet, that is the error, once, and nothing is saved.
+/// Saves all protected regions as a version, which must be higher than all before. Returns when the
+/// program may change them again. If an earlier version has failed to become durable and the
+/// program does not know yet, that is the error, once, and nothing is saved.
 #[unsafe(no_mangle)]
 pub extern "C" fn outcrop_session_save(session: *mut outcrop_session, version: u64) -> outcrop_status {
     call(|| with(session, |session| session.save(version)))
 }
 
-/// Waits until a version is durable: on the directory `layer`, 1 being the first, on all ranks; or OUTCROP_ALL, or OUTCROP_HOST. An
-/// error if it never will be.
+/// Waits until a version is durable: on the directory `layer`, 1 being the first, on all ranks; or
+/// OUTCROP_ALL, or OUTCROP_HOST. An error if it never will be.
 #[unsafe(no_mangle)]
 pub extern "C" fn outcrop_session_wait(session: *mut outcrop_session, version: u64, layer: c_int) -> outcrop_status {
     call(|| {
@@ -345,14 +350,16 @@ pub extern "C" fn outcrop_session_wait(session: *mut outcrop_session, version: u
     })
 }
 
-/// Restores a version into all protected regions. If one of them has another size or type in that version, nothing is changed.
+/// Restores a version into all protected regions. If one of them has another size or type in that
+/// version, nothing is changed.
 #[unsafe(no_mangle)]
 pub extern "C" fn outcrop_session_restore(session: *mut outcrop_session, version: u64) -> outcrop_status {
     call(|| with(session, |session| session.restore(|session, parts| session.restore(version, parts)).map(drop)))
 }
 
-/// Restores the newest version that is undamaged on all ranks. `found` is 0 if there is no version at all, which is no error; else it
-/// is 1, and `version` says which one it was. With several ranks, all of them call it.
+/// Restores the newest version that is undamaged on all ranks. `found` is 0 if there is no version
+/// at all, which is no error; else it is 1, and `version` says which one it was. With several
+/// ranks, all of them call it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outcrop_session_restore_latest(
     session: *mut outcrop_session,
@@ -368,7 +375,8 @@ pub unsafe extern "C" fn outcrop_session_restore_latest(
     })
 }
 
-/// The newest version that all ranks have. `found` is 0 if there is none. With several ranks, all of them call it.
+/// The newest version that all ranks have. `found` is 0 if there is none. With several ranks, all
+/// of them call it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outcrop_session_latest(
     session: *mut outcrop_session,
@@ -412,7 +420,8 @@ pub unsafe extern "C" fn outcrop_session_region_size(
     })
 }
 
-/// Says that bytes of a protected region have changed although this program has not written them: a device or a network card did.
+/// Says that bytes of a protected region have changed although this program has not written them: a
+/// device or a network card did.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outcrop_session_mark_dirty(
     session: *mut outcrop_session,
@@ -437,8 +446,8 @@ pub unsafe extern "C" fn outcrop_session_mark_dirty(
     })
 }
 
-/// Forgets all versions above this one, for good, so that the series can go on from there in another way. With several ranks, all of
-/// them call it.
+/// Forgets all versions above this one, for good, so that the series can go on from there in
+/// another way. With several ranks, all of them call it.
 #[unsafe(no_mangle)]
 pub extern "C" fn outcrop_session_rewind(session: *mut outcrop_session, version: u64) -> outcrop_status {
     call(|| with(session, |session| Ok(session.session.rewind(Some(version))?)))
@@ -450,7 +459,8 @@ pub extern "C" fn outcrop_session_rewind_all(session: *mut outcrop_session) -> o
     call(|| with(session, |session| Ok(session.session.rewind(None)?)))
 }
 
-/// Waits until everything under way has come to its end. An error if some version has not become durable on some directory.
+/// Waits until everything under way has come to its end. An error if some version has not become
+/// durable on some directory.
 #[unsafe(no_mangle)]
 pub extern "C" fn outcrop_session_flush(session: *mut outcrop_session) -> outcrop_status {
     call(|| with(session, |session| Ok(session.session.flush()?)))

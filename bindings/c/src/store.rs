@@ -37,7 +37,8 @@ pub unsafe extern "C" fn outcrop_store_open_as(
     })
 }
 
-/// Opens the series of versions called `name`. With several ranks, all of them call it, in the same order.
+/// Opens the series of versions called `name`. With several ranks, all of them call it, in the same
+/// order.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outcrop_store_session(
     store: *mut outcrop_store,
@@ -52,8 +53,9 @@ pub unsafe extern "C" fn outcrop_store_session(
     })
 }
 
-/// Whether it is time to save, by the configured interval and what saving has cost until now: 1 or 0. Without an interval it never is.
-/// With several ranks, all of them call it, and all get the answer of rank 0.
+/// Whether it is time to save, by the configured interval and what saving has cost until now: 1 or
+/// 0. Without an interval it never is. With several ranks, all of them call it, and all get the
+/// answer of rank 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outcrop_store_due(store: *mut outcrop_store, due: *mut c_int) -> outcrop_status {
     call(|| {

@@ -13,7 +13,8 @@ use crate::{
     handles::{Opaque, close, give, with},
 };
 
-/// A tape: snapshots written in one order and read back in a known other one. Calls on one handle are made one after the other.
+/// A tape: snapshots written in one order and read back in a known other one. Calls on one handle
+/// are made one after the other.
 pub struct outcrop_tape {
     _opaque: [u8; 0],
 }
@@ -103,8 +104,9 @@ pub unsafe extern "C" fn outcrop_tape_open_as(
     })
 }
 
-/// Another handle to the same tape, for another thread. A call that finds no room waits for what the owners of other handles may take;
-/// if all handles wait, it fails. The tape ends with its last handle.
+/// Another handle to the same tape, for another thread. A call that finds no room waits for what
+/// the owners of other handles may take; if all handles wait, it fails. The tape ends with its last
+/// handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outcrop_tape_clone(tape: *mut outcrop_tape, clone: *mut *mut outcrop_tape) -> outcrop_status {
     // SAFETY: the program keeps to the header.
@@ -132,8 +134,8 @@ pub unsafe extern "C" fn outcrop_tape_save(
     })
 }
 
-/// Lends the slot of a new snapshot, to compute straight into. It holds at first whatever was there before, begins with a page,
-/// and must be sealed or abandoned.
+/// Lends the slot of a new snapshot, to compute straight into. It holds at first whatever was there
+/// before, begins with a page, and must be sealed or abandoned.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outcrop_tape_lend(
     tape: *mut outcrop_tape,
@@ -164,8 +166,8 @@ pub extern "C" fn outcrop_lent_seal(lent: *mut outcrop_lent) -> outcrop_status {
     call(|| close(lent).map(Lent::seal))
 }
 
-/// Makes a lent slot a snapshot that the program goes on reading, so that the next state can be computed from it into the next slot.
-/// The address stays the same.
+/// Makes a lent slot a snapshot that the program goes on reading, so that the next state can be
+/// computed from it into the next slot. The address stays the same.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outcrop_lent_seal_and_keep(
     lent: *mut outcrop_lent,
@@ -181,7 +183,8 @@ pub extern "C" fn outcrop_lent_abandon(lent: *mut outcrop_lent) -> outcrop_statu
     call(|| close(lent).map(drop))
 }
 
-/// Hands over a snapshot for the last time, in place: its key is free again, and the slot when it is released.
+/// Hands over a snapshot for the last time, in place: its key is free again, and the slot when it
+/// is released.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outcrop_tape_take(
     tape: *mut outcrop_tape,
@@ -277,8 +280,9 @@ pub unsafe extern "C" fn outcrop_tape_stats(
     })
 }
 
-/// All that is known of what the tape has done, layer by layer, as a JSON text with a zero byte at its end. If `bytes` are not enough
-/// for it, nothing is written, and `needed` says how many are; with 0 of them `text` may be NULL. That is no failure.
+/// All that is known of what the tape has done, layer by layer, as a JSON text with a zero byte at
+/// its end. If `bytes` are not enough for it, nothing is written, and `needed` says how many are;
+/// with 0 of them `text` may be NULL. That is no failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outcrop_tape_stats_json(
     tape: *mut outcrop_tape,
@@ -301,7 +305,8 @@ pub unsafe extern "C" fn outcrop_tape_stats_json(
     })
 }
 
-/// Writes the timeline of a tape that was opened with `trace = true` to a file that chrome://tracing and Perfetto open.
+/// Writes the timeline of a tape that was opened with `trace = true` to a file that
+/// chrome://tracing and Perfetto open.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outcrop_tape_write_trace(tape: *mut outcrop_tape, path: *const c_char) -> outcrop_status {
     call(|| {

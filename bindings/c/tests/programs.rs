@@ -1,5 +1,6 @@
-//! Programs in C, C++ and Fortran against the library as it is installed: the examples, what bad input gives, many threads; all of them
-//! also under valgrind, and built in each of the ways that users build.
+//! Programs in C, C++ and Fortran against the library as it is installed: the examples, what bad
+//! input gives, many threads; all of them also under valgrind, and built in each of the ways that
+//! users build.
 
 // The very code that `cargo xtask install` runs; these tests need a part of it.
 #[allow(dead_code)]
@@ -42,7 +43,8 @@ fn built() -> &'static Path {
     BUILT.get_or_init(|| std::env::current_exe().unwrap().parent().unwrap().to_owned())
 }
 
-/// A directory with the library as it was built, with its symbols: what is installed has none, and valgrind needs them.
+/// A directory with the library as it was built, with its symbols: what is installed has none, and
+/// valgrind needs them.
 fn with_symbols() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| {
@@ -56,7 +58,8 @@ fn with_symbols() -> &'static Path {
     })
 }
 
-/// Whether a tool is there. If not, the test is skipped; a failure where all of them must be carried out.
+/// Whether a tool is there. If not, the test is skipped; a failure where all of them must be
+/// carried out.
 fn has(tool: &str) -> bool {
     let is_there = Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success());
     if !is_there {

@@ -24,7 +24,8 @@ pub(crate) struct Archive {
     reader: Reader,
 }
 
-/// The numbers of the complete versions of a session in a directory, ascending; none if there is no such session.
+/// The numbers of the complete versions of a session in a directory, ascending; none if there is no
+/// such session.
 #[pyfunction]
 pub(crate) fn _versions(py: Python<'_>, dir: PathBuf, name: &str) -> PyResult<Vec<u64>> {
     let versions = py.detach(|| Catalog::open(&dir)?.versions(name));

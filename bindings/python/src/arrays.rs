@@ -19,7 +19,8 @@ pub(crate) struct Flat<'py> {
 }
 
 impl<'py> Flat<'py> {
-    /// An object as such an array: itself if it is one, else what `outcrop._arrays.flat` makes of it.
+    /// An object as such an array: itself if it is one, else what `outcrop._arrays.flat` makes of
+    /// it.
     pub(crate) fn of(object: &Bound<'py, PyAny>) -> PyResult<Self> {
         static FLAT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         if let Ok(array) = object.cast_exact::<PyUntypedArray>()
@@ -58,11 +59,12 @@ impl<'py> Flat<'py> {
         shape_of(self.array.py(), self.array.shape(), order)
     }
 
-    /// Its bytes. As everywhere in NumPy, a program that writes to them on another thread meanwhile gets what it deserves: some old and
-    /// some new ones.
+    /// Its bytes. As everywhere in NumPy, a program that writes to them on another thread meanwhile
+    /// gets what it deserves: some old and some new ones.
     pub(crate) fn bytes(&self) -> &[u8] {
         let (start, len) = self.place();
-        // SAFETY: NumPy's array is contiguous and has so many bytes there, as long as it lives, which `self` sees to.
+        // SAFETY: NumPy's array is contiguous and has so many bytes there, as long as it lives,
+        // which `self` sees to.
         unsafe { slice::from_raw_parts(start, len) }
     }
 
@@ -86,12 +88,14 @@ pub(crate) fn shape_of(py: Python<'_>, extents: &[usize], order: MemoryOrder) ->
     Shape::new(extents, order).map_err(|error| usage(py, error.to_string()))
 }
 
-/// What the core calls the elements of a dtype: numbers by the name that all languages know, others by NumPy's description.
+/// What the core calls the elements of a dtype: numbers by the name that all languages know, others
+/// by NumPy's description.
 pub(crate) fn element(dtype: &Bound<'_, PyArrayDescr>) -> PyResult<Element> {
     static DESCRIBED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let py = dtype.py();
     if dtype.itemsize() == 0 {
-        // NumPy takes it for a dtype whose length it may choose, and would make the array longer than the region.
+        // NumPy takes it for a dtype whose length it may choose, and would make the array longer
+        // than the region.
         return Err(usage(py, format!("elements of the dtype {dtype} have no length; choose one with a length")));
     }
     let is_native = matches!(dtype.byteorder(), b'=' | b'|') && !dtype.has_fields() && !dtype.has_subarray();
@@ -139,8 +143,9 @@ pub(crate) fn dtype<'py>(py: Python<'py>, element: &Element) -> PyResult<Bound<'
 /// An array over memory that belongs to `base`, read-only unless said otherwise.
 ///
 /// # Safety
-/// At `start` there are as many bytes as the shape and the dtype say, aligned for the dtype, for as long as `base` lives. Nobody writes to them
-/// meanwhile, or, if it is writable, nobody else reads or writes.
+/// At `start` there are as many bytes as the shape and the dtype say, aligned for the dtype, for as
+/// long as `base` lives. Nobody writes to them meanwhile, or, if it is writable, nobody else reads
+/// or writes.
 pub(crate) unsafe fn view<'py>(
     shape: &Shape,
     dtype: Bound<'py, PyArrayDescr>,
@@ -156,7 +161,8 @@ pub(crate) unsafe fn view<'py>(
         MemoryOrder::ColumnMajor => NPY_ARRAY_F_CONTIGUOUS,
     };
     let flags = order | if is_writable { NPY_ARRAY_WRITEABLE } else { 0 };
-    // SAFETY: the caller vouches for the memory; the dtype's reference is given away, as the function wants it.
+    // SAFETY: the caller vouches for the memory; the dtype's reference is given away, as the
+    // function wants it.
     let array = unsafe {
         PY_ARRAY_API.PyArray_NewFromDescr(
             py,
@@ -181,6 +187,7 @@ pub(crate) unsafe fn view<'py>(
 
 /// Makes an array read-only for good, if its base is no array that can be written to.
 pub(crate) fn make_read_only(array: &Bound<'_, PyUntypedArray>) {
-    // SAFETY: it is an array, and other threads look at its flags only while they are attached to the interpreter, as this one is.
+    // SAFETY: it is an array, and other threads look at its flags only while they are attached to
+    // the interpreter, as this one is.
     unsafe { (*_PyArray_GET_ITEM_DATA(array.as_array_ptr())).flags &= !NPY_ARRAY_WRITEABLE };
 }

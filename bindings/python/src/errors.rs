@@ -8,7 +8,8 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
     raise_kind(py, error.kind(), format!("{error:#}"))
 }
 
-/// The exception of a kind, with this message. The classes are in `outcrop.errors`, each named as its kind is.
+/// The exception of a kind, with this message. The classes are in `outcrop.errors`, each named as
+/// its kind is.
 pub(crate) fn raise_kind(py: Python<'_>, kind: ErrorKind, message: String) -> PyErr {
     let class = py.import("outcrop.errors").and_then(|errors| errors.getattr(kind.python_name()));
     match class.and_then(|class| Ok(class.cast_into::<PyType>()?)) {

@@ -1,4 +1,5 @@
-//! The native half of the Python package `outcrop`: tapes and stores over NumPy arrays. The other half is in `python/outcrop`.
+//! The native half of the Python package `outcrop`: tapes and stores over NumPy arrays. The other
+//! half is in `python/outcrop`.
 
 mod archive;
 mod arrays;

@@ -1,4 +1,5 @@
-//! Slots of a tape in the hands of a Python program: arrays over them, and slots that are being filled.
+//! Slots of a tape in the hands of a Python program: arrays over them, and slots that are being
+//! filled.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,7 +13,8 @@ use crate::{
     threads::Shared,
 };
 
-/// The memory of one snapshot. Arrays over it have it as their base, so that it is given back when the last of them is gone.
+/// The memory of one snapshot. Arrays over it have it as their base, so that it is given back when
+/// the last of them is gone.
 #[pyclass(frozen, module = "outcrop")]
 pub(crate) struct Slot {
     content: OfProcess<Mutex<Content>>,
@@ -30,7 +32,8 @@ impl Slot {
     }
 }
 
-/// A snapshot that was handed over, as an array if it was saved as one, else as a dictionary of arrays.
+/// A snapshot that was handed over, as an array if it was saved as one, else as a dictionary of
+/// arrays.
 pub(crate) fn past(py: Python<'_>, regions: PastRegions) -> PyResult<Bound<'_, PyAny>> {
     let mut places = Vec::new();
     for name in regions.names() {
@@ -40,7 +43,8 @@ pub(crate) fn past(py: Python<'_>, regions: PastRegions) -> PyResult<Bound<'_, P
     }
     let slot = Slot::new(py, Content::Past { _regions: regions })?;
     let array = |shape: &Shape, element: &Element, start| {
-        // SAFETY: the slot holds the snapshot, which nobody changes, and is the array's base. It was saved from such an array.
+        // SAFETY: the slot holds the snapshot, which nobody changes, and is the array's base. It
+        // was saved from such an array.
         unsafe { view(shape, dtype(py, element)?, start, slot.clone().into_any(), false) }
     };
     match &places[..] {
@@ -63,8 +67,8 @@ pub(crate) struct Wish<'py> {
     pub(crate) dtype: Bound<'py, PyArrayDescr>,
 }
 
-/// A slot to compute into. In a `with` block it is the array, or a dictionary of them; the end of the block makes it a snapshot, an
-/// exception leaves none.
+/// A slot to compute into. In a `with` block it is the array, or a dictionary of them; the end of
+/// the block makes it a snapshot, an exception leaves none.
 #[pyclass(frozen, module = "outcrop")]
 pub(crate) struct Lent {
     tape: Arc<Shared>,
@@ -74,7 +78,8 @@ pub(crate) struct Lent {
     given: Vec<(String, Given)>,
 }
 
-/// An array in the hands of the program. All of its views have the root as their base, so that one can tell whether there are any.
+/// An array in the hands of the program. All of its views have the root as their base, so that one
+/// can tell whether there are any.
 struct Given {
     root: Py<PyUntypedArray>,
     array: Py<PyUntypedArray>,
@@ -96,8 +101,8 @@ impl Lent {
         let mut given = Vec::new();
         for (wish, start) in wishes.into_iter().zip(starts) {
             let array = |base: Bound<'_, PyAny>| {
-                // SAFETY: the slot owns the memory and outlives the array. Regions do not overlap, and Rust does not touch
-                // them until `make_read_only` was called.
+                // SAFETY: the slot owns the memory and outlives the array. Regions do not overlap,
+                // and Rust does not touch them until `make_read_only` was called.
                 unsafe { view(&wish.shape, wish.dtype.clone(), start, base, true) }.map(Bound::unbind)
             };
             let root = array(slot.clone().into_any())?;
@@ -107,7 +112,8 @@ impl Lent {
         Ok(Self { tape, key, slot: slot.unbind(), given })
     }
 
-    /// Ends filling: the slot becomes a snapshot, which the arrays still show, or is forgotten once they are gone.
+    /// Ends filling: the slot becomes a snapshot, which the arrays still show, or is forgotten once
+    /// they are gone.
     fn end(&self, py: Python<'_>, is_kept: bool) -> PyResult<()> {
         let content = self.slot.get().content.get().map_err(|error| raise(py, &error))?;
         let mut content = lock(content);

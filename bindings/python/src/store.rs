@@ -15,7 +15,8 @@ use crate::{
     errors::{number, raise, usage},
 };
 
-/// A place for checkpoints, described by a JSON text; `outcrop.Store` makes it from keyword arguments.
+/// A place for checkpoints, described by a JSON text; `outcrop.Store` makes it from keyword
+/// arguments.
 #[pyclass(frozen, subclass, weakref, module = "outcrop")]
 pub(crate) struct Store {
     open: OfProcess<Mutex<Option<outcrop::Store>>>,
@@ -46,12 +47,14 @@ impl Store {
         Ok(Self { open: OfProcess::new("store", Mutex::new(Some(store))) })
     }
 
-    /// Whether it is time to save, by the `interval` and what saving has cost until now. With several ranks, all of them call it.
+    /// Whether it is time to save, by the `interval` and what saving has cost until now. With
+    /// several ranks, all of them call it.
     fn due(&self, py: Python<'_>) -> PyResult<bool> {
         self.call(py, outcrop::Store::due)
     }
 
-    /// How many seconds to wait between two saves, by what is known now, for each directory; None without an `interval`.
+    /// How many seconds to wait between two saves, by what is known now, for each directory; None
+    /// without an `interval`.
     fn interval_seconds(&self, py: Python<'_>) -> PyResult<Vec<Option<f64>>> {
         self.call(py, |store| Ok(store.interval_seconds()))
     }
@@ -76,7 +79,8 @@ impl Store {
     }
 }
 
-/// One series of versions in a store. Values are NumPy arrays here; `outcrop.Session` deals with everything else.
+/// One series of versions in a store. Values are NumPy arrays here; `outcrop.Session` deals with
+/// everything else.
 #[pyclass(frozen, subclass, weakref, module = "outcrop")]
 pub(crate) struct Session {
     open: OfProcess<RwLock<Option<outcrop::Session>>>,
@@ -122,7 +126,8 @@ impl Session {
         Ok(Self { open: OfProcess::new("session", RwLock::new(Some(session))), watch })
     }
 
-    /// Saves these arrays, given by name, what they are made of if that is not their dtype, and the array.
+    /// Saves these arrays, given by name, what they are made of if that is not their dtype, and the
+    /// array.
     fn _save(&self, py: Python<'_>, version: &Bound<'_, PyAny>, values: Vec<Value<'_>>) -> PyResult<()> {
         let version = number(version)?;
         let flats = values.iter().map(|(_, _, array)| Flat::of(array)).collect::<PyResult<Vec<_>>>()?;
@@ -141,7 +146,8 @@ impl Session {
         self.call(py, |session| session.restore(version, &mut parts)).map(drop)
     }
 
-    /// Restores the newest version that is whole on all ranks, as `_restore` does, whatever its shapes are. Says which one.
+    /// Restores the newest version that is whole on all ranks, as `_restore` does, whatever its
+    /// shapes are. Says which one.
     fn _restore_latest(&self, py: Python<'_>, targets: Vec<Value<'_>>) -> PyResult<Option<u64>> {
         let mut flats = flats_mut(&targets)?;
         let mut parts = parts_mut(&targets, &mut flats, false)?;
@@ -149,7 +155,8 @@ impl Session {
         Ok(restored.map(|restored| restored.version))
     }
 
-    /// Copies values of a version into these arrays, without going on from there, and without other ranks.
+    /// Copies values of a version into these arrays, without going on from there, and without other
+    /// ranks.
     fn _read(&self, py: Python<'_>, version: u64, targets: Vec<Value<'_>>) -> PyResult<()> {
         let mut flats = flats_mut(&targets)?;
         let mut parts = parts_mut(&targets, &mut flats, true)?;
@@ -173,7 +180,8 @@ impl Session {
         self.look(py, |session| Ok(session.versions()))
     }
 
-    /// Waits until a version is complete and durable in a directory, 1 being the first, or in all. An error if it never will be.
+    /// Waits until a version is complete and durable in a directory, 1 being the first, or in all.
+    /// An error if it never will be.
     #[pyo3(signature = (version, layer=None))]
     fn wait(&self, py: Python<'_>, version: &Bound<'_, PyAny>, layer: Option<usize>) -> PyResult<()> {
         let version = number(version)?;
@@ -185,19 +193,21 @@ impl Session {
         py.detach(wait).map_err(|error| raise(py, &error))
     }
 
-    /// Waits until everything under way has come to its end. An error if some version has not reached a directory.
+    /// Waits until everything under way has come to its end. An error if some version has not
+    /// reached a directory.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         self.call(py, outcrop::Session::flush)
     }
 
-    /// Forgets all versions above `version`, or all, for good, so that the series can go on from there in another way.
+    /// Forgets all versions above `version`, or all, for good, so that the series can go on from
+    /// there in another way.
     #[pyo3(signature = (version=None))]
     fn rewind(&self, py: Python<'_>, version: Option<u64>) -> PyResult<()> {
         self.call(py, |session| session.rewind(version))
     }
 
-    /// Says that bytes of a value have changed although this program has not written them: a device or a network card did. All of
-    /// them where nothing is said.
+    /// Says that bytes of a value have changed although this program has not written them: a device
+    /// or a network card did. All of them where nothing is said.
     #[pyo3(signature = (name, start=0, stop=None))]
     fn mark_dirty(&self, py: Python<'_>, name: &str, start: usize, stop: Option<usize>) -> PyResult<()> {
         self.call(py, |session| {
@@ -206,7 +216,8 @@ impl Session {
         })
     }
 
-    /// Waits until everything is where it belongs, and ends the session. An error if some version has not reached a directory.
+    /// Waits until everything is where it belongs, and ends the session. An error if some version
+    /// has not reached a directory.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let close = || {
             let mut open = self.open.get()?.write().unwrap_or_else(PoisonError::into_inner);
@@ -224,7 +235,8 @@ impl Session {
     }
 }
 
-/// A value of a version: its name, what it is made of if that is not the array's dtype, and the array.
+/// A value of a version: its name, what it is made of if that is not the array's dtype, and the
+/// array.
 pub(crate) type Value<'py> = (String, Option<String>, Bound<'py, PyAny>);
 
 /// What a value is made of.

@@ -17,7 +17,8 @@ use crate::{
 const LEND: &str =
     "call it as lend(step, shape, dtype), or for several arrays as lend(step, u=(shape, dtype), v=(shape, dtype))";
 
-/// Snapshots that sink and come back up. Described by a JSON text; `outcrop.Tape` makes it from keyword arguments.
+/// Snapshots that sink and come back up. Described by a JSON text; `outcrop.Tape` makes it from
+/// keyword arguments.
 #[pyclass(frozen, subclass, weakref, module = "outcrop")]
 pub(crate) struct Tape {
     shared: Arc<Shared>,
@@ -61,7 +62,8 @@ impl Tape {
         Ok(Self { shared })
     }
 
-    /// Saves an array under a key, or several by name, by copying them. Returns when they may be changed again.
+    /// Saves an array under a key, or several by name, by copying them. Returns when they may be
+    /// changed again.
     #[pyo3(signature = (key, array=None, /, **regions))]
     fn save<'py>(
         &self,
@@ -79,8 +81,9 @@ impl Tape {
         self.call(py, |tape| tape.save_regions(key, &parts))
     }
 
-    /// Lends the slot of a new snapshot, to compute into: `with tape.lend(step, shape, dtype) as u`. What it holds at first is
-    /// whatever was there before. The end of the block makes it a snapshot, an exception leaves none. Several arrays:
+    /// Lends the slot of a new snapshot, to compute into:
+    /// `with tape.lend(step, shape, dtype) as u`. What it holds at first is whatever was there
+    /// before. The end of the block makes it a snapshot, an exception leaves none. Several arrays:
     /// `with tape.lend(step, u=(shape, dtype), v=(shape, dtype)) as arrays`.
     #[pyo3(signature = (key, shape=None, dtype=None, *, order="C", **regions))]
     fn lend<'py>(
@@ -132,8 +135,9 @@ impl Tape {
         Lent::new(py, Arc::clone(&self.shared), key, lent, regions)
     }
 
-    /// Hands over a snapshot for the last time: a read-only array over the slot, or a dictionary of them, without a copy. The key is
-    /// free again, and the slot when the last array over it is gone.
+    /// Hands over a snapshot for the last time: a read-only array over the slot, or a dictionary of
+    /// them, without a copy. The key is free again, and the slot when the last array over it is
+    /// gone.
     #[pyo3(signature = (key, /))]
     fn take<'py>(&self, py: Python<'py>, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let key = number(key)?;
@@ -166,7 +170,8 @@ impl Tape {
         py.import("json")?.call_method1("loads", (text,))
     }
 
-    /// Writes the timeline to a file that Perfetto and chrome://tracing open. The tape needs `trace=True`.
+    /// Writes the timeline to a file that Perfetto and chrome://tracing open. The tape needs
+    /// `trace=True`.
     fn write_trace(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         self.call(py, |tape| tape.write_trace(&path))
     }

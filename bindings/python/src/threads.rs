@@ -25,8 +25,9 @@ const SIGNALS: Duration = Duration::from_millis(100);
 /// After how many such looks the user is told what a thread waits for.
 const SLICES_UNTIL_WARNING: u32 = 300;
 
-/// A tape that every thread may use. A thread has a handle to it only during a call, so that the tape itself waits for nobody who does nothing.
-/// But a thread that has used the tape may do so again: as long as another one lives, what finds no room waits for it, here.
+/// A tape that every thread may use. A thread has a handle to it only during a call, so that the
+/// tape itself waits for nobody who does nothing. But a thread that has used the tape may do so
+/// again: as long as another one lives, what finds no room waits for it, here.
 pub(crate) struct Shared {
     anchor: OfProcess<Mutex<Option<Anchor>>>,
     /// Threads that have used it and have not ended.
@@ -58,7 +59,8 @@ impl Shared {
         })
     }
 
-    /// Calls the tape, without the interpreter. If it is full, does so again when another thread has called it.
+    /// Calls the tape, without the interpreter. If it is full, does so again when another thread
+    /// has called it.
     pub(crate) fn call<T: Send>(
         self: &Arc<Self>,
         py: Python<'_>,

@@ -1,5 +1,6 @@
-//! The tests of the Python package. It is installed as a wheel would be, with the library that cargo has built for this test: a
-//! tool that makes wheels would compile everything again. What the tests need is kept in `target/python-venv`.
+//! The tests of the Python package. It is installed as a wheel would be, with the library that
+//! cargo has built for this test: a tool that makes wheels would compile everything again. What the
+//! tests need is kept in `target/python-venv`.
 
 use std::{
     env, fs,
@@ -21,7 +22,8 @@ struct Environment {
 }
 
 impl Environment {
-    /// Makes it, unless it is there. An error if there is no Python, or none that can make environments.
+    /// Makes it, unless it is there. An error if there is no Python, or none that can make
+    /// environments.
     fn open(path: PathBuf) -> Result<Self, String> {
         let environment = Self { path };
         if environment.python().args(["-m", "pip", "--version"]).output().is_ok_and(|output| output.status.success()) {

@@ -1,5 +1,5 @@
-//! The symbols of `veloc.h`, and those that `cpp/veloc.cpp` needs. Every call ends with a status: what went wrong is said on stderr, and a
-//! panic of this library ends here.
+//! The symbols of `veloc.h`, and those that `cpp/veloc.cpp` needs. Every call ends with a status:
+//! what went wrong is said on stderr, and a panic of this library ends here.
 
 use std::{
     cell::Cell,
@@ -35,7 +35,8 @@ const OBSERVE_CHECKPOINT_END: c_int = 0;
 
 /// The one client of this process.
 static SLOT: Mutex<Slot> = Mutex::new(Slot { client: None, meeting: None });
-/// The process that it belongs to; 0 if there is none. Asked before the lock, which a forked child may find taken for ever.
+/// The process that it belongs to; 0 if there is none. Asked before the lock, which a forked child
+/// may find taken for ever.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 /// Its rank, for messages.
 static RANK: AtomicU32 = AtomicU32::new(0);
@@ -104,7 +105,8 @@ fn begin(slot: &mut Slot, client: Client) {
     });
 }
 
-/// A program that ends without VELOC_Finalize keeps what it has saved: this rank's part is written, without waiting for others.
+/// A program that ends without VELOC_Finalize keeps what it has saved: this rank's part is written,
+/// without waiting for others.
 extern "C" fn finish_at_exit() {
     if OWNER.load(SeqCst) != process::id() {
         return;
@@ -379,7 +381,8 @@ pub(crate) unsafe extern "C" fn outcrop_veloc_protect(id: c_int, callbacks: Call
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn outcrop_veloc_push(sink: *mut c_void, bytes: *const u8, len: usize) {
     if len > 0 {
-        // SAFETY: the sink is what `Callbacks::write` lends for the time of the call; the rest is as promised.
+        // SAFETY: the sink is what `Callbacks::write` lends for the time of the call; the rest is
+        // as promised.
         unsafe { (*sink.cast::<Vec<u8>>()).extend_from_slice(std::slice::from_raw_parts(bytes, len)) };
     }
 }
@@ -426,7 +429,8 @@ pub(crate) extern "C" fn outcrop_veloc_observe(kind: c_int, observer: Observer) 
 ///
 /// # Safety
 ///
-/// `original` is NULL or a string of C, and `routed` is NULL or has room for `VELOC_MAX_NAME` bytes.
+/// `original` is NULL or a string of C, and `routed` is NULL or has room for `VELOC_MAX_NAME`
+/// bytes.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn VELOC_Route_file(original: *const c_char, routed: *mut c_char) -> c_int {
     status(with("VELOC_Route_file", |client| {

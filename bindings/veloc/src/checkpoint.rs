@@ -135,8 +135,8 @@ impl Client {
         Ok((name, version))
     }
 
-    /// Everything at once. If an earlier one has failed that is the result, but this one is saved nevertheless: other ranks may know of no
-    /// failure, and count on it.
+    /// Everything at once. If an earlier one has failed that is the result, but this one is saved
+    /// nevertheless: other ranks may know of no failure, and count on it.
     pub(crate) fn checkpoint_all(&mut self, name: &str, version: i32) -> Result<(String, u32)> {
         self.check_idle("VELOC_Checkpoint")?;
         let waited = self.checkpoint_wait();
@@ -253,8 +253,8 @@ fn bytes<'a>(regions: &'a Regions, ids: &BTreeSet<i32>) -> Result<Vec<Cow<'a, [u
     ids.iter().map(of_region).collect()
 }
 
-/// A session says of each earlier version once that it has failed, instead of saving. This is what it says, and whether it is this rank's part
-/// that has failed.
+/// A session says of each earlier version once that it has failed, instead of saving. This is what
+/// it says, and whether it is this rank's part that has failed.
 fn save_anyway(
     session: &mut Session,
     layers: usize,

@@ -23,7 +23,8 @@ use crate::{
     saved::Shelves,
 };
 
-/// Host memory where nothing is protected yet, as with files of the program's own. What is not used is not taken.
+/// Host memory where nothing is protected yet, as with files of the program's own. What is not used
+/// is not taken.
 const HOST_BYTES_MIN: u64 = 256 << 20;
 
 /// How many versions may be on their way at once.
@@ -39,7 +40,8 @@ pub(crate) type Tell = Arc<dyn Fn(&str, i32) + Send + Sync>;
 pub(crate) struct Client {
     pub(crate) config: Config,
     pub(crate) ranks: Ranks,
-    /// By the name of the checkpoint that they belong to; those of all others are under the empty name.
+    /// By the name of the checkpoint that they belong to; those of all others are under the empty
+    /// name.
     groups: BTreeMap<String, Regions>,
     /// Opened when it is first needed: by then the program has mostly said how large its state is.
     store: Option<Store>,
@@ -189,7 +191,8 @@ impl Client {
         }
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let threads = (cores / self.ranks.local_count() as usize).max(1);
-        // What MPI receives by a network card does not change the pages that the processor would tell to be written.
+        // What MPI receives by a network card does not change the pages that the processor would
+        // tell to be written.
         let host = self.config.host.as_ref().map_or_else(|| self.host_bytes().to_string(), |text| format!("{text:?}"));
         let text = format!(
             "host = {host}\nthreads = {threads}\nin_flight = {IN_FLIGHT}\npin = false\ntracking = \"everything\""
@@ -206,7 +209,8 @@ impl Client {
         Ok(builder.open()?)
     }
 
-    /// Room for two checkpoints of all that is protected, if this rank's share of half of the free memory allows.
+    /// Room for two checkpoints of all that is protected, if this rank's share of half of the free
+    /// memory allows.
     fn host_bytes(&self) -> u64 {
         let bytes = |region: &Region| match region {
             Region::Memory(memory) => memory.len() as u64,
@@ -246,12 +250,14 @@ impl Client {
         }
     }
 
-    /// Ends everything, together with all ranks. All that was saved is written first: nobody else will do it.
+    /// Ends everything, together with all ranks. All that was saved is written first: nobody else
+    /// will do it.
     pub(crate) fn close(mut self) -> Result<()> {
         self.phase = Phase::Idle;
         self.found = None;
         for (_, series) in std::mem::take(&mut self.series) {
-            // This rank's part has been waited for; what is incomplete for want of another one's is said, and is no failure here.
+            // This rank's part has been waited for; what is incomplete for want of another one's is
+            // said, and is no failure here.
             if let Err(error) = self.ranks.notice().together("VELOC_Finalize", || series.session.finish()) {
                 self.say(error);
             }

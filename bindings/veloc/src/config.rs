@@ -1,4 +1,5 @@
-//! VELOC's configuration: `key = value` on lines of a file, and variables `VELOC_<KEY>` that override them.
+//! VELOC's configuration: `key = value` on lines of a file, and variables `VELOC_<KEY>` that
+//! override them.
 
 use std::{collections::BTreeMap, fs, path::PathBuf};
 

@@ -1,7 +1,8 @@
 //! What programs written for VELOC link with, on top of Outcrop.
 //!
-//! The symbols of `veloc.h` are in `c`; what they do is in [`client`], which knows no pointers but those of `regions`. `cpp/veloc.cpp` has
-//! what only C++ can have: the class of `veloc.hpp`, and the one call of MPI.
+//! The symbols of `veloc.h` are in `c`; what they do is in [`client`], which knows no pointers but
+//! those of `regions`. `cpp/veloc.cpp` has what only C++ can have: the class of `veloc.hpp`, and
+//! the one call of MPI.
 
 mod c;
 mod checkpoint;

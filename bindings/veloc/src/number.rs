@@ -1,7 +1,8 @@
 //! The numbers of versions.
 //!
-//! A program may save a version again, or go back to lower ones. A session of Outcrop has ascending numbers. So the upper half of its number
-//! counts how often the program has gone back, and the lower half is the program's version: what was saved last has the highest number.
+//! A program may save a version again, or go back to lower ones. A session of Outcrop has ascending
+//! numbers. So the upper half of its number counts how often the program has gone back, and the
+//! lower half is the program's version: what was saved last has the highest number.
 
 /// What a version of the program is called when `newest` is the newest that there is.
 pub(crate) fn next(newest: Option<u64>, version: u32) -> u64 {

@@ -1,8 +1,9 @@
 //! Files that VELOC has written: found and read, never changed.
 //!
-//! A file is the number of regions (u64), for each its number (i32) and length (u64), and then their bytes in that order, all as the machine
-//! has them. With a checksum, 32 bytes of SHA-256 lie beside, in the directory of metadata. An aggregated file has those of all ranks
-//! one after the other, and where each begins is beside too.
+//! A file is the number of regions (u64), for each its number (i32) and length (u64), and then
+//! their bytes in that order, all as the machine has them. With a checksum, 32 bytes of SHA-256 lie
+//! beside, in the directory of metadata. An aggregated file has those of all ranks one after the
+//! other, and where each begins is beside too.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -55,7 +56,8 @@ pub(crate) fn versions(config: &Config, name: &str, rank: u32) -> BTreeSet<u32> 
     versions
 }
 
-/// Opens what a rank has in a version. With `has_regions`, it must be of VELOC's own making, and not a file of the program's.
+/// Opens what a rank has in a version. With `has_regions`, it must be of VELOC's own making, and
+/// not a file of the program's.
 pub(crate) fn open(config: &Config, name: &str, rank: u32, version: u32, has_regions: bool) -> Result<OldFile> {
     let mut problems = Vec::new();
     for dir in places(config) {

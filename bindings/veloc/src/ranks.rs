@@ -1,7 +1,7 @@
 //! The processes that save together, and how they find each other.
 //!
-//! Programs often use MPI from one thread only, and versions are committed by others. So MPI is used once, to agree on a directory, and from
-//! then on ranks talk through files in it.
+//! Programs often use MPI from one thread only, and versions are committed by others. So MPI is
+//! used once, to agree on a directory, and from then on ranks talk through files in it.
 
 use std::{
     fs,
@@ -22,16 +22,19 @@ use crate::{
     failure::{Failure, Result, say},
 };
 
-/// How long a rank waits for the others to come to the same call. They may compute for long; one that has ended is noticed at once.
+/// How long a rank waits for the others to come to the same call. They may compute for long; one
+/// that has ended is noticed at once.
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 
-/// How long a directory that another rank has made may take to appear: network file systems remember for a while what was not there.
+/// How long a directory that another rank has made may take to appear: network file systems
+/// remember for a while what was not there.
 const APPEARANCE: Duration = Duration::from_secs(10);
 
 /// What the directories are called in which ranks talk.
 const DIRECTORY: &str = ".outcrop-ranks-";
 
-/// A directory in which nobody takes part is left over once it is so old. A younger one may be that of a run which begins.
+/// A directory in which nobody takes part is left over once it is so old. A younger one may be that
+/// of a run which begins.
 const LEFT_OVER: Duration = Duration::from_secs(60);
 
 /// How long others may keep this one waiting before it says so.

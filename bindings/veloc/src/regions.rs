@@ -1,5 +1,5 @@
-//! What the program has protected: its memory, and its own functions that write and read bytes. Besides `c`, the only place that follows
-//! pointers of the program.
+//! What the program has protected: its memory, and its own functions that write and read bytes.
+//! Besides `c`, the only place that follows pointers of the program.
 
 use std::{
     collections::BTreeMap,
@@ -36,7 +36,8 @@ unsafe impl Send for Memory {}
 impl Memory {
     /// # Safety
     ///
-    /// For as long as it is protected, the memory is there, and nothing else reads or writes it during calls that save or restore.
+    /// For as long as it is protected, the memory is there, and nothing else reads or writes it
+    /// during calls that save or restore.
     pub(crate) unsafe fn new(address: *mut c_void, bytes: usize) -> Self {
         Self { address: address.cast(), bytes }
     }
@@ -104,7 +105,8 @@ impl Drop for Callbacks {
     }
 }
 
-/// The memory that this process has, so that a region which is not there any more is an error and not the program's end.
+/// The memory that this process has, so that a region which is not there any more is an error and
+/// not the program's end.
 pub(crate) struct Mappings(Maps);
 
 impl Mappings {

@@ -46,8 +46,8 @@ impl Candidate {
 }
 
 impl Client {
-    /// The newest version up to this one, or of all if it is 0, that can be restored; nothing if there is none. All ranks call it
-    /// together, unless it is about one of them.
+    /// The newest version up to this one, or of all if it is 0, that can be restored; nothing if
+    /// there is none. All ranks call it together, unless it is about one of them.
     pub(crate) fn restart_test(&mut self, name: &str, version: i32, of_rank: Option<u32>) -> Result<Option<u32>> {
         self.check_idle("VELOC_Restart_test")?;
         let most = Some(check_version(version)?).filter(|most| *most > 0).unwrap_or(u32::MAX);
@@ -76,7 +76,8 @@ impl Client {
         };
         let Found { name, candidate, saved } = found.ok_or_else(missing)?;
         if let (Candidate::Here(number), None) = (candidate, of_rank) {
-            // The next checkpoint stores what differs from this version. If that cannot be, it stores all.
+            // The next checkpoint stores what differs from this version. If that cannot be, it
+            // stores all.
             if let Err(error) = self.series(&name)?.session.go_on_after(number) {
                 self.say(format!("the next version of {name} is saved in full: {error}"));
             }
@@ -85,7 +86,8 @@ impl Client {
         Ok(())
     }
 
-    /// The length of a region in the version that is being restored; 0 if it has none of this number.
+    /// The length of a region in the version that is being restored; 0 if it has none of this
+    /// number.
     pub(crate) fn recover_size(&mut self, id: i32) -> Result<u64> {
         Ok(self.restart()?.saved.regions().get(&id).copied().unwrap_or(0))
     }
@@ -188,7 +190,8 @@ impl Client {
                 Candidate::Here(number) if series.damaged.contains(&number) => continue,
                 Candidate::Old(version) if series.damaged_old.contains(&version) => continue,
                 Candidate::Here(number) => {
-                    // It may still be on its way; where it never comes, another directory may have it.
+                    // It may still be on its way; where it never comes, another directory may have
+                    // it.
                     (1..=shelves.directories.len()).for_each(|layer| {
                         let _ = series.session.wait(number, Reached::Here(layer));
                     });
@@ -261,7 +264,8 @@ fn check_fit(id: i32, region: Option<&Region>, bytes: u64, mappings: &Mappings) 
     }
 }
 
-/// What might be restored: what was saved last comes first, and files of VELOC come after what this library has saved.
+/// What might be restored: what was saved last comes first, and files of VELOC come after what this
+/// library has saved.
 fn candidates(numbers: Vec<u64>, old: &BTreeSet<u32>) -> Vec<Candidate> {
     let here: BTreeSet<u32> = numbers.iter().map(|number| number::version(*number)).collect();
     let old = old.iter().rev().filter(|version| !here.contains(version)).map(|version| Candidate::Old(*version));

@@ -10,7 +10,8 @@ use crate::failure::{Failure, Result};
 /// Where they are. VELOC's own files lie beside, and must not be mistaken for these.
 const DIRECTORY: &str = "outcrop-files";
 
-/// A file for one checkpoint or restart of this rank. It goes when the value does: what is kept is a version.
+/// A file for one checkpoint or restart of this rank. It goes when the value does: what is kept is
+/// a version.
 #[derive(Debug)]
 pub(crate) struct Routed(PathBuf);
 

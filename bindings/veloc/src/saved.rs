@@ -14,7 +14,8 @@ use crate::{
     old::OldFile,
 };
 
-/// The region that holds a file of the program's own; the others are called after the program's numbers.
+/// The region that holds a file of the program's own; the others are called after the program's
+/// numbers.
 pub(crate) const FILE_REGION: &str = "file";
 
 /// How many bytes are read at once to be checked or copied: enough for several threads.
@@ -65,7 +66,8 @@ impl Shelves {
     }
 }
 
-/// Reads everything, so that what is damaged is found before anything of the program is overwritten.
+/// Reads everything, so that what is damaged is found before anything of the program is
+/// overwritten.
 fn verify(reader: &Reader) -> Result<()> {
     for region in &reader.manifest().regions {
         pieces(reader, &region.name, |_| Ok(()))?;

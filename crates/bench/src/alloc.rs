@@ -1,7 +1,8 @@
 //! `outcrop bench alloc`: what a short program pays to start, until its caches are allocated.
 //!
-//! Each way of making room for snapshots runs in one process or in several at the same time, and computes between the
-//! saves. Everything from the start of the process on counts as blocked, except computing.
+//! Each way of making room for snapshots runs in one process or in several at the same time, and
+//! computes between the saves. Everything from the start of the process on counts as blocked,
+//! except computing.
 
 mod process;
 mod ways;
@@ -60,7 +61,8 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
     ensure!(options.host_bytes >= 4 * options.snapshot_bytes, "the host buffer must hold four snapshots");
     let mut runs = Vec::new();
     for &processes in &options.processes {
-        // Memory that the host of a virtual machine must provide first is very slow. All ways get the same memory.
+        // Memory that the host of a virtual machine must provide first is very slow. All ways get
+        // the same memory.
         let mut supply = Supply::new((options.host_bytes + 2 * options.snapshot_bytes) * processes as u64);
         for &gap_ms in &options.gaps_ms {
             progress(&format!("{processes} at a time, {gap_ms} ms between saves"));
@@ -85,12 +87,14 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
     })
 }
 
-/// The best of several rounds of every way. Each round has another order, because it matters whose memory a process gets.
+/// The best of several rounds of every way. Each round has another order, because it matters whose
+/// memory a process gets.
 fn case(options: &Options, processes: usize, gap_ms: f64, supply: &mut Supply) -> Result<Vec<Run>> {
     let mut outcomes: Vec<Vec<Outcome>> = vec![Vec::new(); Way::ALL.len()];
     for round in 0..options.rounds.max(1) {
         for number in 0..Way::ALL.len() {
-            // The number of ways is a prime, so every stride visits all of them, each after another one.
+            // The number of ways is a prime, so every stride visits all of them, each after another
+            // one.
             let number = (number * (1 + round % (Way::ALL.len() - 1)) + round) % Way::ALL.len();
             let Options { host_bytes, snapshot_bytes, .. } = *options;
             let way = Way::ALL[number];
@@ -108,7 +112,8 @@ fn case(options: &Options, processes: usize, gap_ms: f64, supply: &mut Supply) -
     Ok(Way::ALL.iter().zip(outcomes).map(run).collect())
 }
 
-/// Gives the same order to several processes at the same time, and returns the mean of their reports.
+/// Gives the same order to several processes at the same time, and returns the mean of their
+/// reports.
 fn at_once(order: &Order, processes: usize, supply: &mut Supply) -> Result<Outcome> {
     supply.refill();
     let text = serde_json::to_string(order)?;

@@ -1,4 +1,5 @@
-//! The speed of a directory without Outcrop: large sequential O_DIRECT transfers, one after the other.
+//! The speed of a directory without Outcrop: large sequential O_DIRECT transfers, one after the
+//! other.
 
 use std::{
     fs::{File, OpenOptions},

@@ -1,8 +1,9 @@
 //! `outcrop bench increment`: what incremental checkpoints save, and the cost of finding changes.
 //!
-//! The experiment of libhashckpt: a program that rewrites nearly all of its memory and changes little of it, and one that
-//! changes all, with full, page-based and hash-based checkpoints. Then the slowdown of a program that writes to some of its
-//! pages, the cost of tracking pages, and the rate of hashing.
+//! The experiment of libhashckpt: a program that rewrites nearly all of its memory and changes
+//! little of it, and one that changes all, with full, page-based and hash-based checkpoints. Then
+//! the slowdown of a program that writes to some of its pages, the cost of tracking pages, and the
+//! rate of hashing.
 
 mod hashing;
 mod keepers;
@@ -26,7 +27,8 @@ pub struct Options {
     pub directory: PathBuf,
     /// Measured checkpoints of each program.
     pub checkpoints: usize,
-    /// Milliseconds of computing between two checkpoints of the program that writes to some of its pages.
+    /// Milliseconds of computing between two checkpoints of the program that writes to some of its
+    /// pages.
     pub compute_ms: f64,
     /// How often each way of tracking searches for changes.
     pub looks: usize,

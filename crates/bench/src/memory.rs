@@ -12,13 +12,14 @@ use outcrop::layers::Host;
 const PIECE_BYTES: u64 = 64 << 20;
 /// How much of it is free in advance.
 const FREE_BYTES: u64 = 512 << 20;
-/// How often a supply checks what has been taken. In that time a process takes a tenth of what is free.
+/// How often a supply checks what has been taken. In that time a process takes a tenth of what is
+/// free.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Has the system provide `bytes` of memory and give them back at once.
 ///
-/// The host of a virtual machine must first provide memory that was not used for a while, which is slower than any disk. A
-/// call before each way gives all of them the same start.
+/// The host of a virtual machine must first provide memory that was not used for a while, which is
+/// slower than any disk. A call before each way gives all of them the same start.
 pub(crate) fn warm(bytes: u64) {
     if let Ok(host) = Host::new(bytes) {
         let _ = host.touch(0..host.capacity());
@@ -27,8 +28,9 @@ pub(crate) fn warm(bytes: u64) {
 
 /// Memory for other processes, held until they take it.
 ///
-/// Free memory of a virtual machine may return to its host within seconds. A program that takes its memory at once would
-/// not notice; one that takes it as needed would get more and more slow memory. Held here, it is the same for both.
+/// Free memory of a virtual machine may return to its host within seconds. A program that takes its
+/// memory at once would not notice; one that takes it as needed would get more and more slow
+/// memory. Held here, it is the same for both.
 pub(crate) struct Supply {
     bytes: u64,
     held: Vec<Host>,
@@ -42,7 +44,8 @@ impl Supply {
         supply
     }
 
-    /// Holds as much as in the beginning again. Right after others have ended, it gets what they had.
+    /// Holds as much as in the beginning again. Right after others have ended, it gets what they
+    /// had.
     pub(crate) fn refill(&mut self) {
         while (self.held.len() as u64) < self.bytes.div_ceil(PIECE_BYTES) {
             let Ok(piece) = Host::new(PIECE_BYTES) else { return };
@@ -53,7 +56,8 @@ impl Supply {
         }
     }
 
-    /// Releases as much as these processes take, a little ahead of them, until `over` says that they have ended.
+    /// Releases as much as these processes take, a little ahead of them, until `over` says that
+    /// they have ended.
     pub(crate) fn give(&mut self, processes: &[u32], over: &Receiver<()>) {
         let before: u64 = processes.iter().map(|&process| bytes_of(process)).sum();
         loop {
@@ -76,7 +80,8 @@ fn bytes_of(process: u32) -> u64 {
 
 /// Resets the peak.
 pub(crate) fn reset_peak() {
-    // Old kernels refuse this. Then the peak is that of the whole process, which errs on the safe side.
+    // Old kernels refuse this. Then the peak is that of the whole process, which errs on the safe
+    // side.
     let _ = fs::write("/proc/self/clear_refs", "5");
 }
 

@@ -1,4 +1,5 @@
-//! The simulator against reality: the same workloads really run and simulated, with the rates that a survey finds.
+//! The simulator against reality: the same workloads really run and simulated, with the rates that
+//! a survey finds.
 
 use std::{
     collections::BTreeMap,
@@ -118,8 +119,8 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
     Ok(Report { bench: "sim", machine: Machine::here(), settings, runs, ratios })
 }
 
-/// The rate of copying a snapshot into touched memory after a pause. It is lower than in a survey, which does not pause:
-/// caches and cores have gone cold.
+/// The rate of copying a snapshot into touched memory after a pause. It is lower than in a survey,
+/// which does not pause: caches and cores have gone cold.
 fn copy_rate(options: &Options, gap_ms: f64) -> Result<f64> {
     const COPIES: usize = 24;
     let (copier, state) = (Copier::default(), vec![1u8; options.snapshot_bytes as usize]);
@@ -148,7 +149,8 @@ fn rates(options: &Options) -> Result<PlainRates> {
     plain_rates(&profile, &options.directory).context("the directory was just measured")
 }
 
-/// The rates of memory and a directory from a profile, for the simulator; none if the directory was not measured.
+/// The rates of memory and a directory from a profile, for the simulator; none if the directory was
+/// not measured.
 pub fn plain_rates(profile: &Profile, directory: &Path) -> Option<PlainRates> {
     let memory = &profile.memory;
     let directory = profile.directory(directory)?.rates();

@@ -126,7 +126,8 @@ fn in_files(
     Ok(migration.run(&mut files as &mut dyn History, progress)?)
 }
 
-/// What it takes at most: the snapshots of one shot, in files that grow in large steps, or in memory.
+/// What it takes at most: the snapshots of one shot, in files that grow in large steps, or in
+/// memory.
 pub fn needs(migration: &Migration) -> Needs {
     let bytes = (migration.snapshots() * migration.snapshot_len() * size_of::<f32>()) as u64;
     Needs { file_bytes: bytes + (1 << 30), memory_bytes: bytes + (256 << 20) }

@@ -1,4 +1,5 @@
-//! `outcrop bench store`: the cost of a durable checkpoint, against a copy, files, and the bare disk.
+//! `outcrop bench store`: the cost of a durable checkpoint, against a copy, files, and the bare
+//! disk.
 
 mod rivals;
 mod saves;
@@ -41,7 +42,8 @@ impl Options {
         self.state_bytes * 5 / 2 + (64 << 20)
     }
 
-    /// What it takes at most: all versions of two kinds, or those of one kind and two files of rivals.
+    /// What it takes at most: all versions of two kinds, or those of one kind and two files of
+    /// rivals.
     pub fn needs(&self) -> Needs {
         let file_bytes = 2 * (self.versions() + 1) * self.state_bytes;
         Needs { file_bytes, memory_bytes: self.host_bytes() + self.state_bytes * 5 / 2 }

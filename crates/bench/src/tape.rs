@@ -1,4 +1,5 @@
-//! `outcrop bench tape`: a forward and a backward pass, with every way of keeping the states between them.
+//! `outcrop bench tape`: a forward and a backward pass, with every way of keeping the states
+//! between them.
 
 use std::{
     collections::BTreeMap,
@@ -166,7 +167,8 @@ fn compare(options: &Options, workload: &Workload, progress: &mut dyn FnMut(&str
     Ok(runs)
 }
 
-/// Measures every way in several interleaved rounds, and returns the best run of each: noise only adds.
+/// Measures every way in several interleaved rounds, and returns the best run of each: noise only
+/// adds.
 fn best_of(
     options: &Options,
     workload: &Workload,

@@ -49,7 +49,8 @@ impl Workload {
 /// The next state from this one.
 pub(crate) fn advance(now: &[f32], next: &mut [f32], depth: Option<u32>) {
     let Some(depth) = depth else { return };
-    // Blocks that fit into the first cache, so that depth costs arithmetic and not memory bandwidth.
+    // Blocks that fit into the first cache, so that depth costs arithmetic and not memory
+    // bandwidth.
     for (now, next) in now.chunks(1024).zip(next.chunks_mut(1024)) {
         next.copy_from_slice(now);
         for _ in 0..depth {
@@ -79,7 +80,8 @@ pub(crate) fn check_state_bytes(bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Writes one value to each of `percent` of the pages of a state, spread evenly, and other pages in each step.
+/// Writes one value to each of `percent` of the pages of a state, spread evenly, and other pages in
+/// each step.
 pub(crate) fn write_pages(state: &mut [f32], percent: f64, step: usize) {
     let page_len = rustix::param::page_size() / size_of::<f32>();
     let pages = (state.len() / page_len).max(1);

@@ -31,8 +31,8 @@ impl Buffer {
             Some(direct) => rustix::io::pread(direct, &mut *memory, from).unwrap_or(0),
             None => 0,
         };
-        // What the short way did not give, because the file ends there or for any other reason, comes the usual way or with an
-        // error that says why not.
+        // What the short way did not give, because the file ends there or for any other reason,
+        // comes the usual way or with an error that says why not.
         if read < wanted {
             let read = read.max(skipped);
             file.read_at(from + read as u64, &mut memory[read..wanted])?;

@@ -57,8 +57,8 @@ impl Catalog {
         Ok(sessions)
     }
 
-    /// The versions of a session that there is anything of, ascending. Ranks that were saved by different runs are versions
-    /// of their own, even if they have the same number.
+    /// The versions of a session that there is anything of, ascending. Ranks that were saved by
+    /// different runs are versions of their own, even if they have the same number.
     pub fn versions(&self, session: &str) -> Result<Vec<Version>> {
         Ok(grouped(self.listing(session)?.manifests))
     }
@@ -109,7 +109,8 @@ impl Catalog {
         read_one(&*self.files, session, rank, version)
     }
 
-    /// The versions that there is anything of from one rank, ascending, whether they can be read or not.
+    /// The versions that there is anything of from one rank, ascending, whether they can be read or
+    /// not.
     pub fn numbers(&self, session: &str, rank: u32) -> Result<Vec<u64>> {
         let names = list(&*self.files, &format!("{session}/{}", rank_name(rank)))?;
         let mut numbers: Vec<u64> = names.iter().filter_map(|name| parse_version_name(name)).collect();
@@ -117,8 +118,8 @@ impl Catalog {
         Ok(numbers)
     }
 
-    /// Opens the part of a version that one rank has saved, as it is now: a running program may have merged packs since the
-    /// manifest was read.
+    /// Opens the part of a version that one rank has saved, as it is now: a running program may
+    /// have merged packs since the manifest was read.
     pub fn reader(&self, manifest: &Arc<Manifest>) -> Result<Reader> {
         let mut manifest = Arc::clone(manifest);
         loop {
@@ -169,7 +170,8 @@ pub struct Version {
     pub ranks: u32,
     /// The manifests, by rank.
     pub manifests: BTreeMap<u32, Arc<Manifest>>,
-    /// What is wrong with those that cannot be read, by rank. They may belong to this run or to another one.
+    /// What is wrong with those that cannot be read, by rank. They may belong to this run or to
+    /// another one.
     pub damaged: BTreeMap<u32, Arc<Error>>,
 }
 

@@ -11,10 +11,11 @@ use crate::{
     pack::{Pack, file_name},
 };
 
-/// The packs of one session in several places that should have the same bytes: host memory, and directories. The nearest is
-/// first.
+/// The packs of one session in several places that should have the same bytes: host memory, and
+/// directories. The nearest is first.
 ///
-/// For whoever makes new packs out of old ones: nothing comes out of here that is not what was saved.
+/// For whoever makes new packs out of old ones: nothing comes out of here that is not what was
+/// saved.
 pub struct Copies {
     session: String,
     places: Vec<Copy>,
@@ -34,7 +35,8 @@ impl Copies {
         Self { session: session.to_owned(), places, fetcher: Fetcher::default() }
     }
 
-    /// The header and the index of a pack, from the first place that has the one that a manifest names.
+    /// The header and the index of a pack, from the first place that has the one that a manifest
+    /// names.
     pub fn index(&self, named: &ManifestPack) -> Result<(PackHeader, Index)> {
         let mut problems = Vec::new();
         for place in &self.places {
@@ -50,7 +52,8 @@ impl Copies {
         Err(self.nowhere(named.id, &problems))
     }
 
-    /// Fills `into` with the stored bytes of these blocks, one after the other, each from the first place where its hash is right.
+    /// Fills `into` with the stored bytes of these blocks, one after the other, each from the first
+    /// place where its hash is right.
     pub fn read(&mut self, blocks: &[Place], hash_kind: HashKind, into: &mut [u8]) -> Result<()> {
         let mut starts = Vec::with_capacity(blocks.len());
         let mut end = 0;

@@ -74,11 +74,12 @@ impl RegionDiff {
     }
 }
 
-/// Compares two versions region by region: by the hashes of their blocks if these were made in the same way, else by reading
-/// both; always by reading if `is_certain`, as two different blocks might have the same hash.
+/// Compares two versions region by region: by the hashes of their blocks if these were made in the
+/// same way, else by reading both; always by reading if `is_certain`, as two different blocks might
+/// have the same hash.
 ///
-/// Bytes that were excluded from saving count as zero where a block is read, and a block that only one version has as changed.
-/// `progress` hears how many bytes have been compared.
+/// Bytes that were excluded from saving count as zero where a block is read, and a block that only
+/// one version has as changed. `progress` hears how many bytes have been compared.
 pub fn diff(
     before: &Reader,
     after: &Reader,

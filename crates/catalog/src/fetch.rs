@@ -8,17 +8,20 @@ use crate::{buffer::Buffer, pack::Pack};
 
 /// The default amount of work for one thread at a time.
 pub(crate) const WINDOW_BYTES: u64 = 8 << 20;
-/// Blocks that lie closer to each other than this are read together with what is between them: that takes less time than another
-/// read.
+/// Blocks that lie closer to each other than this are read together with what is between them: that
+/// takes less time than another read.
 const GAP_BYTES_MAX: u64 = 256 << 10;
-/// So much is read at once, unless a block is larger: it stays in a core's cache while it is checked and copied.
+/// So much is read at once, unless a block is larger: it stays in a core's cache while it is
+/// checked and copied.
 const READ_BYTES_MAX: u64 = 1 << 20;
-/// So many threads read, check and copy, whatever the number of cores: most of them wait for the medium. Measured on two busy cores, 1 GiB, over
-/// reading one file in pieces of 16 MiB: 4 MiB at a time by 2 threads 0.5 to 0.7, 2 MiB by 8 threads 0.8, 1 MiB by 8 threads 1.0.
+/// So many threads read, check and copy, whatever the number of cores: most of them wait for the
+/// medium. Measured on two busy cores, 1 GiB, over reading one file in pieces of 16 MiB: 4 MiB at a
+/// time by 2 threads 0.5 to 0.7, 2 MiB by 8 threads 0.8, 1 MiB by 8 threads 1.0.
 const THREADS: usize = 8;
 
-/// How much of `bytes` that are to be read one thread works on at a time. The more it is, the more of the blocks that lie in the
-/// same pack can be read together; but all threads should have something to do.
+/// How much of `bytes` that are to be read one thread works on at a time. The more it is, the more
+/// of the blocks that lie in the same pack can be read together; but all threads should have
+/// something to do.
 pub(crate) fn window_bytes(bytes: u64) -> u64 {
     (bytes / 16).clamp(WINDOW_BYTES / 4, WINDOW_BYTES * 4)
 }
@@ -51,7 +54,8 @@ pub(crate) struct Fetcher {
 }
 
 impl Fetcher {
-    /// Reads blocks, and gives the bytes of each, or what is wrong with them, to `take`; in any order.
+    /// Reads blocks, and gives the bytes of each, or what is wrong with them, to `take`; in any
+    /// order.
     pub(crate) fn fetch(
         &mut self,
         wanted: &mut [Wanted<'_>],

@@ -1,8 +1,9 @@
 //! Reads what directories that survive hold.
 //!
-//! A [`Catalog`] lists the sessions and versions of a directory. A [`Reader`] puts a version of one rank together and lets no byte
-//! pass that is not what was saved. [`verify`] looks at every byte of everything, [`diff`] tells what changed between two
-//! versions, and a [`Removal`] takes out versions and what nobody needs any more. Nothing else in here writes.
+//! A [`Catalog`] lists the sessions and versions of a directory. A [`Reader`] puts a version of one
+//! rank together and lets no byte pass that is not what was saved. [`verify`] looks at every byte
+//! of everything, [`diff`] tells what changed between two versions, and a [`Removal`] takes out
+//! versions and what nobody needs any more. Nothing else in here writes.
 
 #![forbid(unsafe_code)]
 

@@ -16,7 +16,8 @@ pub(crate) struct Listing {
     pub(crate) ranks: Vec<u32>,
     pub(crate) manifests: Vec<Listed>,
     pub(crate) packs: Vec<PackId>,
-    /// The names of files that were being written when their program ended, or are being written now.
+    /// The names of files that were being written when their program ended, or are being written
+    /// now.
     pub(crate) drafts: Vec<String>,
     /// The names of what is not from a store.
     pub(crate) foreign: Vec<String>,
@@ -127,8 +128,8 @@ pub(crate) fn read_one(files: &dyn Files, session: &str, rank: u32, version: u64
     }
 }
 
-/// A manifest as it is now, if it can be read and belongs to the same run: whoever writes to the session may have replaced or
-/// removed it.
+/// A manifest as it is now, if it can be read and belongs to the same run: whoever writes to the
+/// session may have replaced or removed it.
 pub(crate) fn read_again(files: &dyn Files, manifest: &Manifest) -> Option<Arc<Manifest>> {
     let Manifest { session, version, rank, .. } = manifest;
     let name = format!("{session}/{}/{}", rank_name(*rank), version_name(*version));

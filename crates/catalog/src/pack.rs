@@ -89,7 +89,8 @@ impl Pack {
     }
 }
 
-/// Packs that are open, for versions that are looked at one after the other and share most of theirs.
+/// Packs that are open, for versions that are looked at one after the other and share most of
+/// theirs.
 #[derive(Default)]
 pub(crate) struct OpenPacks(BTreeMap<PackId, Arc<Pack>>);
 

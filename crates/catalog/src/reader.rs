@@ -23,7 +23,8 @@ pub struct Reader {
     packs: BTreeMap<PackId, Arc<Pack>>,
     /// Those in whose indexes blocks are looked up, newest first.
     chain: Vec<Arc<Pack>>,
-    /// For each region of the manifest: which pack of the chain says where which blocks are. Ascending.
+    /// For each region of the manifest: which pack of the chain says where which blocks are.
+    /// Ascending.
     maps: Vec<Vec<Segment>>,
 }
 
@@ -54,7 +55,8 @@ impl fmt::Debug for Reader {
 }
 
 impl Reader {
-    /// Opens the packs that a manifest names, and finds the place of every block. No block is read yet.
+    /// Opens the packs that a manifest names, and finds the place of every block. No block is read
+    /// yet.
     pub fn open(files: &dyn Files, manifest: Arc<Manifest>) -> Result<Self> {
         Self::open_with(files, manifest, &mut OpenPacks::default())
     }
@@ -88,8 +90,9 @@ impl Reader {
         &self.manifest
     }
 
-    /// Fills `into` with the bytes of a region from byte `at` on, each of them compared with its hash. Bytes that were excluded
-    /// from saving stay as they are. After an error, `into` holds anything.
+    /// Fills `into` with the bytes of a region from byte `at` on, each of them compared with its
+    /// hash. Bytes that were excluded from saving stay as they are. After an error, `into` holds
+    /// anything.
     ///
     /// Several threads tell `progress` how many bytes they have done.
     pub fn read(&self, region: &str, at: u64, into: &mut [u8], progress: &(dyn Fn(u64) + Sync)) -> Result<()> {
@@ -127,7 +130,8 @@ impl Reader {
         self.packs.get(&id).map(|pack| pack.header.origin().version)
     }
 
-    /// The blocks of a region that have been saved, in ascending order: where they are and how they were hashed.
+    /// The blocks of a region that have been saved, in ascending order: where they are and how they
+    /// were hashed.
     pub fn places(&self, region: &str) -> Result<impl Iterator<Item = (u64, HashKind, Place)>> {
         Ok(self.map(region)?.places(0..u64::MAX).map(|(block, through, place)| {
             let hash_kind = through.header.origin().hash_kind;
@@ -166,8 +170,9 @@ impl Reader {
     }
 }
 
-/// The ranges of blocks that a pack has of a region as it is in a version: the region may have had another length when the pack
-/// was made, and then only blocks that are whole in both are the same blocks.
+/// The ranges of blocks that a pack has of a region as it is in a version: the region may have had
+/// another length when the pack was made, and then only blocks that are whole in both are the same
+/// blocks.
 fn usable(listed: &IndexRegion, blocks: Blocks) -> impl Iterator<Item = Range<u64>> {
     let theirs = listed.blocks();
     let whole = |blocks: Blocks| blocks.bytes() / u64::from(blocks.block_bytes());
@@ -214,7 +219,8 @@ fn overlay(segments: &mut Vec<Segment>, ranges: impl Iterator<Item = Range<u64>>
 }
 
 impl<'a> Mapped<'a> {
-    /// The blocks in `range` that have been saved, ascending: the pack that says where each is, and what it says.
+    /// The blocks in `range` that have been saved, ascending: the pack that says where each is, and
+    /// what it says.
     pub(crate) fn places(self, range: Range<u64>) -> impl Iterator<Item = (u64, &'a Pack, Place)> {
         let first = self.segments.partition_point(|segment| segment.blocks.end <= range.start);
         let segments = self.segments[first..].iter().take_while(move |segment| segment.blocks.start < range.end);
@@ -244,7 +250,8 @@ impl<'a> Mapped<'a> {
         (0..self.reader.chain.len()).try_for_each(|pack| self.check_borrowed(pack))
     }
 
-    /// That what a pack of the chain says to lie in other packs can lie there. What lies in itself was checked with its index.
+    /// That what a pack of the chain says to lie in other packs can lie there. What lies in itself
+    /// was checked with its index.
     fn check_borrowed(self, pack: usize) -> Result<()> {
         let through = self.reader.chain(pack);
         let Some(listed) = through.index().and_then(|index| index.region(&self.region.name)) else { return Ok(()) };

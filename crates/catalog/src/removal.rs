@@ -23,9 +23,9 @@ pub struct Removal {
 }
 
 impl Removal {
-    /// What has to go for these versions to be gone, and what crashed programs have left: drafts, packs that no manifest names,
-    /// and versions that are not complete although a newer one is. Fails if a manifest cannot be read, because it is not
-    /// known then which packs are needed.
+    /// What has to go for these versions to be gone, and what crashed programs have left: drafts,
+    /// packs that no manifest names, and versions that are not complete although a newer one is.
+    /// Fails if a manifest cannot be read, because it is not known then which packs are needed.
     ///
     /// Valid only while nothing writes to the session: see [`lock_session`].
     pub fn plan(catalog: &Catalog, session: &str, dropped: &[u64]) -> Result<Self> {
@@ -77,8 +77,8 @@ impl Removal {
         self.manifests.is_empty() && self.packs.is_empty() && self.drafts.is_empty()
     }
 
-    /// Removes it: manifests first, and only when they are gone for good what they named, so that after a crash in the middle
-    /// nothing is missing from any version that is left.
+    /// Removes it: manifests first, and only when they are gone for good what they named, so that
+    /// after a crash in the middle nothing is missing from any version that is left.
     pub fn carry_out(&self, files: &dyn Files) -> Result<()> {
         remove_all(files, self.manifests.iter())?;
         remove_all(files, self.packs.iter().chain(&self.drafts))
@@ -99,7 +99,8 @@ fn remove_all<'a>(files: &dyn Files, names: impl Iterator<Item = &'a String>) ->
     Ok(())
 }
 
-/// Takes the locks of all ranks of a session, so that no program writes to it until they are dropped. Fails if one does now.
+/// Takes the locks of all ranks of a session, so that no program writes to it until they are
+/// dropped. Fails if one does now.
 pub fn lock_session(catalog: &Catalog, session: &str) -> Result<Vec<FileLock>> {
     let files = catalog.files();
     let mut locks = Vec::new();

@@ -58,9 +58,11 @@ pub enum FindingKind {
     Damage,
     /// A version that not all ranks have: its program crashed, or is still at it.
     Incomplete,
-    /// What a crashed program has left behind, or a running one has not finished: of no use to anybody else.
+    /// What a crashed program has left behind, or a running one has not finished: of no use to
+    /// anybody else.
     Garbage,
-    /// A running program has replaced or removed a manifest after it was read: its version was not verified.
+    /// A running program has replaced or removed a manifest after it was read: its version was not
+    /// verified.
     Changing,
     /// Not from a store.
     Foreign,
@@ -89,7 +91,8 @@ struct BadBlock {
     problem: String,
 }
 
-/// Looks at every byte of the manifests and packs of all sessions, or of one, or of one of its versions; changes nothing.
+/// Looks at every byte of the manifests and packs of all sessions, or of one, or of one of its
+/// versions; changes nothing.
 ///
 /// Several threads tell `progress` how many bytes they have done, and how many there are.
 pub fn verify(

@@ -17,22 +17,25 @@ use crate::{RoomArgs, say::say, table};
 pub(crate) enum BenchCommand {
     /// Run every benchmark and write one page with tables and plots.
     ///
-    /// Writes measured.md into the output directory, and results.json and the plots (PNG, SVG) into its subdirectory
-    /// measured. Each benchmark runs in its own process. If one fails, the page says so, the others still count, and the
-    /// exit code is 1. Run it on an idle machine: it takes up to an hour, or some four minutes with --quick.
+    /// Writes measured.md into the output directory, and results.json and the plots (PNG, SVG) into
+    /// its subdirectory measured. Each benchmark runs in its own process. If one fails, the page
+    /// says so, the others still count, and the exit code is 1. Run it on an idle machine: it takes
+    /// up to an hour, or some four minutes with --quick.
     All(all::AllArgs),
     /// Compare ways to keep the states of a forward pass for the backward pass.
     ///
-    /// Compares storing nothing, the tape with save and with lend, a hand-written asynchronous ring, O_DIRECT without
-    /// overlap, plain files with and without fsync, a mapped file, fresh memory, and memory touched (pre-faulted) in
-    /// advance.
+    /// Compares storing nothing, the tape with save and with lend, a hand-written asynchronous
+    /// ring, O_DIRECT without overlap, plain files with and without fsync, a mapped file, fresh
+    /// memory, and memory touched (pre-faulted) in advance.
     Tape(TapeArgs),
     /// Run the migration of the demo with its snapshots on a tape, in memory and in files.
     Rtm(RtmBenchArgs),
-    /// Compare what a short program pays to start: ways to allocate, touch and pin memory for its snapshots.
+    /// Compare what a short program pays to start: ways to allocate, touch and pin memory for its
+    /// snapshots.
     ///
-    /// Compares pinning everything first, memory on demand, incremental memset, and tapes that touch memory while they
-    /// write, between writes, and as they choose; with one and with several processes at a time.
+    /// Compares pinning everything first, memory on demand, incremental memset, and tapes that
+    /// touch memory while they write, between writes, and as they choose; with one and with several
+    /// processes at a time.
     Alloc(AllocArgs),
     /// Compare the simulator with reality.
     ///
@@ -40,23 +43,26 @@ pub(crate) enum BenchCommand {
     Sim(SimBenchArgs),
     /// Compare checkpoints in a store with copies, files and the bare disk.
     ///
-    /// Measures how long a full checkpoint blocks the program, how long it takes until it is durable, and how long a
-    /// restore takes. Compares with a copy into touched memory (one and two threads), with a file written through the page
-    /// cache, with and without fsync, and with O_DIRECT. Then incremental, live and compressed checkpoints.
+    /// Measures how long a full checkpoint blocks the program, how long it takes until it is
+    /// durable, and how long a restore takes. Compares with a copy into touched memory (one and two
+    /// threads), with a file written through the page cache, with and without fsync, and with
+    /// O_DIRECT. Then incremental, live and compressed checkpoints.
     ///
     /// Ratios: blocked_over_memcpy is of times, smaller is better. durable_over_direct_write and
-    /// restore_over_direct_read are of rates, larger is better. The quick state may fit into the processor's caches, where
-    /// copies are faster than in memory.
+    /// restore_over_direct_read are of rates, larger is better. The quick state may fit into the
+    /// processor's caches, where copies are faster than in memory.
     Store(StoreBenchArgs),
     /// Measure what incremental checkpoints save, and what it costs to find the changes.
     ///
-    /// Runs two programs with full, page-based and hash-based checkpoints, next to the figures of libhashckpt for CTH and
-    /// LAMMPS: one rewrites all of its memory with mostly equal values, the other changes all of it. Then the slowdown of a
-    /// program that writes to 1, 10, 50 and 100 percent of its pages between checkpoints, the cost of tracking pages
-    /// against hashing everything, and the rate of hashing against the size of blocks.
+    /// Runs two programs with full, page-based and hash-based checkpoints, next to the figures of
+    /// libhashckpt for CTH and LAMMPS: one rewrites all of its memory with mostly equal values, the
+    /// other changes all of it. Then the slowdown of a program that writes to 1, 10, 50 and 100
+    /// percent of its pages between checkpoints, the cost of tracking pages against hashing
+    /// everything, and the rate of hashing against the size of blocks.
     ///
-    /// Ratios: hash_bytes_over_page_bytes (in the first program), slowdown_1pct and tracking_over_rehash_max (at the worst
-    /// share of pages): smaller is better. hash_over_read_bandwidth (one core): larger is better.
+    /// Ratios: hash_bytes_over_page_bytes (in the first program), slowdown_1pct and
+    /// tracking_over_rehash_max (at the worst share of pages): smaller is better.
+    /// hash_over_read_bandwidth (one core): larger is better.
     Increment(IncrementArgs),
     /// One process of `bench alloc`.
     #[command(hide = true)]
@@ -93,7 +99,8 @@ pub(crate) struct TapeArgs {
     /// Directory for files; they are removed at the end.
     #[arg(long, value_name = "DIR", default_value = "outcrop-scratch")]
     dir: PathBuf,
-    /// Milliseconds of arithmetic between two saves [default: twice the time that the disk needs for a state].
+    /// Milliseconds of arithmetic between two saves [default: twice the time that the disk needs
+    /// for a state].
     #[arg(long, value_name = "MS")]
     compute_ms: Option<f64>,
 }
@@ -149,8 +156,8 @@ pub(crate) struct SimBenchArgs {
 pub(crate) struct StoreBenchArgs {
     #[command(flatten)]
     report: ReportArgs,
-    /// Size of the state, in whole MiB [default: 1 GiB, quick: 256 MiB]. Needs five times as much memory, and some twenty
-    /// times as much space in the directory.
+    /// Size of the state, in whole MiB [default: 1 GiB, quick: 256 MiB]. Needs five times as much
+    /// memory, and some twenty times as much space in the directory.
     #[arg(long, value_name = "SIZE")]
     size: Option<ByteSize>,
     /// Directory for files; they are removed at the end.
@@ -165,8 +172,8 @@ pub(crate) struct StoreBenchArgs {
 pub(crate) struct IncrementArgs {
     #[command(flatten)]
     report: ReportArgs,
-    /// Memory of each program, in whole MiB [default: 1 GiB, quick: 256 MiB]. Needs four times as much memory, and space
-    /// for all checkpoints of a program in the directory.
+    /// Memory of each program, in whole MiB [default: 1 GiB, quick: 256 MiB]. Needs four times as
+    /// much memory, and space for all checkpoints of a program in the directory.
     #[arg(long, value_name = "SIZE")]
     size: Option<ByteSize>,
     /// Directory for files; they are removed at the end.

@@ -1,4 +1,5 @@
-//! The `outcrop` program: inspects stores, runs a demonstration and migrations, measures and simulates.
+//! The `outcrop` program: inspects stores, runs a demonstration and migrations, measures and
+//! simulates.
 
 #![forbid(unsafe_code)]
 
@@ -46,8 +47,8 @@ Environment:
 
 /// Keeps the states that a simulation passes through, and brings them back.
 ///
-/// A save costs the program one memory copy or less. In the background the bytes sink to larger and slower layers, and
-/// they come back up before the program asks for them.
+/// A save costs the program one memory copy or less. In the background the bytes sink to larger and
+/// slower layers, and they come back up before the program asks for them.
 #[derive(Parser)]
 #[command(name = "outcrop", version, propagate_version = true, after_long_help = AFTER_HELP)]
 struct Cli {
@@ -59,16 +60,17 @@ struct Cli {
 enum Command {
     /// Run a reverse time migration with its snapshots on a tape, then with plain files.
     ///
-    /// The migration images a salt body. The forward pass of each shot makes more snapshots than the host memory holds.
-    /// They sink to the directory, and come back before the backward pass asks for them. Then the same migration runs with
-    /// plain files, for comparison. It takes about a minute.
+    /// The migration images a salt body. The forward pass of each shot makes more snapshots than
+    /// the host memory holds. They sink to the directory, and come back before the backward pass
+    /// asks for them. Then the same migration runs with plain files, for comparison. It takes about
+    /// a minute.
     Demo(demo::DemoArgs),
     #[command(flatten)]
     Store(store::StoreCommand),
     /// Run a reverse time migration of your own model.
     ///
-    /// The configuration is TOML. Every key has a default, so an empty file gives a small salt model. docs/rtm.md describes
-    /// the keys.
+    /// The configuration is TOML. Every key has a default, so an empty file gives a small salt
+    /// model. docs/rtm.md describes the keys.
     Rtm(rtm::RtmArgs),
     /// Measure memory, devices and directories, and write a profile for tapes.
     Survey(survey::SurveyArgs),

@@ -6,8 +6,8 @@ use std::{
     process,
 };
 
-/// Prints a line, as `println!` does. If the output is a closed pipe (`outcrop sim list | head -1`), the program ends without
-/// an error.
+/// Prints a line, as `println!` does. If the output is a closed pipe
+/// (`outcrop sim list | head -1`), the program ends without an error.
 macro_rules! say {
     ($($text:tt)*) => { $crate::say::line(format_args!($($text)*)) };
 }

@@ -51,8 +51,8 @@ enum SimCommand {
     Here(HereArgs),
     /// Test the planner with random programs, stacks and faults.
     ///
-    /// Checks after every event that the planner keeps its promises. At the first violation it prints the seed and the last
-    /// events, and exits with code 1. A seed replays exactly.
+    /// Checks after every event that the planner keeps its promises. At the first violation it
+    /// prints the seed and the last events, and exits with code 1. A seed replays exactly.
     Fuzz(FuzzArgs),
 }
 
@@ -80,7 +80,8 @@ struct HereArgs {
     /// The profile that `outcrop survey` has written.
     #[arg(long, value_name = "FILE", default_value = outcrop_survey::FILE)]
     profile: PathBuf,
-    /// Directory of the tape. The survey must have measured it, or another one on the same file system.
+    /// Directory of the tape. The survey must have measured it, or another one on the same file
+    /// system.
     #[arg(long, value_name = "DIR", default_value = ".")]
     dir: PathBuf,
 }

@@ -30,7 +30,8 @@ pub(crate) enum StoreCommand {
     Du(list::DuArgs),
     /// Read every byte of a store and report damage.
     ///
-    /// Names the versions and regions that damage affects, and exits with code 16 if there is any. Changes nothing.
+    /// Names the versions and regions that damage affects, and exits with code 16 if there is any.
+    /// Changes nothing.
     Verify(check::VerifyArgs),
     /// Show what changed between two versions.
     Diff(check::DiffArgs),
@@ -40,8 +41,8 @@ pub(crate) enum StoreCommand {
     Export(files::RestoreArgs),
     /// Remove old versions, and what crashed programs have left behind.
     ///
-    /// A version stays if any of the rules keeps it. The newest complete version always stays. No program may use the
-    /// session meanwhile.
+    /// A version stays if any of the rules keeps it. The newest complete version always stays. No
+    /// program may use the session meanwhile.
     Prune(prune::PruneArgs),
 }
 

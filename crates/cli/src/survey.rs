@@ -15,8 +15,8 @@ const COLUMNS: u16 = 80;
 /// What to survey, and where to keep the outcome.
 #[derive(Args)]
 pub(crate) struct SurveyArgs {
-    /// Directories to measure besides memory and devices [default: the current and the temporary directory]. Nothing is
-    /// left in them.
+    /// Directories to measure besides memory and devices [default: the current and the temporary
+    /// directory]. Nothing is left in them.
     #[arg(value_name = "DIR")]
     directories: Vec<PathBuf>,
     /// Print the profile and the order of preference as JSON.

@@ -8,8 +8,8 @@ use crate::{
 };
 
 impl Ledger {
-    /// Dooms versions that are not kept: those that the settings say, and those before the newest complete one that not all ranks
-    /// have.
+    /// Dooms versions that are not kept: those that the settings say, and those before the newest
+    /// complete one that not all ranks have.
     pub(crate) fn retain(&mut self, layer: LayerIndex) {
         let keep = self.settings.layers[layer].keep;
         let here = &mut self.layers[layer];

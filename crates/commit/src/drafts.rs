@@ -1,4 +1,5 @@
-//! Versions on their way: packs arrive, and when all that a version needs is there, its manifest is written.
+//! Versions on their way: packs arrive, and when all that a version needs is there, its manifest is
+//! written.
 
 use outcrop_format::{ManifestPack, Tidings};
 
@@ -73,8 +74,9 @@ impl Ledger {
         }
     }
 
-    /// Versions that need a pack which could not be written will not come to that layer. Where ranks share blocks, neither will
-    /// those that were drafted after them: another rank may refer to it.
+    /// Versions that need a pack which could not be written will not come to that layer. Where
+    /// ranks share blocks, neither will those that were drafted after them: another rank may refer
+    /// to it.
     fn pack_failed(&mut self, number: u64, layer: LayerIndex, reason: &str) {
         // Before anybody hears of it, and saves the next version.
         self.lose(layer, reason);
@@ -102,7 +104,8 @@ impl Ledger {
         self.ask(Action::Lose);
     }
 
-    /// A version will not come to a layer: this program is told, and so are the other ranks, who would wait for it.
+    /// A version will not come to a layer: this program is told, and so are the other ranks, who
+    /// would wait for it.
     pub(crate) fn fail(&mut self, layer: LayerIndex, save: SaveId, reason: &str) {
         self.report(Report::Failed { save, layer, reason: reason.to_owned() });
         if self.settings.ranks > 1 {
@@ -115,7 +118,8 @@ impl Ledger {
         self.announce(tidings);
     }
 
-    /// The next version to be committed on a layer, in their order, if all that it needs is there. Those that cannot be are failed.
+    /// The next version to be committed on a layer, in their order, if all that it needs is there.
+    /// Those that cannot be are failed.
     pub(crate) fn next_commit(&mut self, layer: LayerIndex) -> Option<Step> {
         for index in 0..self.drafts.len() {
             if self.drafts[index].is_settled[layer] {
@@ -182,9 +186,10 @@ impl Ledger {
         is_moving && number >= self.layers[layer].doubtful_below
     }
 
-    /// Whether a pack that was made for a version, and has a lower number than this, is still on its way to a layer. Also if that
-    /// version has failed there and the next one of this rank does not list the pack: those of other ranks may. Merged packs are
-    /// not waited for, as only this rank refers to them.
+    /// Whether a pack that was made for a version, and has a lower number than this, is still on
+    /// its way to a layer. Also if that version has failed there and the next one of this rank does
+    /// not list the pack: those of other ranks may. Merged packs are not waited for, as only this
+    /// rank refers to them.
     fn is_owing(&self, layer: LayerIndex, below: u64) -> bool {
         let is_merged = |number: u64| self.merges.iter().any(|merge| merge.makes(number));
         self.in_flight.range(..below).any(|(&number, _)| self.is_coming(number, layer) && !is_merged(number))

@@ -7,8 +7,8 @@ use outcrop_format::{Manifest, ManifestPack, News};
 /// A directory of the store, 0 being the first.
 pub type LayerIndex = usize;
 
-/// One attempt to save a version. A version that could not be saved may be tried again: that is another attempt, and what was said
-/// of the first is not about it.
+/// One attempt to save a version. A version that could not be saved may be tried again: that is
+/// another attempt, and what was said of the first is not about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SaveId {
     /// The version.
@@ -26,8 +26,8 @@ pub struct Draft {
     pub manifest: Arc<Manifest>,
     /// The packs that were made for it, and for versions before it, have lower numbers.
     pub next_number: u64,
-    /// How often packs of this rank had been lost when it was packed. Where ranks share blocks, others may refer to packs that
-    /// were lost since.
+    /// How often packs of this rank had been lost when it was packed. Where ranks share blocks,
+    /// others may refer to packs that were lost since.
     pub losses: u64,
 }
 
@@ -120,13 +120,14 @@ pub enum Outcome {
         reason: String,
         /// A manifest may have got its name: whether it is there after a crash cannot be told.
         may_be_visible: bool,
-        /// The number of the next pack of this rank, after the failure. Those below may have got their names before.
+        /// The number of the next pack of this rank, after the failure. Those below may have got
+        /// their names before.
         next_number: u64,
     },
 }
 
-/// Something to be done to the files of this rank on one layer. There is one at a time on each, and its end is an
-/// [`Event::Done`].
+/// Something to be done to the files of this rank on one layer. There is one at a time on each, and
+/// its end is an [`Event::Done`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Make all names in the directory durable.
@@ -143,7 +144,8 @@ pub enum Step {
         /// The version.
         version: u64,
     },
-    /// Look which packs of this rank the manifests of other ranks list. Fails if that cannot be told.
+    /// Look which packs of this rank the manifests of other ranks list. Fails if that cannot be
+    /// told.
     Look,
     /// Remove a pack.
     Remove {

@@ -1,4 +1,5 @@
-//! What a session finds when it is opened: which versions are whole, and what may become whole again.
+//! What a session finds when it is opened: which versions are whole, and what may become whole
+//! again.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,7 +25,8 @@ pub struct Found {
 }
 
 impl Ledger {
-    /// The ledger of a session that is opened: what this rank has found, and what all ranks have, itself included, by rank.
+    /// The ledger of a session that is opened: what this rank has found, and what all ranks have,
+    /// itself included, by rank.
     pub fn open(settings: Settings, found: Vec<Found>, everybody: &[Holdings]) -> Self {
         let whole = whole(everybody);
         let mut next_number = 0;
@@ -52,8 +54,8 @@ impl Ledger {
         Self::new(settings, layers, next_number)
     }
 
-    /// What the mark of this rank's directory on a layer is to say from now on: this run, and those before it that it has taken
-    /// part in and of which somebody still has a version.
+    /// What the mark of this rank's directory on a layer is to say from now on: this run, and those
+    /// before it that it has taken part in and of which somebody still has a version.
     pub fn marks(&self, layer: LayerIndex, everybody: &[Holdings]) -> BTreeSet<RunId> {
         let mine = everybody.get(self.settings.rank as usize).and_then(|holdings| holdings.layers.get(layer));
         let there = everybody.iter().filter_map(|holdings| holdings.layers.get(layer));
@@ -64,7 +66,8 @@ impl Ledger {
         known.filter(|run| alive.contains(run)).chain([self.settings.run]).collect()
     }
 
-    /// The versions that can be restored, with the run that saved each, and on which layers all ranks have it.
+    /// The versions that can be restored, with the run that saved each, and on which layers all
+    /// ranks have it.
     pub fn versions(&self) -> BTreeMap<u64, (RunId, Vec<bool>)> {
         let mut versions = BTreeMap::new();
         for (index, layer) in self.layers.iter().enumerate() {
@@ -79,7 +82,8 @@ impl Ledger {
     }
 }
 
-/// The versions that every rank has, from the same run and on the same layer; the latest run if there are several.
+/// The versions that every rank has, from the same run and on the same layer; the latest run if
+/// there are several.
 fn whole(everybody: &[Holdings]) -> BTreeMap<u64, RunId> {
     let mut whole = BTreeMap::<u64, (u64, RunId)>::new();
     let Some(first) = everybody.first() else { return BTreeMap::new() };
@@ -103,8 +107,9 @@ fn has(layer: Option<&HeldLayer>, version: u64, run: RunId) -> bool {
     layer.and_then(|layer| layer.versions.get(&version)).is_some_and(|held| held.run == run)
 }
 
-/// Whether a version that not all ranks have on a layer may become whole again: a rank that lacks it there has nothing by which
-/// to know that this is the directory which that run has used, or has something there that cannot be read.
+/// Whether a version that not all ranks have on a layer may become whole again: a rank that lacks
+/// it there has nothing by which to know that this is the directory which that run has used, or has
+/// something there that cannot be read.
 fn may_return(everybody: &[Holdings], layer: LayerIndex, version: u64, run: RunId) -> bool {
     let may_have_had = |holdings: &Holdings| {
         let Some(layer) = holdings.layers.get(layer) else { return true };

@@ -18,7 +18,8 @@ pub(crate) struct Layer {
     pub(crate) packs: BTreeMap<u64, u64>,
     /// Those among them whose names are not known to be durable.
     pub(crate) unsynced: BTreeSet<u64>,
-    /// Packs of manifests that are gone or were replaced, and that a crash may bring back: until the directory is synced.
+    /// Packs of manifests that are gone or were replaced, and that a crash may bring back: until
+    /// the directory is synced.
     pub(crate) lingering: BTreeSet<u64>,
     /// Packs below this number that are not there by now count as not written.
     pub(crate) doubtful_below: u64,
@@ -33,12 +34,14 @@ pub(crate) struct Layer {
     pub(crate) newest: BTreeMap<u32, Newest>,
     /// Versions that only some ranks have, as far as is known, and which ranks.
     pub(crate) holders: BTreeMap<u64, BTreeSet<u32>>,
-    /// Where ranks share blocks: versions that are not complete, with the first pack of each. Another rank may be about to write a
-    /// manifest that borrows it.
+    /// Where ranks share blocks: versions that are not complete, with the first pack of each.
+    /// Another rank may be about to write a manifest that borrows it.
     pub(crate) pending: BTreeMap<u64, u64>,
-    /// Versions whose manifests cannot be read: nobody knows what they need, so that nothing is removed.
+    /// Versions whose manifests cannot be read: nobody knows what they need, so that nothing is
+    /// removed.
     pub(crate) unreadable: BTreeSet<u64>,
-    /// The version that was restored, until one that builds upon it is complete: the last that has been drafted by then.
+    /// The version that was restored, until one that builds upon it is complete: the last that has
+    /// been drafted by then.
     pub(crate) base: Option<Base>,
     /// This run has completed a version here.
     pub(crate) has_completed: bool,
@@ -139,8 +142,9 @@ impl Layer {
         self.is_sync_blocked = false;
     }
 
-    /// Whether packs must stay, whoever lists them here: a version that was found may become whole again, or one that could not be
-    /// removed may still be, and directories that are missing now may refer to their packs.
+    /// Whether packs must stay, whoever lists them here: a version that was found may become whole
+    /// again, or one that could not be removed may still be, and directories that are missing now
+    /// may refer to their packs.
     pub(crate) fn keeps_all(&self) -> bool {
         let may_return = |it: &Visible| it.standing == Standing::Kept { may_return: true };
         !self.unreadable.is_empty() || !self.stuck.is_empty() || self.manifests.values().any(may_return)

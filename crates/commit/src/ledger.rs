@@ -32,8 +32,9 @@ pub struct Settings {
 pub struct LayerSettings {
     /// Which versions stay.
     pub keep: Retention,
-    /// Its bytes are limited: what nobody needs goes before the program hears that a version is complete, so that there is room
-    /// for the next one. Elsewhere that happens when there is nothing else to do.
+    /// Its bytes are limited: what nobody needs goes before the program hears that a version is
+    /// complete, so that there is room for the next one. Elsewhere that happens when there is
+    /// nothing else to do.
     pub is_limited: bool,
 }
 
@@ -49,7 +50,8 @@ pub struct Ledger {
     pub(crate) drafted_below: u64,
     /// The newest version that was drafted.
     pub(crate) newest_draft: Option<u64>,
-    /// The newest version that was drafted since the session last went back: earlier ones that were not are left out.
+    /// The newest version that was drafted since the session last went back: earlier ones that were
+    /// not are left out.
     pub(crate) passed: Option<u64>,
     /// Packs of this rank that the next version builds upon.
     pub(crate) chain: BTreeSet<u64>,
@@ -159,7 +161,8 @@ impl Ledger {
         self.actions.pop_front()
     }
 
-    /// What can be done when there is nothing else to do. To remove a large file can take as long as to write it.
+    /// What can be done when there is nothing else to do. To remove a large file can take as long
+    /// as to write it.
     pub fn poll_idle(&mut self) -> Option<Action> {
         let layer = (0..self.layers.len()).find(|layer| self.has_garbage_on(*layer))?;
         let (number, bytes) = self.layers[layer].garbage.pop_front()?;
@@ -215,8 +218,8 @@ impl Ledger {
         self.in_flight.insert(pack.id.number, in_flight);
     }
 
-    /// Gives up host memory of packs that have been everywhere, and that no version will build upon, or that could be written
-    /// nowhere.
+    /// Gives up host memory of packs that have been everywhere, and that no version will build
+    /// upon, or that could be written nowhere.
     fn release(&mut self) {
         let layers = self.layers.len();
         let is_gone = |(number, pack): (&u64, &InFlight)| {
@@ -243,7 +246,8 @@ impl Ledger {
     /// Forgets all versions above `version`, the newest first.
     fn rewind(&mut self, version: Option<u64>) {
         if self.is_alone {
-            // The others may be completing what this rank would forget, and dropping what it would go back to.
+            // The others may be completing what this rank would forget, and dropping what it would
+            // go back to.
             return self.report(Report::Rewound(Err("another rank is gone".to_owned())));
         }
         // Others may wait for a version that this rank has left out, and that nothing will follow.

@@ -32,7 +32,8 @@ impl Ledger {
         }
     }
 
-    /// No further version will be complete, and nothing is removed for what others do or do not say.
+    /// No further version will be complete, and nothing is removed for what others do or do not
+    /// say.
     pub(crate) fn be_alone(&mut self, reason: String) {
         self.is_alone = true;
         self.layers.iter_mut().for_each(|layer| layer.holders.clear());
@@ -58,7 +59,8 @@ impl Ledger {
         }
     }
 
-    /// What another rank has come to on a layer: what it does not have of the versions before, it has left out.
+    /// What another rank has come to on a layer: what it does not have of the versions before, it
+    /// has left out.
     fn has_come_to(&mut self, layer: LayerIndex, rank: u32, newest: Newest) {
         let here = &mut self.layers[layer];
         let known = here.newest.entry(rank).or_insert(newest);
@@ -70,8 +72,9 @@ impl Ledger {
         skipped.into_iter().for_each(|version| self.refuse(layer, version, rank, why_not(newest)));
     }
 
-    /// Says of versions which others have on a layer, and which this rank has left out, that it will never have them. Nothing else
-    /// that it says may tell: it may have nothing there from now on.
+    /// Says of versions which others have on a layer, and which this rank has left out, that it
+    /// will never have them. Nothing else that it says may tell: it may have nothing there from now
+    /// on.
     pub(crate) fn leave_out(&mut self, layer: LayerIndex) {
         let Some(passed) = self.passed.filter(|_| !self.is_alone) else { return };
         let (rank, drafts) = (self.settings.rank, &self.drafts);

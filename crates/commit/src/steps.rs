@@ -90,8 +90,9 @@ impl Ledger {
         self.report(Report::Stays { layer, reason });
     }
 
-    /// The directory could not be made durable. Packs that are new there may be lost in a crash, also if they can be read until
-    /// then and a later attempt succeeds: they count as not written, and nothing is built upon them.
+    /// The directory could not be made durable. Packs that are new there may be lost in a crash,
+    /// also if they can be read until then and a later attempt succeeds: they count as not written,
+    /// and nothing is built upon them.
     fn doubt(&mut self, layer: LayerIndex, reason: &str, next_number: u64) {
         let here = &mut self.layers[layer];
         for number in std::mem::take(&mut here.unsynced) {
@@ -158,7 +159,8 @@ impl Ledger {
         let save = here.writing.take();
         here.is_rewrite_blocked = true;
         if may_be_visible {
-            // After a crash there is the new one or the old one: what either lists stays until that is known.
+            // After a crash there is the new one or the old one: what either lists stays until that
+            // is known.
             let before = here.manifests.get(&version);
             here.lingering.extend(before.into_iter().flat_map(|visible| own_packs(&visible.packs, rank)));
             match (before.map(|visible| visible.standing), save) {

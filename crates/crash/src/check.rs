@@ -12,8 +12,9 @@ use crate::{
     pick::ImageId,
 };
 
-/// Tries `recover` on every image of a log, with the marks that lie before the crash, and stops at the first that it finds
-/// fault with; a panic is a fault too. Of images that are equal, with the same marks, one is tried.
+/// Tries `recover` on every image of a log, with the marks that lie before the crash, and stops at
+/// the first that it finds fault with; a panic is a fault too. Of images that are equal, with the
+/// same marks, one is tried.
 pub fn check(
     log: &Log,
     options: &Options,
@@ -43,7 +44,8 @@ fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
     format!("it panicked: {}", words.unwrap_or("without a word"))
 }
 
-/// What became of a check. Its text is the line `crash images: N, lost: 0`, where N counts those that were tried.
+/// What became of a check. Its text is the line `crash images: N, lost: 0`, where N counts those
+/// that were tried.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     /// Images that were built.

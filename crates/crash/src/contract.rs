@@ -68,7 +68,8 @@ pub fn refuses_names_that_lead_elsewhere(files: &dyn Files) {
     assert_eq!(get(files, "dir/file"), b"here");
 }
 
-/// What was written can be read, from the same file and from another one of the same name; between two writes lie zeros.
+/// What was written can be read, from the same file and from another one of the same name; between
+/// two writes lie zeros.
 pub fn keeps_bytes(files: &dyn Files) {
     let file = create(files, "file", 10);
     assert_eq!(file.bytes().expect("its length"), 0, "a new file is empty, whatever room it has");

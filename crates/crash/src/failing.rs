@@ -67,11 +67,13 @@ impl Fault {
 
 /// Files that do what those behind them do, except for the faults that were injected.
 ///
-/// An operation that fails does nothing, except that a write may leave half of its bytes, and that a sync forgets what it was to
-/// make durable, as systems do: it can be read until a crash, and may be lost in the crash although later syncs have succeeded.
-/// This holds over a [`Recording`]; elsewhere it is as if there had been no sync.
+/// An operation that fails does nothing, except that a write may leave half of its bytes, and that
+/// a sync forgets what it was to make durable, as systems do: it can be read until a crash, and may
+/// be lost in the crash although later syncs have succeeded. This holds over a [`Recording`];
+/// elsewhere it is as if there had been no sync.
 ///
-/// There is no way past it: the files have no descriptor for direct transfers. A clone has the same faults and counts.
+/// There is no way past it: the files have no descriptor for direct transfers. A clone has the same
+/// faults and counts.
 #[derive(Clone)]
 pub struct Failing {
     inner: Arc<dyn Files>,
@@ -101,7 +103,8 @@ impl Failing {
         Self { recording: Some(recording.clone()), ..Self::new(Arc::new(recording)) }
     }
 
-    /// Calls `watcher` before each operation, with the name that it is for; a test can make it wait.
+    /// Calls `watcher` before each operation, with the name that it is for; a test can make it
+    /// wait.
     pub fn watched(self, watcher: impl Fn(Operation, &str) + Send + Sync + 'static) -> Self {
         Self { watcher: Some(Arc::new(watcher)), ..self }
     }

@@ -13,10 +13,11 @@ use crate::{
 /// At each position of the log, the operations that were not durable are its window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Up to so many operations (20 at most), every subset of the window is an image. Of longer windows none, all, each alone,
-    /// and all but each one.
+    /// Up to so many operations (20 at most), every subset of the window is an image. Of longer
+    /// windows none, all, each alone, and all but each one.
     pub subset_operations_max: usize,
-    /// Images besides, at each position with a window of which these are not all: any subset, and torn writes.
+    /// Images besides, at each position with a window of which these are not all: any subset, and
+    /// torn writes.
     pub samples: u32,
     /// Other samples for another seed.
     pub seed: u64,

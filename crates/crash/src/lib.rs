@@ -1,4 +1,5 @@
-//! Directories for tests: they record every change, rebuild what a crash could leave of them, and fail on demand.
+//! Directories for tests: they record every change, rebuild what a crash could leave of them, and
+//! fail on demand.
 //!
 //! ```
 //! use outcrop_crash::{Options, Recording, check};
@@ -27,21 +28,24 @@
 //!
 //! # What a crash can do
 //!
-//! A crash comes between two steps of a log. What was synced before it is there. Of all other operations each may have
-//! happened or not, in any order and independent of the others:
+//! A crash comes between two steps of a log. What was synced before it is there. Of all other
+//! operations each may have happened or not, in any order and independent of the others:
 //!
-//! - A write of which nothing happened leaves the bytes from before. It can also be torn: some of its sectors of 512 bytes
-//!   arrive, the first ones or any. Where it made the file longer, the length may be there without the bytes; these are zero
-//!   then, or anything. A sector itself is old or new.
-//! - That a file was emptied by creating it again can be lost, also when later writes to it were not.
-//! - Names are in a directory, not in a file: a file that was synced is absent if its directory was not, and a directory that was
-//!   synced is absent, with all in it, if the one above it was not.
-//! - A new name, a rename or a removal happens wholly or not at all. A rename from one directory to another is durable when
-//!   both were synced.
-//! - After a sync that failed, what it was to make durable may be lost for ever, though it can be read until the crash.
+//! - A write of which nothing happened leaves the bytes from before. It can also be torn: some of
+//!   its sectors of 512 bytes arrive, the first ones or any. Where it made the file longer, the
+//!   length may be there without the bytes; these are zero then, or anything. A sector itself is
+//!   old or new.
+//! - That a file was emptied by creating it again can be lost, also when later writes to it were
+//!   not.
+//! - Names are in a directory, not in a file: a file that was synced is absent if its directory was
+//!   not, and a directory that was synced is absent, with all in it, if the one above it was not.
+//! - A new name, a rename or a removal happens wholly or not at all. A rename from one directory to
+//!   another is durable when both were synced.
+//! - After a sync that failed, what it was to make durable may be lost for ever, though it can be
+//!   read until the crash.
 //!
-//! Local file systems promise more than that. Not covered: bytes that change on the medium after they were synced (change them with
-//! [`Tree::put`]), and media that lie about a sync.
+//! Local file systems promise more than that. Not covered: bytes that change on the medium after
+//! they were synced (change them with [`Tree::put`]), and media that lie about a sync.
 
 #![forbid(unsafe_code)]
 

@@ -12,8 +12,8 @@ use crate::{
     replay::Replay,
 };
 
-/// A file or directory, independent of its name: its number in the order of creation. Those of the tree that a log starts
-/// with come first, the root before all others.
+/// A file or directory, independent of its name: its number in the order of creation. Those of the
+/// tree that a log starts with come first, the root before all others.
 pub(crate) type Node = usize;
 
 /// The root of a tree.
@@ -100,7 +100,8 @@ pub(crate) enum What {
     Change(Change),
     /// What was changed in a file or directory is durable now.
     Sync(Node),
-    /// It could not be made durable, and never will be: the system has forgotten that it was to be written.
+    /// It could not be made durable, and never will be: the system has forgotten that it was to be
+    /// written.
     SyncFailed(Node),
     /// The program has said something.
     Mark,
@@ -147,7 +148,8 @@ impl Log {
         self.digest
     }
 
-    /// What a crash could leave, one image after the other; the same ones in the same order for the same log and options.
+    /// What a crash could leave, one image after the other; the same ones in the same order for the
+    /// same log and options.
     pub fn images(&self, options: &Options) -> Images<'_> {
         Images::new(self, options)
     }
@@ -157,7 +159,8 @@ impl Log {
         Ok(Image::new(&self.replay(id)?, id))
     }
 
-    /// An image in words: where the crash came, and what became of every operation that was not durable.
+    /// An image in words: where the crash came, and what became of every operation that was not
+    /// durable.
     pub fn story(&self, id: ImageId) -> Result<String> {
         Ok(self.replay(id)?.story(id.pick))
     }

@@ -162,8 +162,8 @@ fn parts(name: &str) -> io::Result<Vec<&str>> {
     parts.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, format!("{name} leads elsewhere")))
 }
 
-/// A write of which some sectors arrive: the first ones, or any. The file may have grown for the others all the same; they are
-/// zero then, or what the medium had there before.
+/// A write of which some sectors arrive: the first ones, or any. The file may have grown for the
+/// others all the same; they are zero then, or what the medium had there before.
 fn tear(content: &mut Content, at: usize, bytes: &[u8], seed: u64) {
     let mut random = Rng::with_seed(seed);
     let (end, end_before) = (at + bytes.len(), content.bytes().len());

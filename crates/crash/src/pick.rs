@@ -6,7 +6,8 @@ use fastrand::Rng;
 
 use crate::error::Error;
 
-/// The name of an image: where in which log the crash came, and what became of the operations that were not durable then.
+/// The name of an image: where in which log the crash came, and what became of the operations that
+/// were not durable then.
 ///
 /// Its text can be parsed again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

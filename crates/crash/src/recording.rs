@@ -83,7 +83,8 @@ impl Recording {
         Ok(self.file(node, name, false))
     }
 
-    /// What was changed in a directory since it was last synced may be lost, and no later sync makes up for it.
+    /// What was changed in a directory since it was last synced may be lost, and no later sync
+    /// makes up for it.
     pub(crate) fn fail_sync_dir(&self, dir: &str) -> io::Result<()> {
         let mut state = self.state();
         let node = state.medium.find(dir)?;

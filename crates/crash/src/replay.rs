@@ -1,4 +1,5 @@
-//! A log gone through step by step: what is durable, what is not, and the trees that a crash here could leave.
+//! A log gone through step by step: what is durable, what is not, and the trees that a crash here
+//! could leave.
 
 use std::{collections::HashSet, fmt::Write};
 
@@ -64,7 +65,8 @@ impl<'log> Replay<'log> {
         self.window.iter().filter(|pending| !pending.unsynced.is_empty())
     }
 
-    /// Whether the last step was an operation that may not have happened: it is the last one of those.
+    /// Whether the last step was an operation that may not have happened: it is the last one of
+    /// those.
     pub(crate) fn has_new_operation(&self) -> bool {
         self.position > 0 && matches!(self.log.steps[self.position - 1].what, What::Change(_))
     }
@@ -94,7 +96,8 @@ impl<'log> Replay<'log> {
         true
     }
 
-    /// Carries out what has happened for certain, unless something before it on the same thing is open.
+    /// Carries out what has happened for certain, unless something before it on the same thing is
+    /// open.
     fn settle(&mut self) {
         let mut open: HashSet<Place<'log>> = HashSet::new();
         for pending in std::mem::take(&mut self.window) {

@@ -1,4 +1,5 @@
-//! The files of a directory at one moment, which share their bytes with other trees until they are changed.
+//! The files of a directory at one moment, which share their bytes with other trees until they are
+//! changed.
 
 use std::{
     collections::BTreeMap,
@@ -53,7 +54,8 @@ impl Tree {
         Some(self.nodes.get(name)?.as_ref()?.bytes())
     }
 
-    /// Gives a file other bytes, as damage or another program would do; it is made, with its directories, if it is missing.
+    /// Gives a file other bytes, as damage or another program would do; it is made, with its
+    /// directories, if it is missing.
     pub fn put(&mut self, name: &str, bytes: impl Into<Vec<u8>>) {
         for (end, _) in name.match_indices('/') {
             self.nodes.entry(name[..end].to_owned()).or_default();

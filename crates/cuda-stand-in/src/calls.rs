@@ -1,6 +1,7 @@
 //! The functions of the driver, under its own names.
 
-// They are described by the driver's documentation, and what their pointers must be is said there too.
+// They are described by the driver's documentation, and what their pointers must be is said there
+// too.
 #![allow(non_snake_case, missing_docs, clippy::missing_safety_doc, clippy::not_unsafe_ptr_arg_deref)]
 
 use std::{
@@ -316,7 +317,8 @@ pub extern "C" fn cuMemHostUnregister(address: *mut c_void) -> CUresult {
     answer_current("cuMemHostUnregister", |driver, _| driver.host.unregister(&mut driver.violations, address as usize))
 }
 
-/// From pageable memory, the bytes are taken at once, and arrive when the default stream is waited for.
+/// From pageable memory, the bytes are taken at once, and arrive when the default stream is waited
+/// for.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyHtoD_v2(to: CUdeviceptr, from: *const c_void, bytes: usize) -> CUresult {
     answer_current("cuMemcpyHtoD", |driver, device| {

@@ -16,7 +16,8 @@ pub extern "C" fn outcrop_stand_in_violations() -> u64 {
     driver().violations.count
 }
 
-/// Writes which rule was broken first, as a text with its end, and returns how long the text is without.
+/// Writes which rule was broken first, as a text with its end, and returns how long the text is
+/// without.
 ///
 /// # Safety
 ///
@@ -28,7 +29,8 @@ pub unsafe extern "C" fn outcrop_stand_in_first_violation(text: *mut c_char, byt
     unsafe { put(&first, text, bytes) }
 }
 
-/// Writes what was not given back, as a NUL-terminated text, and returns its length without the NUL.
+/// Writes what was not given back, as a NUL-terminated text, and returns its length without the
+/// NUL.
 ///
 /// # Safety
 ///
@@ -60,8 +62,8 @@ pub extern "C" fn outcrop_stand_in_lose_after(calls: u64) {
     driver().settings.calls_left = Some(calls);
 }
 
-/// Lets so many calls in a context be answered; then every other one fails with the error of a kernel that has run astray, while
-/// contexts can still be made current, put back and released.
+/// Lets so many calls in a context be answered; then every other one fails with the error of a
+/// kernel that has run astray, while contexts can still be made current, put back and released.
 #[unsafe(no_mangle)]
 pub extern "C" fn outcrop_stand_in_break_after(calls: u64) {
     driver().settings.whole_calls_left = Some(calls);

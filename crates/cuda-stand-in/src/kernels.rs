@@ -1,4 +1,5 @@
-//! Modules, and the one kernel that Outcrop has. It cannot run here as it is, so that what it does is done in its place.
+//! Modules, and the one kernel that Outcrop has. It cannot run here as it is, so that what it does
+//! is done in its place.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -43,7 +44,8 @@ impl Kernels {
         Self { number_last: 0, modules: BTreeMap::new(), functions: BTreeMap::new() }
     }
 
-    /// Takes a text in the language of the driver, of which only the names of kernels are looked at.
+    /// Takes a text in the language of the driver, of which only the names of kernels are looked
+    /// at.
     pub(crate) fn load(&mut self, violations: &mut Violations, device: usize, text: &str) -> Answer<usize> {
         let entries = text.split(".entry").skip(1).filter_map(|rest| rest.split('(').next());
         let names: BTreeSet<_> = entries.map(|name| name.trim().to_owned()).collect();
@@ -85,7 +87,8 @@ impl Driver {
     ///
     /// # Safety
     ///
-    /// The parameters must be null or pointers to what the kernel takes: an address, two numbers, and an address.
+    /// The parameters must be null or pointers to what the kernel takes: an address, two numbers,
+    /// and an address.
     pub(crate) unsafe fn launch(
         &mut self,
         device: usize,

@@ -1,4 +1,5 @@
-//! Device memory: addresses, what lies behind them, and who may use it; and which host memory is registered.
+//! Device memory: addresses, what lies behind them, and who may use it; and which host memory is
+//! registered.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -9,7 +10,8 @@ use crate::driver::{Answer, Settings, Violations, take_one};
 
 /// Lengths and places of mappings are multiples of this, as on most devices.
 pub(crate) const GRANULARITY: u64 = 2 << 20;
-/// No two reservations or allocations touch each other, so that running over the end of one is seen.
+/// No two reservations or allocations touch each other, so that running over the end of one is
+/// seen.
 const GAP: u64 = GRANULARITY;
 /// Where addresses begin: nothing of the program lies there. A multiple of the granularity.
 const ADDRESS_FIRST: u64 = 0x00DE_0000_0000_0000;
@@ -324,7 +326,8 @@ impl HostMemory {
         Ok(())
     }
 
-    /// A real driver would not notice that the memory is gone, but its device might still write there.
+    /// A real driver would not notice that the memory is gone, but its device might still write
+    /// there.
     pub(crate) fn unregister(&mut self, violations: &mut Violations, start: usize) -> Answer {
         let Some(registered) = self.registered.remove(&start) else {
             let code = CUresult::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;

@@ -1,4 +1,5 @@
-//! Streams and events. What is put into a stream is carried out when somebody waits for it, not before.
+//! Streams and events. What is put into a stream is carried out when somebody waits for it, not
+//! before.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -151,7 +152,8 @@ impl Streams {
         self.streams.get_mut(&stream).map(|stream| &mut stream.work).ok_or_else(|| no_stream(violations))
     }
 
-    /// The streams that come to their end before this one goes on: the default one waits for blocking ones, and they for it.
+    /// The streams that come to their end before this one goes on: the default one waits for
+    /// blocking ones, and they for it.
     fn before(&self, device: usize, stream: usize) -> Vec<usize> {
         if stream == DEFAULT {
             let blocking = |(_, stream): &(&usize, &Stream)| stream.is_blocking && stream.device == device;
@@ -166,7 +168,8 @@ fn no_stream(violations: &mut Violations) -> CUresult {
 }
 
 impl Driver {
-    /// Puts work into a stream, after what it has to wait for; `device` is that of the current context.
+    /// Puts work into a stream, after what it has to wait for; `device` is that of the current
+    /// context.
     pub(crate) fn enqueue(&mut self, device: usize, stream: usize, work: Work) -> Answer {
         let device = self.streams.device_of(&mut self.violations, device, stream)?;
         self.run_before(device, stream)?;
@@ -180,7 +183,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Carries out what a stream has to do; all of it, or as far as a mark. `device` is that of the current context.
+    /// Carries out what a stream has to do; all of it, or as far as a mark. `device` is that of the
+    /// current context.
     pub(crate) fn run(&mut self, device: usize, stream: usize, until: Option<usize>) -> Answer {
         let device = self.streams.device_of(&mut self.violations, device, stream)?;
         self.run_before(device, stream)?;
@@ -227,7 +231,8 @@ impl Driver {
             Source::Staged(copy) => copy,
             Source::Host(address) => {
                 self.check_registered(address, bytes)?;
-                // SAFETY: the memory is registered, and whoever registered it keeps it mapped until it is not.
+                // SAFETY: the memory is registered, and whoever registered it keeps it mapped until
+                // it is not.
                 unsafe { std::slice::from_raw_parts(address as *const u8, bytes) }.to_vec()
             }
         };
@@ -235,7 +240,8 @@ impl Driver {
             Target::Device(at) => self.memory.write(&mut self.violations, at, &copy),
             Target::Host(address) => {
                 self.check_registered(address, bytes)?;
-                // SAFETY: as above; and who began the copy lets nobody else use the memory before it has ended.
+                // SAFETY: as above; and who began the copy lets nobody else use the memory before
+                // it has ended.
                 unsafe { std::ptr::copy_nonoverlapping(copy.as_ptr(), address as *mut u8, bytes) };
                 Ok(())
             }

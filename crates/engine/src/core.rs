@@ -1,4 +1,5 @@
-//! The state that the program and the helpers share: the planner, what is in memory, and what is waiting to be moved.
+//! The state that the program and the helpers share: the planner, what is in memory, and what is
+//! waiting to be moved.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -165,8 +166,8 @@ pub(crate) struct CallCount {
 }
 
 impl Shared {
-    /// The state, with everything that was given back until now taken note of. Also after a panic elsewhere: a panic in a
-    /// helper must not keep the program from closing its tape.
+    /// The state, with everything that was given back until now taken note of. Also after a panic
+    /// elsewhere: a panic in a helper must not keep the program from closing its tape.
     pub(crate) fn lock(&self) -> Guard<'_> {
         let core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
         let mut guard = Guard { shared: self, core: Some(core) };
@@ -174,12 +175,13 @@ impl Shared {
         guard
     }
 
-    /// The program gives a slot back. Usually it does not wait until the plan has made use of it: whoever takes the lock
-    /// next tells the plan, and a helper wakes up for that. If another call waits for room, or no helper is idle, the plan
-    /// hears of it at once.
+    /// The program gives a slot back. Usually it does not wait until the plan has made use of it:
+    /// whoever takes the lock next tells the plan, and a helper wakes up for that. If another call
+    /// waits for room, or no helper is idle, the plan hears of it at once.
     pub(crate) fn give_back(&self, id: SnapshotId) {
         self.returns.lock().unwrap_or_else(PoisonError::into_inner).push(id);
-        // A helper that is about to sleep has the lock, and sleeps before it is let go here: it cannot miss the call.
+        // A helper that is about to sleep has the lock, and sleeps before it is let go here: it
+        // cannot miss the call.
         let core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
         let is_urgent = core.waiting > 0 || core.idle_helpers == 0;
         drop(core);
@@ -235,8 +237,8 @@ impl Shared {
         core.is_answered |= core.planner.poll_timeout().is_some() && core.waiting > 0;
     }
 
-    /// Tells the planner what else lies on layers that keep bytes, if that has changed. Their owner adds and removes files
-    /// without the engine.
+    /// Tells the planner what else lies on layers that keep bytes, if that has changed. Their owner
+    /// adds and removes files without the engine.
     fn note_kept(&self, core: &mut Core) {
         for (layer, kept) in self.layers.iter().map(|layer| layer.kept_bytes()).enumerate() {
             if let Some(bytes) = kept.filter(|_| kept != core.planner.kept_bytes(layer)) {
@@ -245,8 +247,9 @@ impl Shared {
         }
     }
 
-    /// Before something may be written to host memory that has never been touched: if the system would rather end this program than
-    /// provide it, there is no more. Saves and reads use untouched memory where it is the front, moves where it is below a device.
+    /// Before something may be written to host memory that has never been touched: if the system
+    /// would rather end this program than provide it, there is no more. Saves and reads use
+    /// untouched memory where it is the front, moves where it is below a device.
     fn check_growth(&self, core: &mut Core, event: &Event) {
         let Some((layer, host)) = &self.host else { return };
         let bytes = match event {
@@ -265,7 +268,8 @@ impl Shared {
         }
     }
 
-    /// Says why a layer got no more memory, now and to whoever is refused because of that. What other processes share may come back.
+    /// Says why a layer got no more memory, now and to whoever is refused because of that. What
+    /// other processes share may come back.
     pub(crate) fn note_exhausted(&self, core: &mut Core, layer: LayerIndex, error: &outcrop_layers::Error) {
         if self.layers[layer].front().is_some_and(|memory| memory.abilities().is_shared) {
             tracing::debug!(%error, "no more memory for this layer at the moment");
@@ -370,7 +374,8 @@ impl Shared {
         };
         let job = Job { id, saved: Arc::clone(&core.snapshots[&id].saved), purpose, kind, bytes };
         let queue = core.lanes.entry(lane).or_default();
-        // The program waits for a fetch: it comes before everything else, and after the fetches before it.
+        // The program waits for a fetch: it comes before everything else, and after the fetches
+        // before it.
         let position = match purpose {
             Purpose::Fetch => queue.jobs.iter().take_while(|job| job.purpose == Purpose::Fetch).count(),
             Purpose::Drain | Purpose::Prefetch => queue.jobs.len(),
@@ -391,7 +396,8 @@ impl Shared {
         }
     }
 
-    /// Waits for the answer to a request for `id`. Gives it with the state, and with how long it took if it was not there.
+    /// Waits for the answer to a request for `id`. Gives it with the state, and with how long it
+    /// took if it was not there.
     pub(crate) fn wait<'a>(
         &self,
         mut core: Guard<'a>,
@@ -424,7 +430,8 @@ impl Shared {
     }
 }
 
-/// The lock on the state. Who has to wake up is woken when it is let go, or they would only wake up to wait for it.
+/// The lock on the state. Who has to wake up is woken when it is let go, or they would only wake up
+/// to wait for it.
 pub(crate) struct Guard<'a> {
     shared: &'a Shared,
     core: Option<MutexGuard<'a, Core>>,
@@ -500,7 +507,8 @@ impl Core {
         self.snapshots.get_mut(&id)?.sealed.take()
     }
 
-    /// Keeps the bytes of a snapshot that has come to the host layer; what was consumed meanwhile has nobody to keep it for.
+    /// Keeps the bytes of a snapshot that has come to the host layer; what was consumed meanwhile
+    /// has nobody to keep it for.
     pub(crate) fn set_sealed(&mut self, id: SnapshotId, sealed: Pieces) {
         if let Some(snapshot) = self.snapshots.get_mut(&id) {
             snapshot.sealed = Some(sealed);

@@ -2,7 +2,8 @@
 
 use outcrop_layers::{Host, Slot, aligned};
 
-/// Host memory that device memory is copied to for a program that wants to look at it: the same again, if it is free.
+/// Host memory that device memory is copied to for a program that wants to look at it: the same
+/// again, if it is free.
 #[derive(Debug, Default)]
 pub(crate) struct Desk(Option<Host>);
 

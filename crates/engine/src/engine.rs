@@ -42,11 +42,13 @@ pub struct Options {
     pub is_traced: bool,
     /// Where to write a log of all events and actions.
     pub log: Option<PathBuf>,
-    /// How long a call waits for slots that only the program itself can give back. Default: 30 seconds.
+    /// How long a call waits for slots that only the program itself can give back. Default: 30
+    /// seconds.
     pub patience: Option<Duration>,
     /// When host memory is touched.
     pub touching: Touching,
-    /// Whether to leave host memory unpinned. Default: it is pinned once all of it has been touched.
+    /// Whether to leave host memory unpinned. Default: it is pinned once all of it has been
+    /// touched.
     pub is_unpinned: bool,
     /// How to choose between layers: by measured speed, or by their order.
     pub preference: Preference,
@@ -54,7 +56,8 @@ pub struct Options {
     pub rates: Vec<Rates>,
     /// What is known of the speed of host memory.
     pub memory_rates: MemoryRates,
-    /// Whether every snapshot must reach every layer, the oldest first. Default: no, snapshots sink when there is a reason.
+    /// Whether every snapshot must reach every layer, the oldest first. Default: no, snapshots sink
+    /// when there is a reason.
     pub persists: bool,
     /// Who detects bytes that change on a layer.
     pub checksums: Checksums,
@@ -65,7 +68,8 @@ pub struct Options {
 /// Who detects bytes that change on a layer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Checksums {
-    /// The engine: it computes a checksum when a snapshot leaves memory, and compares what comes back.
+    /// The engine: it computes a checksum when a snapshot leaves memory, and compares what comes
+    /// back.
     #[default]
     Engine,
     /// The program: its snapshots contain checksums, and the engine computes none.
@@ -102,7 +106,8 @@ pub struct Rates {
     pub read: Option<u64>,
 }
 
-/// A stack at work. It ends when its last handle is dropped: helpers stop, and layers remove what they made.
+/// A stack at work. It ends when its last handle is dropped: helpers stop, and layers remove what
+/// they made.
 pub struct Engine {
     pub(crate) shared: Arc<Shared>,
     helpers: Vec<JoinHandle<()>>,
@@ -111,7 +116,8 @@ pub struct Engine {
 impl Engine {
     /// Starts an engine over these layers, fastest first, and gives the first handle to it.
     ///
-    /// The first layer that is device or host memory becomes the front; the others keep their order below it.
+    /// The first layer that is device or host memory becomes the front; the others keep their order
+    /// below it.
     pub fn open(mut layers: Vec<Arc<dyn Layer>>, options: &Options) -> Result<Handle> {
         let front = layers.iter().position(|layer| layer.front().is_some()).ok_or_else(|| {
             Error::Stack(
@@ -240,7 +246,8 @@ fn settings(layers: &[Arc<dyn Layer>], host: Option<LayerIndex>, rates: &[Rates]
             ..layer.capacity().map_or_else(LayerSettings::unlimited, LayerSettings::new)
         };
         let Some(abilities) = layer.front().map(Front::abilities) else { return settings };
-        // Moving on from memory that only a device can reach costs nothing that lasts, and leaves room there.
+        // Moving on from memory that only a device can reach costs nothing that lasts, and leaves
+        // room there.
         if !abilities.is_addressable && index == 0 && layers.len() > 1 {
             settings.drain_above_bytes = 0;
         }
@@ -258,9 +265,9 @@ fn settings(layers: &[Arc<dyn Layer>], host: Option<LayerIndex>, rates: &[Rates]
     settings
 }
 
-/// How the plan is to make memory ready. Device memory is mapped as soon as possible. Host memory below a device is all
-/// touched, because only then can it be registered. Memory that other processes share is taken little by little, and never
-/// pinned.
+/// How the plan is to make memory ready. Device memory is mapped as soon as possible. Host memory
+/// below a device is all touched, because only then can it be registered. Memory that other
+/// processes share is taken little by little, and never pinned.
 fn memory_settings(abilities: Abilities, is_below: bool, options: &Options) -> MemorySettings {
     let Abilities { is_addressable, needs_touch, is_shared, piece_bytes, .. } = abilities;
     let ahead_bytes = match (is_shared, is_below || !is_addressable) {
@@ -293,8 +300,8 @@ impl Drop for Engine {
                 tracing::error!("a helper thread has panicked");
             }
         }
-        // Another thread may be about to give a slot back or to tell of a pinning. The layers must not outlast this call
-        // because of that.
+        // Another thread may be about to give a slot back or to tell of a pinning. The layers must
+        // not outlast this call because of that.
         Exits::close(&self.shared);
     }
 }
@@ -330,7 +337,8 @@ fn seconds_of(busy: &Busy, now_ns: u64) -> f64 {
     busy.total_ns(Timestamp(now_ns)) as f64 / 1e9
 }
 
-/// Keeps this thread on one core. A core that does not exist is a warning: the engine works without.
+/// Keeps this thread on one core. A core that does not exist is a warning: the engine works
+/// without.
 fn pin_to(core: usize) {
     let mut cores = rustix::thread::CpuSet::new();
     if core < rustix::thread::CpuSet::MAX_CPU {

@@ -1,4 +1,5 @@
-//! What the program holds: a handle to save and read through, slots that it fills, and slots that it reads.
+//! What the program holds: a handle to save and read through, slots that it fills, and slots that
+//! it reads.
 
 use std::{
     ops::{Deref, DerefMut, Range},
@@ -19,7 +20,8 @@ use crate::{
 
 /// One part of the program that saves and reads. Cloning gives a handle for another thread.
 ///
-/// A handle waits for one thing at a time, which is how the engine knows when nobody is left that could make room.
+/// A handle waits for one thing at a time, which is how the engine knows when nobody is left that
+/// could make room.
 pub struct Handle {
     engine: Arc<Engine>,
     /// Which of the program's handles this is, for the timeline.
@@ -41,7 +43,8 @@ impl Handle {
         Anchor(Arc::clone(&self.engine))
     }
 
-    /// Gives a slot to fill for a new snapshot. Waits for room if there is none. Only if the front is addressable.
+    /// Gives a slot to fill for a new snapshot. Waits for room if there is none. Only if the front
+    /// is addressable.
     pub fn lend(&mut self, key: u64, layout: Layout) -> Result<Lent> {
         if !self.abilities().is_addressable {
             let what = "this tape begins in device memory, which cannot be lent to the program; save instead";
@@ -64,7 +67,8 @@ impl Handle {
         })
     }
 
-    /// Saves a snapshot of one region from byte `offset` of a buffer on the device in whose memory this tape begins.
+    /// Saves a snapshot of one region from byte `offset` of a buffer on the device in whose memory
+    /// this tape begins.
     pub fn save_buffer(&mut self, key: u64, layout: Layout, buffer: &Buffer, offset: u64) -> Result<()> {
         self.check_buffer(buffer)?;
         self.save_with(key, layout, |handle, lent| {
@@ -85,8 +89,9 @@ impl Handle {
         result
     }
 
-    /// Hands over a snapshot, for the last time if `consume`. Waits until it is in the front. If `check` does not like
-    /// its layout, nothing happens. From device memory it is a copy, from host memory it is not.
+    /// Hands over a snapshot, for the last time if `consume`. Waits until it is in the front. If
+    /// `check` does not like its layout, nothing happens. From device memory it is a copy, from
+    /// host memory it is not.
     pub fn read<E: From<Error>>(
         &mut self,
         key: u64,
@@ -96,7 +101,8 @@ impl Handle {
         self.read_with(key, consume, check, Self::put_on_desk)
     }
 
-    /// As [`read`](Self::read), but copies it to `target`, which is as long as the snapshot if `check` has seen to that.
+    /// As [`read`](Self::read), but copies it to `target`, which is as long as the snapshot if
+    /// `check` has seen to that.
     pub fn read_into<E: From<Error>>(
         &mut self,
         key: u64,
@@ -110,7 +116,8 @@ impl Handle {
         })
     }
 
-    /// As [`read`](Self::read), but copies it to byte `offset` of a buffer on the device in whose memory this tape begins.
+    /// As [`read`](Self::read), but copies it to byte `offset` of a buffer on the device in whose
+    /// memory this tape begins.
     pub fn read_buffer<E: From<Error>>(
         &mut self,
         key: u64,
@@ -127,8 +134,8 @@ impl Handle {
         })
     }
 
-    /// Reads a snapshot and does something with it. If the front is not addressable that is a copy, which can fail: the
-    /// snapshot is consumed only when it has succeeded.
+    /// Reads a snapshot and does something with it. If the front is not addressable that is a copy,
+    /// which can fail: the snapshot is consumed only when it has succeeded.
     fn read_with<T, E: From<Error>>(
         &mut self,
         key: u64,
@@ -179,7 +186,8 @@ impl Handle {
         Ok(self.shared().front().check_buffer(buffer)?)
     }
 
-    /// Copies a snapshot to where the program can read it, if it cannot read it in the front. Its room there is free again.
+    /// Copies a snapshot to where the program can read it, if it cannot read it in the front. Its
+    /// room there is free again.
     fn put_on_desk(&mut self, mut held: Held) -> Result<Held> {
         let Some(kept) = held.kept.take_if(|kept| !kept.is_addressable()) else { return Ok(held) };
         let bytes = held.saved.layout.bytes();
@@ -191,8 +199,9 @@ impl Handle {
         Ok(held)
     }
 
-    /// Does something during which no memory begins to be touched or pinned. What changes the pages of a process on one core has to
-    /// tell the others, and takes several times as long while they do the same. It must not wait for this engine.
+    /// Does something during which no memory begins to be touched or pinned. What changes the pages
+    /// of a process on one core has to tell the others, and takes several times as long while they
+    /// do the same. It must not wait for this engine.
     pub fn undisturbed<T>(&self, work: impl FnOnce() -> T) -> T {
         struct Guard<'a>(&'a Shared);
         impl Drop for Guard<'_> {
@@ -358,8 +367,8 @@ impl Clone for Handle {
     }
 }
 
-/// Keeps an engine open and makes handles, and is none itself: nobody waits for it to make room. For a program whose threads come
-/// and go, each with a handle for as long as it lives.
+/// Keeps an engine open and makes handles, and is none itself: nobody waits for it to make room.
+/// For a program whose threads come and go, each with a handle for as long as it lives.
 #[derive(Clone)]
 pub struct Anchor(Arc<Engine>);
 
@@ -378,7 +387,8 @@ impl Drop for Handle {
     }
 }
 
-/// A slot that the program fills. Sealing it makes the snapshot; dropping it gives the slot back and makes none.
+/// A slot that the program fills. Sealing it makes the snapshot; dropping it gives the slot back
+/// and makes none.
 pub struct Lent {
     /// Until it has been given back.
     link: Option<Link>,
@@ -407,7 +417,8 @@ impl Lent {
         Ok(shared.front().fill(room, at, bytes, &shared.copier)?)
     }
 
-    /// Gives back all but the first `bytes` of an addressable slot. From here on it is one region of bytes.
+    /// Gives back all but the first `bytes` of an addressable slot. From here on it is one region
+    /// of bytes.
     pub fn shorten(&mut self, bytes: usize) {
         let is_shorter = bytes < self.saved.layout.bytes();
         if !is_shorter || !self.room.as_mut().is_some_and(|room| room.shorten(bytes as u64)) {
@@ -433,7 +444,8 @@ impl Lent {
 
     fn make_snapshot(&mut self, keep: bool) -> Option<Kept> {
         let kept = self.room.take()?.seal();
-        // No other share in the slot may outlast the call: once the plan has evicted it, the range counts as free.
+        // No other share in the slot may outlast the call: once the plan has evicted it, the range
+        // counts as free.
         let (sealed, kept) = match keep {
             true => (kept.clone().into_sealed(), Some(kept)),
             false => (kept.into_sealed(), None),

@@ -82,7 +82,8 @@ fn next_work(shared: &Shared) -> Option<Work> {
     }
 }
 
-/// A lane with moves that no helper is at: one for which the program waits before all others, else each in its turn.
+/// A lane with moves that no helper is at: one for which the program waits before all others, else
+/// each in its turn.
 fn waiting_lane(core: &Core) -> Option<Lane> {
     let is_waiting = |queue: &Queue| !queue.is_served && !queue.jobs.is_empty();
     let is_urgent = |queue: &Queue| queue.jobs.front().is_some_and(|job| job.purpose == Purpose::Fetch);
@@ -197,7 +198,8 @@ impl Feed for LaneFeed<'_> {
 type Transfers = SmallVec<[(Extents, Memory); 1]>;
 
 impl LaneFeed<'_> {
-    /// The lane's next move that the layer is ready for. Those that it cannot even begin have failed.
+    /// The lane's next move that the layer is ready for. Those that it cannot even begin have
+    /// failed.
     fn next_begun(&mut self) -> Option<(Moving, Transfers)> {
         loop {
             let (mut moving, kind) = self.next_job()?;
@@ -385,7 +387,8 @@ impl LaneFeed<'_> {
 }
 
 impl Moving {
-    /// Whether the bytes are those that were saved. When they reach host memory for the first time, they are.
+    /// Whether the bytes are those that were saved. When they reach host memory for the first time,
+    /// they are.
     fn check(&mut self, checksum: u64) {
         if *self.saved.checksum.get_or_init(|| checksum) != checksum {
             self.fail(Fault::SourceDamaged, "the bytes have changed".to_owned());
@@ -406,7 +409,8 @@ fn checksum<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> u64 {
     checksum.finish()
 }
 
-/// Cuts two lists of extents of equal length into pieces that are whole in both and fit the relay buffer.
+/// Cuts two lists of extents of equal length into pieces that are whole in both and fit the relay
+/// buffer.
 fn pieces(source: &Extents, target: &Extents) -> Vec<(u64, u64, u64)> {
     let mut pieces = Vec::new();
     let (mut sources, mut targets) = (source.iter().cloned(), target.iter().cloned());

@@ -1,8 +1,9 @@
 //! Carries the plan out.
 //!
-//! An [`Engine`] drives the planner against a stack of layers: the front is host or device memory, what lies below it is
-//! reached by a few helper threads that sleep when there is nothing to move. A program works through [`Handle`]s: it is lent
-//! a slot to fill, and handed a slot to read; in host memory neither is ever a copy. Every snapshot that leaves memory has a checksum, and what
+//! An [`Engine`] drives the planner against a stack of layers: the front is host or device memory,
+//! what lies below it is reached by a few helper threads that sleep when there is nothing to move.
+//! A program works through [`Handle`]s: it is lent a slot to fill, and handed a slot to read; in
+//! host memory neither is ever a copy. Every snapshot that leaves memory has a checksum, and what
 //! comes back is compared with it.
 
 #![forbid(unsafe_code)]

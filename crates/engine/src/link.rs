@@ -1,4 +1,5 @@
-//! References to an engine's state that do not keep it alive, and the wait for their users when the engine closes.
+//! References to an engine's state that do not keep it alive, and the wait for their users when the
+//! engine closes.
 
 use std::{
     ops::Deref,
@@ -33,7 +34,8 @@ impl Link {
 
     /// The state, if the engine is still open.
     pub(crate) fn visit(&self) -> Option<Visit> {
-        // Checked before the state is taken up even for a moment: whoever closes must be the last to have it.
+        // Checked before the state is taken up even for a moment: whoever closes must be the last
+        // to have it.
         let is_closed = self.exits.lock();
         let shared = if *is_closed { None } else { self.shared.upgrade() }?;
         Some(Visit { shared: Some(shared), exits: Arc::clone(&self.exits) })

@@ -1,4 +1,5 @@
-//! A record of every event and the actions that followed, so that a run can be decided again and compared.
+//! A record of every event and the actions that followed, so that a run can be decided again and
+//! compared.
 
 use std::{
     fs::File,
@@ -35,7 +36,8 @@ impl Recorder {
         Ok(Self { path: path.to_owned(), out, has_failed: false })
     }
 
-    /// A log that cannot be written is given up with a warning: the run is worth more than its record.
+    /// A log that cannot be written is given up with a warning: the run is worth more than its
+    /// record.
     pub(crate) fn add(&mut self, at: Timestamp, event: Event, actions: &[Action]) {
         if self.has_failed {
             return;
@@ -65,7 +67,8 @@ pub struct Divergence {
     pub replayed: Vec<Action>,
 }
 
-/// Feeds the events of a log to a new planner. Gives how many there were, and the first with other actions than recorded.
+/// Feeds the events of a log to a new planner. Gives how many there were, and the first with other
+/// actions than recorded.
 pub fn replay(path: &Path) -> Result<(usize, Option<Divergence>)> {
     let file = File::open(path).map_err(|source| file_error("open", path, source))?;
     let mut lines = BufReader::new(file).lines();

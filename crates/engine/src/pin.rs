@@ -7,8 +7,9 @@ use outcrop_plan::{Event, LayerIndex};
 
 use crate::{Span, SpanKind, core::Shared, link::Link};
 
-/// Pins a layer's memory when it is this process's turn. That may take as long as it likes, on a thread of its own: transfers
-/// go on meanwhile. A tape that is closed first is not kept alive by it.
+/// Pins a layer's memory when it is this process's turn. That may take as long as it likes, on a
+/// thread of its own: transfers go on meanwhile. A tape that is closed first is not kept alive by
+/// it.
 pub(crate) fn begin(shared: &Arc<Shared>, layer: LayerIndex) {
     let link = Link::new(shared);
     let start_ns = shared.now_ns();

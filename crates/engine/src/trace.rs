@@ -119,7 +119,8 @@ impl Trace {
     }
 }
 
-/// The program does one thing at a time, so its spans are plain ones; moves overlap, so theirs have a begin and an end.
+/// The program does one thing at a time, so its spans are plain ones; moves overlap, so theirs have
+/// a begin and an end.
 fn write_span(out: &mut dyn Write, id: usize, track: usize, span: &Span) -> io::Result<()> {
     let name = span.kind.name();
     let args = match (&span.key, &span.note) {

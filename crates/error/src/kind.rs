@@ -6,7 +6,8 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The call makes no sense: a wrong type, length, name, size or setting, or something that is closed.
+    /// The call makes no sense: a wrong type, length, name, size or setting, or something that is
+    /// closed.
     Usage,
     /// The key, version or file is in use.
     Exists,
@@ -29,7 +30,8 @@ pub enum ErrorKind {
 /// What a kind is called elsewhere.
 struct Row {
     kind: ErrorKind,
-    /// The exit code of a program, and the status of a call in C. Codes below 10 are left to the program itself.
+    /// The exit code of a program, and the status of a call in C. Codes below 10 are left to the
+    /// program itself.
     code: u8,
     c: &'static str,
     python: &'static str,
@@ -58,7 +60,8 @@ impl ErrorKind {
         TABLE.iter().map(|row| row.kind)
     }
 
-    /// The exit code of a program that ends with such an error, which is also the status of a call in C.
+    /// The exit code of a program that ends with such an error, which is also the status of a call
+    /// in C.
     pub fn exit_code(self) -> u8 {
         self.row().code
     }

@@ -1,8 +1,8 @@
 //! The error of every public call: its kind, a message, and what caused it.
 //!
-//! Each crate has an error type of its own, in its own words, and says of what [`ErrorKind`] each of them is
-//! ([`OfKind`]). Where a call of the program ends, it becomes an [`Error`]. The message says what failed,
-//! on what, and what can be done.
+//! Each crate has an error type of its own, in its own words, and says of what [`ErrorKind`] each
+//! of them is ([`OfKind`]). Where a call of the program ends, it becomes an [`Error`]. The message
+//! says what failed, on what, and what can be done.
 //!
 //! ```
 //! use outcrop_error::{Error, ErrorKind};
@@ -37,8 +37,9 @@ pub trait OfKind: StdError {
 
 /// What failed, on what, and what can be done.
 ///
-/// The message is complete: it names the cause where that helps. [`source`](StdError::source) gives the
-/// causes that it does not name, so that nothing is said twice by programs that print all of them.
+/// The message is complete: it names the cause where that helps. [`source`](StdError::source) gives
+/// the causes that it does not name, so that nothing is said twice by programs that print all of
+/// them.
 pub struct Error(Box<Content>);
 
 struct Content {
@@ -81,7 +82,8 @@ impl Error {
         self.0.kind
     }
 
-    /// The version that has not become durable, if that is what the error is about. A session reports each once.
+    /// The version that has not become durable, if that is what the error is about. A session
+    /// reports each once.
     pub fn failed_version(&self) -> Option<u64> {
         self.0.failed_version
     }

@@ -19,7 +19,8 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// A region of `bytes` bytes in blocks of `block_bytes`, a power of two from 256 bytes to 16 MiB.
+    /// A region of `bytes` bytes in blocks of `block_bytes`, a power of two from 256 bytes to 16
+    /// MiB.
     pub fn new(bytes: u64, block_bytes: u32) -> Result<Self> {
         Self::checked(bytes, block_bytes).map_err(Error::Cut)
     }

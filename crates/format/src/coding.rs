@@ -47,8 +47,9 @@ impl Coding {
     /// Stored as they are.
     pub const RAW: Self = Self { kind: CodingKind::Raw, shuffle: 0 };
 
-    /// Compressed with `kind`, after the bytes of elements of `shuffle` bytes have been put together by their place in the
-    /// element. Widths of 0 and 1 stand for no shuffle, and so does everything with [`CodingKind::Raw`].
+    /// Compressed with `kind`, after the bytes of elements of `shuffle` bytes have been put
+    /// together by their place in the element. Widths of 0 and 1 stand for no shuffle, and so does
+    /// everything with [`CodingKind::Raw`].
     pub const fn new(kind: CodingKind, shuffle: u8) -> Self {
         let is_shuffled = shuffle > 1 && !matches!(kind, CodingKind::Raw);
         Self { kind, shuffle: if is_shuffled { shuffle } else { 0 } }
@@ -92,10 +93,11 @@ impl fmt::Display for Coding {
 /// The stored bytes of one block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stored {
-    /// How many: never more than the block has. As many as it has means that it is stored as it is, however its extent is coded.
+    /// How many: never more than the block has. As many as it has means that it is stored as it is,
+    /// however its extent is coded.
     pub bytes: u32,
-    /// Their checksum, if the extent is coded. It finds changes that decoding would forgive; 0 if the extent is not coded,
-    /// where the block's hash finds all.
+    /// Their checksum, if the extent is coded. It finds changes that decoding would forgive; 0 if
+    /// the extent is not coded, where the block's hash finds all.
     pub check: u32,
 }
 
@@ -131,7 +133,8 @@ impl Encoder {
         Ok(Self { coding, state, shuffled: Vec::new() })
     }
 
-    /// Writes `block` to the front of `into`, which is at least as long, in no more bytes than it has.
+    /// Writes `block` to the front of `into`, which is at least as long, in no more bytes than it
+    /// has.
     pub fn encode(&mut self, block: &[u8], into: &mut [u8]) -> Result<Stored> {
         let room = into.len();
         let Some(into) = into.get_mut(..block.len()) else {
@@ -159,7 +162,8 @@ impl Encoder {
 }
 
 impl EncoderState {
-    /// Compresses to the front of `into`, which is as long as `plain`; nothing if it does not become shorter.
+    /// Compresses to the front of `into`, which is as long as `plain`; nothing if it does not
+    /// become shorter.
     fn compress(&mut self, plain: &[u8], into: &mut [u8]) -> Result<Option<usize>> {
         if plain.is_empty() {
             return Ok(None);
@@ -176,7 +180,8 @@ impl EncoderState {
                 into[..bytes].copy_from_slice(&scratch[..bytes]);
                 Ok(Some(bytes))
             }
-            // It fails if there is no room, which is to say that the block does not become shorter, or no memory.
+            // It fails if there is no room, which is to say that the block does not become shorter,
+            // or no memory.
             Self::Zstd(compressor) => Ok(compressor.compress_to_buffer(plain, &mut into[..plain.len() - 1]).ok()),
         }
     }
@@ -195,10 +200,11 @@ impl Decoder {
         Self::default()
     }
 
-    /// Fills `block` from its stored bytes, which must have the checksum `check` if they are coded. After an error `block` holds
-    /// anything.
+    /// Fills `block` from its stored bytes, which must have the checksum `check` if they are coded.
+    /// After an error `block` holds anything.
     ///
-    /// The caller compares the hash of the block: only that proves that the bytes are the right ones.
+    /// The caller compares the hash of the block: only that proves that the bytes are the right
+    /// ones.
     pub fn decode(&mut self, coding: Coding, check: u32, stored: &[u8], block: &mut [u8]) -> Result<()> {
         let undecodable = |problem: Problem| Error::Undecodable { coding, problem };
         if !coding.is_raw() {
@@ -264,14 +270,17 @@ pub struct Trial {
     pub coding_ns: u64,
 }
 
-/// What coding has to save at least, as a part of the way without it: less is not worth the cores that it takes from the program.
+/// What coding has to save at least, as a part of the way without it: less is not worth the cores
+/// that it takes from the program.
 const GAIN_MIN: f64 = 0.05;
 
-/// Whether coding makes the way to a medium shorter that takes `bytes_per_s`: whether to code and then to write what is left
-/// takes clearly less time than to write all. A trial of nothing, and a medium without speed, decide nothing: no.
+/// Whether coding makes the way to a medium shorter that takes `bytes_per_s`: whether to code and
+/// then to write what is left takes clearly less time than to write all. A trial of nothing, and a
+/// medium without speed, decide nothing: no.
 ///
-/// The two are added and not overlapped, although a store may write one block while it codes the next: the cores are the
-/// program's, and what coding takes of them is to come back as time on the medium.
+/// The two are added and not overlapped, although a store may write one block while it codes the
+/// next: the cores are the program's, and what coding takes of them is to come back as time on the
+/// medium.
 pub fn pays(trial: &Trial, bytes_per_s: f64) -> bool {
     let way_s = |bytes: u64| bytes as f64 / bytes_per_s;
     let plain_s = way_s(trial.plain_bytes);
@@ -355,7 +364,8 @@ mod tests {
         let trial = Trial { plain_bytes: 1_000_000_000, stored_bytes: 500_000_000, coding_ns: 1_000_000_000 };
         assert!(pays(&trial, 0.1e9));
         assert!(!pays(&trial, 3e9));
-        // At half a gigabyte per second both ways take two seconds, and a gain of a hundredth is none.
+        // At half a gigabyte per second both ways take two seconds, and a gain of a hundredth is
+        // none.
         assert!(!pays(&trial, 0.5e9));
         assert!(!pays(&trial, 0.495e9));
         assert!(pays(&trial, 0.45e9));

@@ -73,7 +73,8 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// The magic and the number of the format, with which every file begins. Gives that number, from 1 to `newest`.
+/// The magic and the number of the format, with which every file begins. Gives that number, from 1
+/// to `newest`.
 pub(crate) fn check_start(structure: Structure, expected: [u8; 8], newest: u32, bytes: &[u8]) -> Result<u32> {
     let mut cursor = Cursor::new(structure, bytes);
     let found = *cursor.value::<[u8; 8]>()?;

@@ -78,8 +78,8 @@ pub(crate) fn checksum(bytes: &[u8]) -> u128 {
     XxHash3_128::oneshot(bytes)
 }
 
-/// The checksum of the stored bytes of one coded block. Short, because the block's hash is compared as well: this one is only
-/// there to find changes that decoding would forgive.
+/// The checksum of the stored bytes of one coded block. Short, because the block's hash is compared
+/// as well: this one is only there to find changes that decoding would forgive.
 pub(crate) fn short_checksum(bytes: &[u8]) -> u32 {
     XxHash3_64::oneshot(bytes) as u32
 }

@@ -1,4 +1,5 @@
-//! The index of a pack: which blocks of which regions it has, where their bytes lie, and their hashes.
+//! The index of a pack: which blocks of which regions it has, where their bytes lie, and their
+//! hashes.
 
 use std::ops::Range;
 
@@ -65,8 +66,8 @@ impl Place {
     }
 }
 
-/// The counts that the size of an index follows from. Whoever writes a pack can ask for the size before the index is known, with
-/// the largest counts that are possible.
+/// The counts that the size of an index follows from. Whoever writes a pack can ask for the size
+/// before the index is known, with the largest counts that are possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct IndexSize {
     /// How many regions.
@@ -158,7 +159,8 @@ impl IndexRegion {
         Ok(Self { name, blocks, extents: Vec::new(), hashes: Vec::new(), stored: Vec::new() })
     }
 
-    /// Adds an extent behind those that are there: one hash for each block, and one [`Stored`] for each if they are coded.
+    /// Adds an extent behind those that are there: one hash for each block, and one [`Stored`] for
+    /// each if they are coded.
     pub fn push(&mut self, extent: Extent, hashes: &[Hash], stored: &[Stored]) -> Result<()> {
         self.add(extent, hashes, stored.iter().copied())
             .map_err(|problem| Error::unfit(Structure::PackIndex, format!("region \"{}\": {problem}", self.name)))

@@ -1,7 +1,9 @@
-//! The bytes of checkpoints that survive: packs, manifests, the names of their files, and blocks that are stored in fewer bytes.
+//! The bytes of checkpoints that survive: packs, manifests, the names of their files, and blocks
+//! that are stored in fewer bytes.
 //!
-//! Bytes in, bytes out: no files, no threads, no clock. Whatever bytes a decoder is given, it returns a value or an error, and never
-//! takes more memory than a small multiple of what it was given. `docs/format.md` describes every byte.
+//! Bytes in, bytes out: no files, no threads, no clock. Whatever bytes a decoder is given, it
+//! returns a value or an error, and never takes more memory than a small multiple of what it was
+//! given. `docs/format.md` describes every byte.
 //!
 //! ```
 //! use outcrop_format::{Blocks, Coding, Extent, HashKind, Index, IndexRegion, PackHeader, PackId, PackOrigin, RunId, PAGE_BYTES};
@@ -64,7 +66,8 @@ pub use segment::{
 /// The number of the format of packs that is written. A newer one is refused.
 pub const PACK_FORMAT: u32 = 1;
 
-/// The number of the format of manifests that is written. Older ones are read, a newer one is refused.
+/// The number of the format of manifests that is written. Older ones are read, a newer one is
+/// refused.
 pub const MANIFEST_FORMAT: u32 = 2;
 
 /// So many regions at most in one version of one rank.

@@ -1,8 +1,10 @@
-//! Mailboxes: the files through which the ranks of a run talk. Each rank appends to its own and reads those of the others.
+//! Mailboxes: the files through which the ranks of a run talk. Each rank appends to its own and
+//! reads those of the others.
 //!
-//! A mailbox begins with a [`Hello`]; [`Record`]s follow. A reader may look while a record is being written, and on a
-//! shared file system it may see the length of a file before its bytes. So a record has two checksums: one of its head,
-//! so that its length can be believed, and one of its body.
+//! A mailbox begins with a [`Hello`]; [`Record`]s follow. A reader may look while a record is being
+//! written, and on a shared file system it may see the length of a file before its bytes. So a
+//! record has two checksums: one of its head, so that its length can be believed, and one of its
+//! body.
 
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
@@ -51,7 +53,8 @@ pub struct Hello {
 /// What a rank tells the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Record<'a> {
-    /// It has seen the mailbox of another rank, with this number in it: both belong to the same run.
+    /// It has seen the mailbox of another rank, with this number in it: both belong to the same
+    /// run.
     Seen {
         /// The other rank.
         rank: u32,
@@ -69,7 +72,8 @@ pub enum Record<'a> {
     },
     /// An announcement, which means something to who stands on the ranks.
     Message(&'a [u8]),
-    /// It has read the mailbox of another rank up to some byte, and will not read what lies before it again.
+    /// It has read the mailbox of another rank up to some byte, and will not read what lies before
+    /// it again.
     Read {
         /// The other rank.
         rank: u32,
@@ -270,7 +274,8 @@ impl<'a> Record<'a> {
         Ok(bytes)
     }
 
-    /// Reads the record with which `bytes` begin, and tells how long it is. [`Error::Short`] if it is not all there.
+    /// Reads the record with which `bytes` begin, and tells how long it is. [`Error::Short`] if it
+    /// is not all there.
     pub fn decode(bytes: &'a [u8]) -> Result<(Self, usize)> {
         let head = RecordHead::decode(bytes)?;
         let end = RECORD_HEAD_BYTES + head.body_bytes as usize;

@@ -46,7 +46,8 @@ pub struct Manifest {
     pub stored_bytes: u64,
     /// Its regions, in the order of the program.
     pub regions: Vec<ManifestRegion>,
-    /// The packs that it needs, newest first: a block's bytes are those of the first pack that has it.
+    /// The packs that it needs, newest first: a block's bytes are those of the first pack that has
+    /// it.
     pub packs: Vec<ManifestPack>,
 }
 
@@ -65,8 +66,8 @@ pub struct ManifestRegion {
     pub blocks: Blocks,
     /// How its blocks are hashed.
     pub hash_kind: HashKind,
-    /// The bytes that were not saved: ascending ranges with something between them. A block all of whose bytes are excluded
-    /// lies nowhere.
+    /// The bytes that were not saved: ascending ranges with something between them. A block all of
+    /// whose bytes are excluded lies nowhere.
     pub excluded: Vec<Range<u64>>,
 }
 
@@ -79,8 +80,8 @@ pub struct ManifestPack {
     pub file_bytes: u64,
     /// The checksum of its index.
     pub index_check: u128,
-    /// Whether only bytes of it are needed, to which other packs refer: its own index says nothing about this version. Packs of
-    /// other ranks can only be borrowed.
+    /// Whether only bytes of it are needed, to which other packs refer: its own index says nothing
+    /// about this version. Packs of other ranks can only be borrowed.
     pub is_borrowed: bool,
 }
 
@@ -112,7 +113,8 @@ struct RegionHead {
     name_bytes: u8,
 }
 
-/// What follows from format 2 on; format 1 has one byte for the length of the element's name, and nothing else.
+/// What follows from format 2 on; format 1 has one byte for the length of the element's name, and
+/// nothing else.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct ShapeHead {

@@ -1,7 +1,8 @@
-//! What the ranks of a job tell each other, and the mark by which a rank's directory knows its runs.
+//! What the ranks of a job tell each other, and the mark by which a rank's directory knows its
+//! runs.
 //!
-//! Every message begins with what it is and the number of its format, and ends with a checksum: a rank that gets something else
-//! says so instead of believing it.
+//! Every message begins with what it is and the number of its format, and ends with a checksum: a
+//! rank that gets something else says so instead of believing it.
 
 mod agreement;
 mod holdings;

@@ -63,7 +63,8 @@ fn digits(text: &str, count: std::ops::RangeInclusive<usize>) -> Option<u64> {
     if is_number { text.parse().ok() } else { None }
 }
 
-/// Whether a session may have this name: 1 to 128 letters, digits, `-`, `_` and `.` of ASCII, not a dot first, and not `lock`.
+/// Whether a session may have this name: 1 to 128 letters, digits, `-`, `_` and `.` of ASCII, not a
+/// dot first, and not `lock`.
 pub fn check_session_name(name: &str) -> Result<()> {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     let problem = if name.is_empty() {
@@ -82,8 +83,8 @@ pub fn check_session_name(name: &str) -> Result<()> {
     Err(Error::Name { what: "session", name: name.to_owned(), problem })
 }
 
-/// Whether a region may have this name: at most 240 bytes, without `/` and control characters, not `.` or `..`. The empty name
-/// is that of a region which needs none.
+/// Whether a region may have this name: at most 240 bytes, without `/` and control characters, not
+/// `.` or `..`. The empty name is that of a region which needs none.
 pub fn check_region_name(name: &str) -> Result<()> {
     match region_name_problem(name) {
         None => Ok(()),

@@ -86,7 +86,8 @@ struct Page {
 const _: () = assert!(size_of::<Page>() == PAGE_BYTES);
 
 impl PackHeader {
-    /// The header of a pack whose index, at byte `index_at` of the file, is `index`, and whose payload is `payload_bytes` long.
+    /// The header of a pack whose index, at byte `index_at` of the file, is `index`, and whose
+    /// payload is `payload_bytes` long.
     ///
     /// [`seal`](Self::seal) does this and the rest for a pack that is one piece of memory.
     pub fn new(origin: PackOrigin, payload_bytes: u64, index_at: u64, index: &[u8]) -> Result<Self> {
@@ -95,9 +96,9 @@ impl PackHeader {
         Ok(Self { origin, payload_bytes, index_at, index_bytes, index_check: checksum(index) })
     }
 
-    /// Completes a pack in memory: writes the index behind the payload, which the caller has put at [`PAGE_BYTES`], zeros up to
-    /// a whole number of pages, and the header. What follows in `file` stays as it is; its first [`file_bytes`](Self::file_bytes)
-    /// are the pack.
+    /// Completes a pack in memory: writes the index behind the payload, which the caller has put at
+    /// [`PAGE_BYTES`], zeros up to a whole number of pages, and the header. What follows in `file`
+    /// stays as it is; its first [`file_bytes`](Self::file_bytes) are the pack.
     pub fn seal(origin: PackOrigin, payload_bytes: u64, index: &Index, file: &mut [u8]) -> Result<Self> {
         let size = index.size();
         let (file_bytes, room) = (size.file_bytes(payload_bytes), file.len());
@@ -135,8 +136,8 @@ impl PackHeader {
 
     /// Reads the first page of a file; what follows it is not looked at.
     ///
-    /// The caller compares the length of the file with [`file_bytes`](Self::file_bytes), and where the file was found with
-    /// [`origin`](Self::origin).
+    /// The caller compares the length of the file with [`file_bytes`](Self::file_bytes), and where
+    /// the file was found with [`origin`](Self::origin).
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let structure = Structure::PackHeader;
         check_start(structure, MAGIC, PACK_FORMAT, bytes)?;
@@ -206,8 +207,8 @@ impl PackHeader {
         (self.index_at + self.index_bytes).next_multiple_of(PAGE)
     }
 
-    /// The bytes of the file that mean nothing, in ascending order: no block of `index`, which is the one of this pack, lies
-    /// there. They are zero in a pack that is not damaged.
+    /// The bytes of the file that mean nothing, in ascending order: no block of `index`, which is
+    /// the one of this pack, lies there. They are zero in a pack that is not damaged.
     pub fn zero_ranges(&self, index: &Index) -> Vec<Range<u64>> {
         let mut used = index.own_ranges(self.origin.id);
         used.push(self.index_range());

@@ -1,9 +1,11 @@
-//! Segments: the files in which processes of one machine share memory, and who has which part of it.
+//! Segments: the files in which processes of one machine share memory, and who has which part of
+//! it.
 //!
-//! A segment begins with a [`SegmentHeader`], which never changes. Two tables follow, which do, a number at a time: by
-//! owner, how many chunks it waits for; by chunk, its owner. Then the chunks. Owners are numbered from 1; 0 is nobody.
-//! What an owner is, and who may write when, is not the format's business: whoever reads the tables believes no number
-//! without asking whether its owner lives.
+//! A segment begins with a [`SegmentHeader`], which never changes. Two tables follow, which do, a
+//! number at a time: by owner, how many chunks it waits for; by chunk, its owner. Then the chunks.
+//! Owners are numbered from 1; 0 is nobody. What an owner is, and who may write when, is not the
+//! format's business: whoever reads the tables believes no number without asking whether its owner
+//! lives.
 
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
@@ -133,8 +135,8 @@ impl SegmentHeader {
         self.chunk_at(self.chunks)
     }
 
-    /// By owner the number of chunks that it waits for: at most as many as there are. `bytes` are those from
-    /// [`wanted_at`](Self::wanted_at) 0 up to [`owner_at`](Self::owner_at) 0.
+    /// By owner the number of chunks that it waits for: at most as many as there are. `bytes` are
+    /// those from [`wanted_at`](Self::wanted_at) 0 up to [`owner_at`](Self::owner_at) 0.
     pub fn decode_wanted(&self, bytes: &[u8]) -> Result<Vec<u32>> {
         let wanted = numbers(bytes, SEGMENT_OWNERS_MAX + 1)?;
         Ok(wanted.iter().map(|number| number.get().min(self.chunks)).collect())

@@ -1,9 +1,10 @@
-//! Measures layers against the bare system in the same run and directory, and leaves no file behind.
+//! Measures layers against the bare system in the same run and directory, and leaves no file
+//! behind.
 //!
 //! `cargo run --release -p outcrop-layers --example rates [DIRECTORY [GIB]]`
 //!
-//! All memory is touched before the clock starts. Rates are the best of six rounds in GB/s (10^9 bytes); a write into
-//! new blocks exists once per file, so it has one round.
+//! All memory is touched before the clock starts. Rates are the best of six rounds in GB/s (10^9
+//! bytes); a write into new blocks exists once per file, so it has one round.
 
 use std::{
     env,
@@ -57,8 +58,8 @@ fn main() -> Outcome<()> {
     copies()
 }
 
-/// The rates of each subject, and the processor time that a gigabyte costs it. Subjects take turns, so that what else
-/// goes on in the machine hits all of them.
+/// The rates of each subject, and the processor time that a gigabyte costs it. Subjects take turns,
+/// so that what else goes on in the machine hits all of them.
 fn measure(subjects: &[(&str, Subject)], host: &Host, total: u64) -> Outcome<Vec<(Rates, f64)>> {
     let mut rates = vec![([0.0_f64; 3], f64::INFINITY); subjects.len()];
     for round in 0..=ROUNDS {
@@ -171,7 +172,8 @@ impl Feed for Round<'_> {
     }
 }
 
-/// Copies between two stretches of memory far larger than the caches, as a program's arrays and its snapshots are.
+/// Copies between two stretches of memory far larger than the caches, as a program's arrays and its
+/// snapshots are.
 fn copies() -> Outcome<()> {
     const STRETCH: usize = 1 << 30;
     let hosts = [Host::new(STRETCH as u64)?, Host::new(STRETCH as u64)?];

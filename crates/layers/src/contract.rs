@@ -1,4 +1,5 @@
-//! What every layer promises, as checks that panic with a reason. Other crates run them on layers of their own.
+//! What every layer promises, as checks that panic with a reason. Other crates run them on layers
+//! of their own.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -44,7 +45,8 @@ pub fn check(make: &dyn Fn() -> Arc<dyn Layer>) {
     }
 }
 
-/// What was written is read again: short and long, at the start, inside, at the very end, from any address in memory.
+/// What was written is read again: short and long, at the start, inside, at the very end, from any
+/// address in memory.
 pub fn round_trip(layer: &dyn Layer) {
     let end = capacity(layer) / ALIGN * ALIGN;
     for bytes in [ALIGN, 3 * ALIGN, 128 << 10, (1 << 20) + ALIGN] {
@@ -125,7 +127,8 @@ pub fn gathers_extents(layer: &dyn Layer) {
     assert_same(memory_of(&done[0]), &wanted, layer, 10 * ALIGN);
 }
 
-/// Many transfers of many lengths, more than there is memory for at once: each is told as done exactly once.
+/// Many transfers of many lengths, more than there is memory for at once: each is told as done
+/// exactly once.
 pub fn ends_each_transfer_once(layer: &dyn Layer) {
     let host = host(CAPACITY_MIN);
     let places = many_places();
@@ -147,7 +150,8 @@ pub fn ends_each_transfer_once(layer: &dyn Layer) {
     drop(script.expect_all(layer, 0));
 }
 
-/// A feed that has nothing for the moment is asked again once a transfer has ended, and by the next `run`.
+/// A feed that has nothing for the moment is asked again once a transfer has ended, and by the next
+/// `run`.
 pub fn goes_on_after_a_pause(layer: &dyn Layer) {
     let host = host(CAPACITY_MIN);
     let places = many_places();

@@ -1,11 +1,14 @@
-//! Memory of a device, such as a graphics card: what a driver must offer so that a layer can be made of it.
+//! Memory of a device, such as a graphics card: what a driver must offer so that a layer can be
+//! made of it.
 //!
-//! [`Device`] is the small interface, [`OpenCl`] and [`Cuda`] implement it over drivers that are looked for at run time,
-//! and [`DeviceLayer`] is the layer that stands on any of them. A machine without a driver or device builds and runs the
-//! same; opening one is then an error that says what is missing.
+//! [`Device`] is the small interface, [`OpenCl`] and [`Cuda`] implement it over drivers that are
+//! looked for at run time, and [`DeviceLayer`] is the layer that stands on any of them. A machine
+//! without a driver or device builds and runs the same; opening one is then an error that says what
+//! is missing.
 //!
-//! OpenCL is tested on PoCL, which computes on the processor. CUDA has never run on real hardware: it is tested against
-//! a stand-in driver of this workspace only, which keeps device memory in host memory and checks the rules of the real one.
+//! OpenCL is tested on PoCL, which computes on the processor. CUDA has never run on real hardware:
+//! it is tested against a stand-in driver of this workspace only, which keeps device memory in host
+//! memory and checks the rules of the real one.
 
 mod checksum;
 mod cuda;
@@ -79,12 +82,14 @@ pub fn open_device(kind: DeviceKind, index: usize) -> Result<Arc<dyn Device>> {
 
 /// What a layer needs of a device.
 ///
-/// Everything that is made by a device keeps the device's own state alive, so that it may be dropped in any order.
+/// Everything that is made by a device keeps the device's own state alive, so that it may be
+/// dropped in any order.
 pub trait Device: Send + Sync {
     /// A short name for messages, such as `cuda 0`.
     fn name(&self) -> &str;
 
-    /// Tells it from every other device that is open. Two values that can use each other's buffers have the same.
+    /// Tells it from every other device that is open. Two values that can use each other's buffers
+    /// have the same.
     fn identity(&self) -> usize;
 
     /// The memory that it has.
@@ -99,24 +104,27 @@ pub trait Device: Send + Sync {
     /// Chunks are multiples of this.
     fn granularity_bytes(&self) -> u64;
 
-    /// Reserves room for `bytes`, which are a multiple of the granularity, without providing memory yet.
+    /// Reserves room for `bytes`, which are a multiple of the granularity, without providing memory
+    /// yet.
     fn reserve(&self, bytes: u64) -> Result<Box<dyn Reservation>>;
 
     /// New memory for a program.
     fn buffer(&self, bytes: u64) -> Result<Buffer>;
 
-    /// Memory that a program has allocated itself: a `CUdeviceptr` or a `cl_mem`, of at least `bytes`.
+    /// Memory that a program has allocated itself: a `CUdeviceptr` or a `cl_mem`, of at least
+    /// `bytes`.
     ///
     /// # Safety
     ///
-    /// The handle must be valid. A `CUdeviceptr` must stay so for as long as the buffer lives; of a `cl_mem`, the buffer
-    /// holds a reference of its own.
+    /// The handle must be valid. A `CUdeviceptr` must stay so for as long as the buffer lives; of a
+    /// `cl_mem`, the buffer holds a reference of its own.
     unsafe fn adopt(&self, handle: u64, bytes: u64) -> Result<Buffer>;
 
     /// Whether [`Stream`]s may only begin copies from and to host memory that is registered.
     fn needs_registration(&self) -> bool;
 
-    /// Page-locks host memory for copies that are under way while the program goes on; dropping the result ends that.
+    /// Page-locks host memory for copies that are under way while the program goes on; dropping the
+    /// result ends that.
     ///
     /// # Safety
     ///
@@ -127,16 +135,19 @@ pub trait Device: Send + Sync {
     fn stream(&self) -> Result<Box<dyn Stream>>;
 }
 
-/// Room on a device of which pieces can be provided with memory. Gives all of it back when it and they are dropped.
+/// Room on a device of which pieces can be provided with memory. Gives all of it back when it and
+/// they are dropped.
 pub trait Reservation: Send {
-    /// Provides memory for `range`, whose ends are multiples of the granularity and which has none yet.
+    /// Provides memory for `range`, whose ends are multiples of the granularity and which has none
+    /// yet.
     fn map(&mut self, range: Range<u64>) -> Result<Buffer>;
 }
 
 /// Page-locked host memory, until it is dropped.
 pub type Registration = Box<dyn Any + Send + Sync>;
 
-/// A queue of copies that a device carries out one after the other. Dropping it waits for all of them.
+/// A queue of copies that a device carries out one after the other. Dropping it waits for all of
+/// them.
 pub trait Stream: Send {
     /// Copies `bytes` to the device, from any memory; they have arrived when it returns.
     ///
@@ -156,8 +167,8 @@ pub trait Stream: Send {
     ///
     /// # Safety
     ///
-    /// As for `copy_in`; besides, the host memory must be registered if the device needs that, live until the stream or a
-    /// later event of it has been waited for, and not be written to before.
+    /// As for `copy_in`; besides, the host memory must be registered if the device needs that, live
+    /// until the stream or a later event of it has been waited for, and not be written to before.
     unsafe fn begin_copy_in(&mut self, from: *const u8, to: Place, bytes: usize) -> Result<()>;
 
     /// Begins a copy from the device.
@@ -174,7 +185,8 @@ pub trait Stream: Send {
     /// As for `copy_in`, of both places, until the copy has ended.
     unsafe fn begin_copy_within(&mut self, from: Place, to: Place, bytes: usize) -> Result<()>;
 
-    /// The sum of the mixed words of a place, of which the first has the number `first_word`, as for [`checksum`].
+    /// The sum of the mixed words of a place, of which the first has the number `first_word`, as
+    /// for [`checksum`].
     ///
     /// # Safety
     ///
@@ -203,7 +215,8 @@ pub struct Place {
     pub offset: u64,
 }
 
-/// A piece of device memory. It is given back when it is dropped, unless the program has allocated it.
+/// A piece of device memory. It is given back when it is dropped, unless the program has allocated
+/// it.
 pub struct Buffer {
     identity: usize,
     device: String,
@@ -221,7 +234,8 @@ impl Place {
 }
 
 impl Buffer {
-    /// For those who implement [`Device`]; programs get theirs from [`Device::buffer`] and [`Device::adopt`].
+    /// For those who implement [`Device`]; programs get theirs from [`Device::buffer`] and
+    /// [`Device::adopt`].
     ///
     /// # Safety
     ///
@@ -244,7 +258,8 @@ impl Buffer {
     /// Fills a part of it from the host.
     pub fn write(&mut self, device: &dyn Device, offset: u64, bytes: &[u8]) -> Result<()> {
         let to = self.place(device, offset, bytes.len() as u64)?;
-        // SAFETY: `place` has checked that the bytes are this buffer's, which lives, and the device's.
+        // SAFETY: `place` has checked that the bytes are this buffer's, which lives, and the
+        // device's.
         unsafe { device.stream()?.copy_in(bytes, to) }
     }
 
@@ -274,8 +289,8 @@ impl fmt::Debug for Buffer {
     }
 }
 
-/// What a device of `total_bytes` maps at once: 1 GiB on large ones, so that mapping is fast, and less on small ones, so
-/// that the first chunk is there soon and little is left over.
+/// What a device of `total_bytes` maps at once: 1 GiB on large ones, so that mapping is fast, and
+/// less on small ones, so that the first chunk is there soon and little is left over.
 fn default_chunk_bytes(total_bytes: u64) -> u64 {
     const UNIT: u64 = 2 << 20;
     (total_bytes / 32 / UNIT * UNIT).clamp(8 * UNIT, 1 << 30)

@@ -94,9 +94,11 @@ impl Faulty {
         }
     }
 
-    /// Lets `after` operations of the fault's kind pass, and then makes `times` of them go wrong, or all.
+    /// Lets `after` operations of the fault's kind pass, and then makes `times` of them go wrong,
+    /// or all.
     ///
-    /// Each rule counts every operation of its kind; where several strike at once, the one injected first decides.
+    /// Each rule counts every operation of its kind; where several strike at once, the one injected
+    /// first decides.
     pub fn inject(&self, fault: Fault, after: u64, times: Option<u64>) {
         self.rules().push(Rule { fault, after, times });
     }
@@ -122,7 +124,8 @@ impl Faulty {
     }
 
     fn rules(&self) -> std::sync::MutexGuard<'_, Vec<Rule>> {
-        // A rule is changed by single assignments, so the list is whole also after a panic elsewhere.
+        // A rule is changed by single assignments, so the list is whole also after a panic
+        // elsewhere.
         self.rules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -159,7 +162,8 @@ impl Layer for Faulty {
             Some(Fault::WriteFull) => Err(self.failure("write", Errno::NOSPC)),
             Some(Fault::WriteLost) => Ok(()),
             Some(Fault::WriteTorn) => {
-                // Whole units, as the layer behind takes no others: of a single one nothing arrives.
+                // Whole units, as the layer behind takes no others: of a single one nothing
+                // arrives.
                 let arrived = bytes.len() / 2 / ALIGN as usize * ALIGN as usize;
                 if arrived == 0 { Ok(()) } else { self.inner.write(at, &bytes[..arrived]) }
             }

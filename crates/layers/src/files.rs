@@ -1,5 +1,5 @@
-//! The calls that a directory which survives is made of, as a trait: a real directory, and what tests put in its place to
-//! record every write and flush or to make them fail.
+//! The calls that a directory which survives is made of, as a trait: a real directory, and what
+//! tests put in its place to record every write and flush or to make them fail.
 
 mod disk;
 
@@ -9,9 +9,10 @@ pub use disk::DiskFiles;
 
 /// A tree of files. Names are relative to its root, with `/` between their parts.
 ///
-/// What is assumed of it is what is true of a local file system: what was written before a successful [`File::sync`] survives a
-/// crash, and so does what was created, renamed or removed in a directory before a successful [`sync_dir`](Self::sync_dir). Of
-/// everything else any part may be lost, in any order; a rename happens wholly or not at all.
+/// What is assumed of it is what is true of a local file system: what was written before a
+/// successful [`File::sync`] survives a crash, and so does what was created, renamed or removed in
+/// a directory before a successful [`sync_dir`](Self::sync_dir). Of everything else any part may be
+/// lost, in any order; a rename happens wholly or not at all.
 pub trait Files: Send + Sync {
     /// Where it is, for messages.
     fn location(&self) -> String;
@@ -19,11 +20,12 @@ pub trait Files: Send + Sync {
     /// The names of everything in a directory, in any order; the root is `""`.
     fn list(&self, dir: &str) -> io::Result<Vec<String>>;
 
-    /// Makes a directory, if it is not there, in one that is; `AlreadyExists` if a file has that name.
+    /// Makes a directory, if it is not there, in one that is; `AlreadyExists` if a file has that
+    /// name.
     fn make_dir(&self, dir: &str) -> io::Result<()>;
 
-    /// Makes a file for `bytes` bytes, empty if there was one, for writing and reading. Fails with `StorageFull`, and leaves no
-    /// file, if there is no room for them.
+    /// Makes a file for `bytes` bytes, empty if there was one, for writing and reading. Fails with
+    /// `StorageFull`, and leaves no file, if there is no room for them.
     fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn File>>;
 
     /// Opens a file for reading.
@@ -41,8 +43,9 @@ pub trait Files: Send + Sync {
     /// Makes everything that was created, renamed or removed in this directory survive a crash.
     fn sync_dir(&self, dir: &str) -> io::Result<()>;
 
-    /// Takes the lock file `name`, which is made if it is missing, until the value is dropped; nothing if another process, or
-    /// another part of this one, has it. It ends with the process that holds it, however that ends.
+    /// Takes the lock file `name`, which is made if it is missing, until the value is dropped;
+    /// nothing if another process, or another part of this one, has it. It ends with the process
+    /// that holds it, however that ends.
     fn lock(&self, name: &str) -> io::Result<Option<FileLock>>;
 }
 
@@ -76,22 +79,23 @@ pub trait File: Send + Sync {
     /// Makes everything that was written survive a crash.
     fn sync(&self) -> io::Result<()>;
 
-    /// A descriptor past the page cache for transfers whose memory, place and length are multiples of
-    /// [`ALIGN`](crate::ALIGN); nothing where there is none.
+    /// A descriptor past the page cache for transfers whose memory, place and length are multiples
+    /// of [`ALIGN`](crate::ALIGN); nothing where there is none.
     fn direct(&self) -> Option<&OwnedFd> {
         None
     }
 }
 
-/// Writes a small file so that after a crash there is either all of it or what was there before: under another name first, which
-/// then takes the place of `name` in `dir`, which is not the root. When it returns, it survives.
+/// Writes a small file so that after a crash there is either all of it or what was there before:
+/// under another name first, which then takes the place of `name` in `dir`, which is not the root.
+/// When it returns, it survives.
 pub fn write_whole(files: &dyn Files, dir: &str, name: &str, bytes: &[u8]) -> io::Result<()> {
     replace_whole(files, dir, name, bytes)?;
     files.sync_dir(dir)
 }
 
-/// As [`write_whole`], without making its name durable: when it returns, it is there, and a crash may bring back what was there
-/// before. When it fails, that is still there.
+/// As [`write_whole`], without making its name durable: when it returns, it is there, and a crash
+/// may bring back what was there before. When it fails, that is still there.
 pub fn replace_whole(files: &dyn Files, dir: &str, name: &str, bytes: &[u8]) -> io::Result<()> {
     let (target, draft) = (format!("{dir}/{name}"), format!("{dir}/{name}.draft"));
     let file = files.create(&draft, bytes.len() as u64)?;

@@ -1,8 +1,9 @@
 //! Memory in which a stack can begin: saves enter it, and reads are handed over from it.
 //!
-//! The engine asks a [`Front`] what it can do and never which kind of memory it is. Host memory is addressable: a
-//! [`Room`] is a slot that the program can fill by itself, and a [`Kept`] snapshot is read in place. Device memory is not:
-//! there a room is only a range of addresses, and the front copies in and out.
+//! The engine asks a [`Front`] what it can do and never which kind of memory it is. Host memory is
+//! addressable: a [`Room`] is a slot that the program can fill by itself, and a [`Kept`] snapshot
+//! is read in place. Device memory is not: there a room is only a range of addresses, and the front
+//! copies in and out.
 
 use std::{
     io,
@@ -22,7 +23,8 @@ pub struct Abilities {
     pub takes_buffers: bool,
     /// Its memory cannot be used before it has been touched.
     pub needs_touch: bool,
-    /// Other processes use the same memory: what is not in use should be released, and what is exhausted may come back.
+    /// Other processes use the same memory: what is not in use should be released, and what is
+    /// exhausted may come back.
     pub is_shared: bool,
     /// It is best touched in multiples of this.
     pub piece_bytes: u64,
@@ -30,8 +32,8 @@ pub struct Abilities {
 
 /// Memory in which a stack can begin.
 ///
-/// The default methods are those of addressable memory. A front without a [`host`](Self::host) implements `fill`, `copy_out`
-/// and `slide` itself.
+/// The default methods are those of addressable memory. A front without a [`host`](Self::host)
+/// implements `fill`, `copy_out` and `slide` itself.
 pub trait Front: Layer {
     /// What it can do.
     fn abilities(&self) -> Abilities;
@@ -87,12 +89,12 @@ pub trait Front: Layer {
         Err(unable(self, "copy to a buffer"))
     }
 
-    /// Pre-faults the memory of `range`, while `promised_bytes` have been granted by [`may_grow`](Self::may_grow) and
-    /// are not filled yet.
+    /// Pre-faults the memory of `range`, while `promised_bytes` have been granted by
+    /// [`may_grow`](Self::may_grow) and are not filled yet.
     fn touch(&self, range: Range<u64>, promised_bytes: u64) -> Result<()>;
 
-    /// Asks for leave to write to `bytes` that were never touched. [`Error::Exhausted`] if the system could kill the
-    /// program for it.
+    /// Asks for leave to write to `bytes` that were never touched. [`Error::Exhausted`] if the
+    /// system could kill the program for it.
     fn may_grow(&self, _bytes: u64) -> Result<()> {
         Ok(())
     }
@@ -107,13 +109,15 @@ pub trait Front: Layer {
         Ok(())
     }
 
-    /// Pins the memory of a layer below in the way that is best for transfers between it and this front.
+    /// Pins the memory of a layer below in the way that is best for transfers between it and this
+    /// front.
     fn pin_below(&self, below: &dyn Front) -> Result<()> {
         below.pin()
     }
 }
 
-/// A front's room for one snapshot, as long as it is being filled. Its bytes are empty if the front is not addressable.
+/// A front's room for one snapshot, as long as it is being filled. Its bytes are empty if the front
+/// is not addressable.
 #[derive(Debug)]
 pub struct Room {
     range: Range<u64>,
@@ -131,8 +135,8 @@ impl Room {
         self.range.clone()
     }
 
-    /// Gives back all but the first `bytes`, rounded up to the unit of layers, if the front is addressable. Says whether
-    /// it did.
+    /// Gives back all but the first `bytes`, rounded up to the unit of layers, if the front is
+    /// addressable. Says whether it did.
     pub fn shorten(&mut self, bytes: u64) -> bool {
         let Some(slot) = &mut self.slot else { return false };
         slot.shorten(bytes);

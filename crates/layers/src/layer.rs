@@ -27,11 +27,13 @@ pub trait Layer: Send + Sync {
     /// A short name for messages and statistics, such as `host` or `dir scratch`.
     fn name(&self) -> &str;
 
-    /// The bytes that it may hold; none if it has no limit. A transfer beyond them fails and changes nothing.
+    /// The bytes that it may hold; none if it has no limit. A transfer beyond them fails and
+    /// changes nothing.
     fn capacity(&self) -> Option<u64>;
 
-    /// The bytes on it that belong to no snapshot which it was told of and has not been told to forget, if bytes stay on it
-    /// after that. They count against its capacity, and whoever uses the layer sees to it that it is not exceeded.
+    /// The bytes on it that belong to no snapshot which it was told of and has not been told to
+    /// forget, if bytes stay on it after that. They count against its capacity, and whoever uses
+    /// the layer sees to it that it is not exceeded.
     fn kept_bytes(&self) -> Option<u64> {
         None
     }

@@ -68,8 +68,8 @@ struct Found {
 }
 
 impl Shelf {
-    /// A layer of the files in `files`, called `name` in messages, that may hold `limit_bytes`. Whoever writes to it keeps to
-    /// the limit: see [`Layer::capacity`] and [`Layer::kept_bytes`].
+    /// A layer of the files in `files`, called `name` in messages, that may hold `limit_bytes`.
+    /// Whoever writes to it keeps to the limit: see [`Layer::capacity`] and [`Layer::kept_bytes`].
     pub fn new(name: &str, files: Arc<dyn Files>, limit_bytes: Option<u64>) -> Result<Self> {
         let carrier = places::carrier(name.as_ref(), &CarrierOptions::default())?;
         Ok(Self { name: name.to_owned(), files, limit_bytes, carrier, books: RwLock::default() })

@@ -1,7 +1,7 @@
 //! A layer that is slower than the one behind it: slow hardware for tests and models.
 //!
-//! It behaves like one serial device: a transfer occupies it for its length divided by the rate, others wait their turn,
-//! and each is told of its end one latency later. Waiting is sleeping.
+//! It behaves like one serial device: a transfer occupies it for its length divided by the rate,
+//! others wait their turn, and each is told of its end one latency later. Waiting is sleeping.
 
 use std::{
     fmt,
@@ -15,7 +15,8 @@ use std::{
 
 use crate::{Layer, Result};
 
-/// A layer with the rates and the latency that it is told to have, as far as the layer behind it is faster.
+/// A layer with the rates and the latency that it is told to have, as far as the layer behind it is
+/// faster.
 pub struct Throttled {
     inner: Arc<dyn Layer>,
     name: String,

@@ -1,8 +1,9 @@
 //! Who is alive: a lock file that a process holds for as long as it lives.
 //!
-//! The system gives the lock up when the process ends, in whatever way. What is written in the file means nothing, and
-//! whether it exists says nothing: only the lock does. So anybody may remove it at any time, and who has taken the lock
-//! looks whether the name still leads to the file that it has locked.
+//! The system gives the lock up when the process ends, in whatever way. What is written in the file
+//! means nothing, and whether it exists says nothing: only the lock does. So anybody may remove it
+//! at any time, and who has taken the lock looks whether the name still leads to the file that it
+//! has locked.
 
 use std::{
     fmt, io,
@@ -24,7 +25,8 @@ const ATTEMPTS_MAX: usize = 1000;
 /// How long those take at least who keep a lock together for a moment.
 const PASSING: Duration = Duration::from_millis(1);
 
-/// A lock file that says that this process lives. Dropping it says that it does no more, and leaves the file.
+/// A lock file that says that this process lives. Dropping it says that it does no more, and leaves
+/// the file.
 ///
 /// A forked child neither keeps the lock nor gives it up.
 #[must_use = "others take this process for dead when this is dropped"]
@@ -44,13 +46,14 @@ pub(crate) enum Which {
 }
 
 impl Alive {
-    /// Holds the lock file `path`, which is made if it is missing. Nothing if another process, or another part of this
-    /// one, holds it.
+    /// Holds the lock file `path`, which is made if it is missing. Nothing if another process, or
+    /// another part of this one, holds it.
     pub fn hold(path: &Path) -> io::Result<Option<Self>> {
         Self::hold_at(CWD, path, Which::Any).map_err(explained)
     }
 
-    /// As `hold`, in the directory that is open as `directory`. Nothing, too, if somebody else has removed the file.
+    /// As `hold`, in the directory that is open as `directory`. Nothing, too, if somebody else has
+    /// removed the file.
     pub(crate) fn hold_at(
         directory: BorrowedFd<'_>,
         name: impl AsRef<Path>,
@@ -147,7 +150,8 @@ fn open(directory: BorrowedFd<'_>, name: &Path, which: Which) -> rustix::io::Res
     match which {
         Which::Old => open_plain(directory, name, OFlags::RDWR),
         Which::New(mode) => make(directory, name, mode),
-        // Not "make it if it is missing" in one call: `fs.protected_regular` refuses that on a file of another user.
+        // Not "make it if it is missing" in one call: `fs.protected_regular` refuses that on a file
+        // of another user.
         Which::Any => match open_plain(directory, name, OFlags::RDWR) {
             Err(Errno::NOENT) => open_new(directory, name, Mode::from_raw_mode(0o666)),
             opened => opened,

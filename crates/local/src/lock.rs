@@ -1,23 +1,25 @@
 //! Locks: the only file in which the system is asked for one.
 //!
-//! Files are locked with **open file description locks** (`fcntl` with `F_OFD_SETLK`), not with `flock` and not with
-//! the older POSIX locks of a process:
+//! Files are locked with **open file description locks** (`fcntl` with `F_OFD_SETLK`), not with
+//! `flock` and not with the older POSIX locks of a process:
 //!
-//! - They belong to what was opened. Threads exclude each other like processes do, and closing some other descriptor of
-//!   the same file gives nothing up, as it would with the locks of a process.
-//! - They can be asked about (`F_OFD_GETLK`) without being taken, so that looking at a lock never looks like holding
-//!   it. `flock` can only be tried.
+//! - They belong to what was opened. Threads exclude each other like processes do, and closing some
+//!   other descriptor of the same file gives nothing up, as it would with the locks of a process.
+//! - They can be asked about (`F_OFD_GETLK`) without being taken, so that looking at a lock never
+//!   looks like holding it. `flock` can only be tried.
 //! - They cover ranges of bytes, so that one file has room for the locks of a thousand processes.
 //! - NFS and Lustre know them as the POSIX locks of all clients, where they are mounted with locks.
 //!
-//! An exclusive one needs a file that is open for writing. A directory never is: [`Description::lock_directory`] takes
-//! `flock` instead. It is for meeting places, which are local.
+//! An exclusive one needs a file that is open for writing. A directory never is:
+//! [`Description::lock_directory`] takes `flock` instead. It is for meeting places, which are
+//! local.
 //!
-//! The system gives a lock up when its description is closed everywhere, so when the process ends in whatever way. A
-//! forked child has a copy of every descriptor and would keep the locks of a dead parent. So a [`Description`] is
-//! closed in every child that the C library forks (`pthread_atfork`); what is executed closes it by itself. Closing
-//! gives nothing up while the parent has it open. A child that the system was asked for directly (`clone`) keeps the
-//! copies until it ends, unless it closes them.
+//! The system gives a lock up when its description is closed everywhere, so when the process ends
+//! in whatever way. A forked child has a copy of every descriptor and would keep the locks of a
+//! dead parent. So a [`Description`] is closed in every child that the C library forks
+//! (`pthread_atfork`); what is executed closes it by itself. Closing gives nothing up while the
+//! parent has it open. A child that the system was asked for directly (`clone`) keeps the copies
+//! until it ends, unless it closes them.
 
 use std::{
     io,
@@ -58,7 +60,8 @@ pub(crate) enum Holder {
     Exclusive,
 }
 
-/// A file or directory that is open in this process and in no forked child. Dropping it gives its locks up.
+/// A file or directory that is open in this process and in no forked child. Dropping it gives its
+/// locks up.
 pub(crate) struct Description {
     file: ManuallyDrop<OwnedFd>,
     /// Who opened it: a forked child has a copy of this value, but not of the descriptor.
@@ -188,7 +191,8 @@ fn range(bytes: Bytes, kind: libc::c_int) -> libc::flock {
 /// A command about locks that a signal does not end.
 fn fcntl(file: BorrowedFd<'_>, range: &mut libc::flock, command: libc::c_int) -> rustix::io::Result<()> {
     retry_on_intr(|| {
-        // SAFETY: the descriptor is open, and the commands used here take a pointer to a valid `flock`.
+        // SAFETY: the descriptor is open, and the commands used here take a pointer to a valid
+        // `flock`.
         match unsafe { libc::fcntl(file.as_raw_fd(), command, &mut *range) } {
             -1 => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
             _ => Ok(()),
@@ -216,7 +220,8 @@ fn close_in_children() -> rustix::io::Result<()> {
     static REGISTERED: Once = Once::new();
     let mut outcome = 0;
     REGISTERED.call_once(|| {
-        // SAFETY: the handlers are functions that live as long as this library, and do nothing that a handler must not.
+        // SAFETY: the handlers are functions that live as long as this library, and do nothing that
+        // a handler must not.
         outcome = unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
     });
     if outcome == 0 { Ok(()) } else { Err(Errno::NOMEM) }
@@ -234,10 +239,12 @@ extern "C" fn after_fork() {
 }
 
 extern "C" fn in_child() {
-    // SAFETY: this is the only thread of the child, as a copy of the one that has held the mutex since `before_fork`.
+    // SAFETY: this is the only thread of the child, as a copy of the one that has held the mutex
+    // since `before_fork`.
     let Some(mut kept) = (unsafe { (*FORKING.0.get()).take() }) else { return };
     for number in kept.drain(..) {
-        // SAFETY: the copy of a descriptor that nothing in the child uses: its `Description` knows that it is not ours.
+        // SAFETY: the copy of a descriptor that nothing in the child uses: its `Description` knows
+        // that it is not ours.
         unsafe { libc::close(number) };
     }
 }

@@ -1,9 +1,11 @@
-//! The meeting place: a directory in memory in which processes of one machine find each other's files.
+//! The meeting place: a directory in memory in which processes of one machine find each other's
+//! files.
 //!
-//! Nobody has to make one: the system provides `/dev/shm`, with the mode of a temporary directory. Its files are made by
-//! one user and opened by others. So they are opened in two ways only: as new ones that must not exist, or as old ones
-//! that must (`fs.protected_regular` refuses "make it if it is missing" on a file of another user). No file is believed
-//! before it is known to be a plain one.
+//! Nobody has to make one: the system provides `/dev/shm`, with the mode of a temporary directory.
+//! Its files are made by one user and opened by others. So they are opened in two ways only: as new
+//! ones that must not exist, or as old ones that must (`fs.protected_regular` refuses "make it if
+//! it is missing" on a file of another user). No file is believed before it is known to be a plain
+//! one.
 
 use std::{
     ffi::OsStr,
@@ -37,8 +39,8 @@ pub struct Meeting {
 }
 
 impl Meeting {
-    /// Where processes of this machine meet: `OUTCROP_MEETING_DIR`. Default: `/dev/shm`, or the directory for temporary
-    /// files where that is missing.
+    /// Where processes of this machine meet: `OUTCROP_MEETING_DIR`. Default: `/dev/shm`, or the
+    /// directory for temporary files where that is missing.
     pub fn usual_directory() -> PathBuf {
         let named = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
         named.unwrap_or_else(|| if Path::new(USUAL).is_dir() { USUAL.into() } else { std::env::temp_dir() })
@@ -55,8 +57,8 @@ impl Meeting {
         &self.path
     }
 
-    /// Does `work` while no other process, and no other thread, does anything so in this meeting place. All users of
-    /// the machine may wait for it: it must be short.
+    /// Does `work` while no other process, and no other thread, does anything so in this meeting
+    /// place. All users of the machine may wait for it: it must be short.
     ///
     /// The lock is on the directory itself. It leaves no file behind, and nobody can remove it.
     pub fn alone<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {

@@ -1,13 +1,13 @@
 //! A directory of one process, from birth to removal.
 //!
-//! It is a sub-directory, `outcrop-PID-NONCE`, of one that many processes may use, with a lock file in it that is held
-//! for as long as its owner lives. So the next process to come can tell a directory in use from one that was left
-//! behind, and removes the latter.
+//! It is a sub-directory, `outcrop-PID-NONCE`, of one that many processes may use, with a lock file
+//! in it that is held for as long as its owner lives. So the next process to come can tell a
+//! directory in use from one that was left behind, and removes the latter.
 //!
-//! An owner makes the directory, then the lock file, then locks it, and then looks whether both are still where it made
-//! them. If not, somebody took it for left behind in between, and the owner starts over under another name. Who removes
-//! one takes the lock before it touches anything and unlinks the lock file last, so that a removal that is itself killed
-//! can be taken up by the next.
+//! An owner makes the directory, then the lock file, then locks it, and then looks whether both are
+//! still where it made them. If not, somebody took it for left behind in between, and the owner
+//! starts over under another name. Who removes one takes the lock before it touches anything and
+//! unlinks the lock file last, so that a removal that is itself killed can be taken up by the next.
 
 use std::{
     collections::hash_map::RandomState,
@@ -29,7 +29,8 @@ use crate::{
 };
 
 const LOCK: &str = "lock";
-/// How often an owner starts over. Each time needs another program that scans in the very same microseconds.
+/// How often an owner starts over. Each time needs another program that scans in the very same
+/// microseconds.
 const ATTEMPTS_MAX: usize = 100;
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
@@ -47,8 +48,8 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes a sub-directory in `path`, and `path` itself where it is missing; removes what killed programs left there.
-    /// `is_ours` knows the names of the files that it may remove.
+    /// Makes a sub-directory in `path`, and `path` itself where it is missing; removes what killed
+    /// programs left there. `is_ours` knows the names of the files that it may remove.
     pub fn open(path: &Path, is_ours: fn(&str) -> bool) -> Result<Self> {
         let fail = |attempt, errno| failure(path, attempt, errno);
         let absolute = std::path::absolute(path)
@@ -105,7 +106,8 @@ impl Drop for Scratch {
     }
 }
 
-/// One attempt to make a sub-directory: that it is in, its name, itself and its lock; nothing if another was in the way.
+/// One attempt to make a sub-directory: that it is in, its name, itself and its lock; nothing if
+/// another was in the way.
 #[expect(clippy::type_complexity, reason = "used once, and taken apart at once")]
 fn attempt(
     path: &Path,
@@ -141,7 +143,8 @@ fn open_or_make(path: &Path, made: &mut Vec<PathBuf>) -> rustix::io::Result<Owne
     open(path, DIRECTORY, Mode::empty())
 }
 
-/// Makes the sub-directory `name` and holds its lock; nothing if somebody took it for left behind meanwhile.
+/// Makes the sub-directory `name` and holds its lock; nothing if somebody took it for left behind
+/// meanwhile.
 fn claim(
     parent: BorrowedFd<'_>,
     name: &str,
@@ -169,7 +172,8 @@ fn hold_new(parent: BorrowedFd<'_>, name: &str) -> rustix::io::Result<Option<(Ow
     Ok(is_same(parent, name.as_ref(), directory.as_fd())?.then_some((directory, alive)))
 }
 
-/// Removes the sub-directories of programs that are no more. What cannot be removed is left and told.
+/// Removes the sub-directories of programs that are no more. What cannot be removed is left and
+/// told.
 fn remove_left_overs(parent: BorrowedFd<'_>, path: &Path, is_ours: fn(&str) -> bool) {
     let entries = match Entries::read_from(parent) {
         Ok(entries) => entries,
@@ -191,7 +195,8 @@ fn remove_left_overs(parent: BorrowedFd<'_>, path: &Path, is_ours: fn(&str) -> b
 fn remove_left_over(parent: BorrowedFd<'_>, name: &str, is_ours: fn(&str) -> bool) -> rustix::io::Result<bool> {
     let directory = match openat(parent, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty()) {
         Ok(directory) => directory,
-        // A file or a link that only bears the name, or a directory that another program has just removed.
+        // A file or a link that only bears the name, or a directory that another program has just
+        // removed.
         Err(Errno::NOTDIR | Errno::LOOP | Errno::NOENT) => return Ok(false),
         Err(errno) => return Err(errno),
     };
@@ -201,7 +206,8 @@ fn remove_left_over(parent: BorrowedFd<'_>, name: &str, is_ours: fn(&str) -> boo
         // In use, or another program has just removed it all.
         Ok(None) => return Ok(false),
         Err(Errno::NOENT) => {
-            // Just made, or nearly removed: it goes if it is empty. An owner that is about to lock it notices.
+            // Just made, or nearly removed: it goes if it is empty. An owner that is about to lock
+            // it notices.
             return match unlinkat(parent, name, AtFlags::REMOVEDIR) {
                 Ok(()) => Ok(true),
                 Err(Errno::NOTEMPTY | Errno::NOENT) => Ok(false),
@@ -214,7 +220,8 @@ fn remove_left_over(parent: BorrowedFd<'_>, name: &str, is_ours: fn(&str) -> boo
     Ok(true)
 }
 
-/// Removes our files in `directory`, the lock last, and then the directory itself. Files of others stay.
+/// Removes our files in `directory`, the lock last, and then the directory itself. Files of others
+/// stay.
 fn empty_and_remove(
     parent: BorrowedFd<'_>,
     name: &str,

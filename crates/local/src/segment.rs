@@ -1,17 +1,18 @@
 //! Memory that several processes of a machine share: who has which chunk of it.
 //!
-//! The segment is a file in memory: a header, and chunks. The header names the owner of each chunk. It is read and
-//! written like any file, under a lock, and nothing in it is believed before it has been checked. A process has a number
-//! among the owners, and locks the byte of that number for as long as it lives: when it ends, in whatever way, its
-//! chunks are anybody's. A process maps the chunks that it owns, and no others.
+//! The segment is a file in memory: a header, and chunks. The header names the owner of each chunk.
+//! It is read and written like any file, under a lock, and nothing in it is believed before it has
+//! been checked. A process has a number among the owners, and locks the byte of that number for as
+//! long as it lives: when it ends, in whatever way, its chunks are anybody's. A process maps the
+//! chunks that it owns, and no others.
 //!
-//! The file belongs to one user, and nobody else may open it. It is made by who comes first and removed by who leaves
-//! last; one that no living process uses is made again, whatever it holds. Both happen while the meeting place is
-//! locked.
+//! The file belongs to one user, and nobody else may open it. It is made by who comes first and
+//! removed by who leaves last; one that no living process uses is made again, whatever it holds.
+//! Both happen while the meeting place is locked.
 //!
-//! A forked child has the memory of its parent's chunks, but no part in the segment. Processes of one user trust each
-//! other, as they could look into each other's memory anyway: one that truncates the file, or writes into the chunks of
-//! others, is not defended against.
+//! A forked child has the memory of its parent's chunks, but no part in the segment. Processes of
+//! one user trust each other, as they could look into each other's memory anyway: one that
+//! truncates the file, or writes into the chunks of others, is not defended against.
 
 use std::{
     io,
@@ -54,8 +55,8 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Joins the segment `name` of `bytes_total` in the meeting place `directory`, for a process that wants up to
-    /// `bytes_mine` of it. It is made if nobody uses it.
+    /// Joins the segment `name` of `bytes_total` in the meeting place `directory`, for a process
+    /// that wants up to `bytes_mine` of it. It is made if nobody uses it.
     pub fn join(directory: &Path, name: &str, bytes_total: u64, bytes_mine: u64) -> Result<Self> {
         let meeting = Meeting::open(directory)?;
         meeting.check_name(name)?;
@@ -97,7 +98,8 @@ impl Segment {
         (self.file.as_fd(), self.header.chunk_at(chunk))
     }
 
-    /// Takes a chunk that nobody has. If there is none, others are told that this process waits for `wanted` chunks.
+    /// Takes a chunk that nobody has. If there is none, others are told that this process waits for
+    /// `wanted` chunks.
     pub fn take(&mut self, wanted: usize) -> Result<Option<u32>> {
         let taken = self.alone(|| {
             let mut free = free_chunk(&self.owners()?);
@@ -228,8 +230,9 @@ impl Drop for Segment {
     }
 }
 
-/// Removes this user's segments that nobody living uses, but the one called `name`: all processes that shared them were
-/// killed, and their memory would be lost to the machine until somebody chose the same name. The directory must be locked.
+/// Removes this user's segments that nobody living uses, but the one called `name`: all processes
+/// that shared them were killed, and their memory would be lost to the machine until somebody chose
+/// the same name. The directory must be locked.
 fn remove_dead(meeting: &Meeting, name: &str) {
     for other in meeting.names(PREFIX).unwrap_or_default().iter().filter(|other| *other != name) {
         let file_name = format!("{PREFIX}{other}");
@@ -309,7 +312,8 @@ fn warn_of_disk(meeting: &Meeting, file: &Description) {
     }
 }
 
-/// Gives a new file its length and its header; tells the room of the file system instead if that can never be enough.
+/// Gives a new file its length and its header; tells the room of the file system instead if that
+/// can never be enough.
 fn fill(file: &Description, header: &SegmentHeader) -> rustix::io::Result<Option<u64>> {
     let system = fstatvfs(file)?;
     let room = system.f_blocks.saturating_mul(system.f_frsize);

@@ -1,15 +1,18 @@
 //! A turn that goes round all processes of a machine: one at a time, first come first served.
 //!
-//! Who wants the turn draws a ticket: a lock file with the next number, which it holds for as long as it wants or has
-//! the turn. Then it waits for the end of every lower ticket, in ascending order; after the last it is its turn. A dead
-//! process holds nobody up, be it waiting or in its turn. To wait is to sleep in the system.
+//! Who wants the turn draws a ticket: a lock file with the next number, which it holds for as long
+//! as it wants or has the turn. Then it waits for the end of every lower ticket, in ascending
+//! order; after the last it is its turn. A dead process holds nobody up, be it waiting or in its
+//! turn. To wait is to sleep in the system.
 //!
-//! The next number is one more than the highest that exists, found and taken while the meeting place is locked. A number
-//! cannot come back while anybody waits behind it, there is no counter that could be damaged, and nothing is left when
-//! nobody wants the turn. A ticket that a dead process left is removed by whoever meets it and may.
+//! The next number is one more than the highest that exists, found and taken while the meeting
+//! place is locked. A number cannot come back while anybody waits behind it, there is no counter
+//! that could be damaged, and nothing is left when nobody wants the turn. A ticket that a dead
+//! process left is removed by whoever meets it and may.
 //!
-//! Users trust each other as far as they share a machine: one who never gives the turn back keeps the others waiting. So
-//! a turn is for work that can also be done without it, by a thread that can wait.
+//! Users trust each other as far as they share a machine: one who never gives the turn back keeps
+//! the others waiting. So a turn is for work that can also be done without it, by a thread that can
+//! wait.
 
 use std::path::Path;
 
@@ -20,15 +23,16 @@ use crate::{Result, alive::Alive, meeting::Meeting};
 /// The modes of tickets: to wait for one, others only have to read it.
 const TICKET: Mode = Mode::RUSR.union(Mode::WUSR).union(Mode::RGRP).union(Mode::ROTH);
 
-/// This process's turn, until it is dropped. Threads of one process take turns as well. A forked child does not have
-/// it, and cannot give it back.
+/// This process's turn, until it is dropped. Threads of one process take turns as well. A forked
+/// child does not have it, and cannot give it back.
 #[must_use = "the turn passes on when this is dropped"]
 pub struct Turn {
     ticket: Ticket,
 }
 
 impl Turn {
-    /// Waits until it is this thread's turn at `name` among all processes of the machine that name the same.
+    /// Waits until it is this thread's turn at `name` among all processes of the machine that name
+    /// the same.
     pub fn wait(name: &str) -> Result<Self> {
         Self::wait_in(&Meeting::usual_directory(), name)
     }
@@ -108,8 +112,8 @@ impl Drop for Ticket {
     }
 }
 
-/// The number of the next ticket and those before it, lowest first, of the names that tickets have now. Nothing if
-/// there is no higher number.
+/// The number of the next ticket and those before it, lowest first, of the names that tickets have
+/// now. Nothing if there is no higher number.
 fn next(names: Vec<String>) -> Option<(u64, Vec<u64>)> {
     let mut before: Vec<u64> = names.iter().filter_map(|name| number_of(name)).collect();
     before.sort_unstable();

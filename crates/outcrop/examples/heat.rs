@@ -1,4 +1,5 @@
-//! Heat spreads in a plate. End it when you like, with Ctrl-C or kill -9, and start it again: it goes on where it was.
+//! Heat spreads in a plate. End it when you like, with Ctrl-C or kill -9, and start it again: it
+//! goes on where it was.
 //!
 //! cargo run --release -p outcrop --example heat [DIRECTORY]
 

@@ -12,7 +12,8 @@ use crate::{Error, ErrorKind, Order, Preference, Result, Size, Tape, Touching};
 
 /// The layers of a tape, fastest first, and how it is to work. Made by [`Tape::builder`].
 ///
-/// To describe a tape has no effects. [`open`](Self::open) creates, measures and opens what it needs.
+/// To describe a tape has no effects. [`open`](Self::open) creates, measures and opens what it
+/// needs.
 #[derive(Default)]
 #[must_use = "a builder does nothing until it is opened"]
 pub struct TapeBuilder {
@@ -39,7 +40,8 @@ impl From<TapeSettings> for TapeBuilder {
 }
 
 impl TapeBuilder {
-    /// A tape as this TOML text describes it: `host = "2 GiB"`, `dir = "scratch"`, `order = "reverse"`, each on a line.
+    /// A tape as this TOML text describes it: `host = "2 GiB"`, `dir = "scratch"`,
+    /// `order = "reverse"`, each on a line.
     pub fn from_toml(text: &str) -> Result<Self> {
         TapeSettings::from_toml(text).map(Self::from)
     }
@@ -70,16 +72,17 @@ impl TapeBuilder {
         self.add(TapeLayer::Host(size.into()))
     }
 
-    /// Adds up to `mine` of a host memory of `total` that several processes share: all of this machine and user that give the
-    /// same name and total. What one of them does not use is there for the others; who finds none left waits, and drains to
-    /// the layers below. Memory goes from one to another in whole pieces, a 64th of the total but no more than 16 MiB: shares should be
-    /// multiples of that.
+    /// Adds up to `mine` of a host memory of `total` that several processes share: all of this
+    /// machine and user that give the same name and total. What one of them does not use is there
+    /// for the others; who finds none left waits, and drains to the layers below. Memory goes from
+    /// one to another in whole pieces, a 64th of the total but no more than 16 MiB: shares should
+    /// be multiples of that.
     pub fn shared_host(self, name: &str, total: impl Into<Size>, mine: impl Into<Size>) -> Self {
         self.add(TapeLayer::SharedHost(SharedHostSettings::new(name, total, mine)))
     }
 
-    /// Adds a directory with a limit: a size, or a share of what is free there such as `"90%"`. It is created if it is missing,
-    /// and nothing is left in it when the tape is dropped.
+    /// Adds a directory with a limit: a size, or a share of what is free there such as `"90%"`. It
+    /// is created if it is missing, and nothing is left in it when the tape is dropped.
     pub fn dir(self, path: impl AsRef<Path>, limit: impl Into<Size>) -> Self {
         self.dir_with(path, limit, DirOptions::default())
     }
@@ -89,13 +92,15 @@ impl TapeBuilder {
         self.add(TapeLayer::Dir(TapeDir::new(path.as_ref(), limit, options)))
     }
 
-    /// Adds memory of a device. If it comes first, saves enter there and reads are handed over from there, and host memory
-    /// below it is registered with the device once all of it has been touched.
+    /// Adds memory of a device. If it comes first, saves enter there and reads are handed over from
+    /// there, and host memory below it is registered with the device once all of it has been
+    /// touched.
     pub fn device(self, device: Arc<dyn Device>, size: impl Into<Size>) -> Self {
         self.give(Given::Device(device, size.into()))
     }
 
-    /// As [`device`](Self::device), with the device `index`, from 0, of a kind, which is opened with the tape.
+    /// As [`device`](Self::device), with the device `index`, from 0, of a kind, which is opened
+    /// with the tape.
     pub fn device_at(self, kind: DeviceKind, index: usize, size: impl Into<Size>) -> Self {
         self.add(TapeLayer::Device(DeviceSettings::new(kind, index, size)))
     }
@@ -141,39 +146,44 @@ impl TapeBuilder {
         self
     }
 
-    /// Sets how long a call waits for slots that only this program can give back, before it fails. Default: 30 seconds.
+    /// Sets how long a call waits for slots that only this program can give back, before it fails.
+    /// Default: 30 seconds.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.settings.patience = patience;
         self
     }
 
-    /// Sets when host memory is touched (pre-faulted) ahead of its use. Default: as measurements advise.
+    /// Sets when host memory is touched (pre-faulted) ahead of its use. Default: as measurements
+    /// advise.
     pub fn touching(mut self, touching: Touching) -> Self {
         self.settings.touching = touching;
         self
     }
 
-    /// Sets whether host memory is pinned once all of it has been touched, in turn with other programs of this machine.
-    /// Default: yes. A system that does not allow it is a warning.
+    /// Sets whether host memory is pinned once all of it has been touched, in turn with other
+    /// programs of this machine. Default: yes. A system that does not allow it is a warning.
     pub fn pin(mut self, is_pinned: bool) -> Self {
         self.settings.is_pinned = is_pinned;
         self
     }
 
-    /// Sets how to choose between layers that would all do: by measured speed, or by their order. Default: by speed.
+    /// Sets how to choose between layers that would all do: by measured speed, or by their order.
+    /// Default: by speed.
     pub fn preference(mut self, preference: Preference) -> Self {
         self.settings.preference = preference;
         self
     }
 
-    /// Begins with what a survey has found out about this machine's memory and directories (`outcrop survey` writes such a
-    /// file), instead of finding it out. What is measured while the tape is used takes over.
+    /// Begins with what a survey has found out about this machine's memory and directories
+    /// (`outcrop survey` writes such a file), instead of finding it out. What is measured while the
+    /// tape is used takes over.
     pub fn profile(mut self, path: impl AsRef<Path>) -> Self {
         self.settings.profile = Some(path.as_ref().to_owned());
         self
     }
 
-    /// Opens the tape, with settings that variables of the environment may override (`OUTCROP_HOST="8 GiB"`).
+    /// Opens the tape, with settings that variables of the environment may override
+    /// (`OUTCROP_HOST="8 GiB"`).
     pub fn open(self) -> Result<Tape> {
         let told = self.settings.in_force()?;
         let mut options = Options {

@@ -2,7 +2,8 @@
 
 use outcrop_error::{Error, ErrorKind, OfKind};
 
-/// What failed, on what, and what can be done. Calls of the program give it as an [`Error`](crate::Error).
+/// What failed, on what, and what can be done. Calls of the program give it as an
+/// [`Error`](crate::Error).
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Problem {
     /// The snapshot holds elements of another type.

@@ -1,7 +1,8 @@
 //! Keeps the states that a simulation passes through.
 //!
-//! A [`Tape`] takes snapshots on the way out and gives them back on the way home. Saving one costs a memory copy or less;
-//! the bytes sink through slower and larger layers in the background, and come back up before they are asked for.
+//! A [`Tape`] takes snapshots on the way out and gives them back on the way home. Saving one costs
+//! a memory copy or less; the bytes sink through slower and larger layers in the background, and
+//! come back up before they are asked for.
 //!
 //! ```
 //! use outcrop::{Order, Tape};
@@ -73,7 +74,8 @@ pub mod catalog {
 
 /// Layers, for programs that put a stack together themselves, and devices.
 ///
-/// [`TapeBuilder::host`], [`dir`](TapeBuilder::dir) and [`device_at`](TapeBuilder::device_at) are enough for most.
+/// [`TapeBuilder::host`], [`dir`](TapeBuilder::dir) and [`device_at`](TapeBuilder::device_at) are
+/// enough for most.
 pub mod layers {
     pub use outcrop_layers::{
         ALIGN, Abilities, Buffer, Cuda, Device, DeviceKind, DeviceLayer, Dir, DirOptions, Error, Event, Extents, Fault,
@@ -103,7 +105,8 @@ pub mod settings {
     };
 }
 
-/// Checkpoints that survive: named, numbered versions that are complete or absent, written in the background.
+/// Checkpoints that survive: named, numbered versions that are complete or absent, written in the
+/// background.
 ///
 /// ```
 /// use outcrop::{Part, PartMut, Reached, Store};
@@ -142,7 +145,8 @@ pub mod store {
     };
 }
 
-/// Measuring a machine's memory, directories and devices, once, so that tapes can begin with what was found.
+/// Measuring a machine's memory, directories and devices, once, so that tapes can begin with what
+/// was found.
 ///
 /// ```no_run
 /// use outcrop::{Tape, survey::{Options, Survey}};

@@ -7,8 +7,8 @@ use crate::{
     error::{closed, forked},
 };
 
-/// Something with threads, such as a tape or a store. A forked child has its memory but not its threads: there it can be neither
-/// used nor ended, and dropping it does nothing.
+/// Something with threads, such as a tape or a store. A forked child has its memory but not its
+/// threads: there it can be neither used nor ended, and dropping it does nothing.
 pub struct OfProcess<T> {
     what: &'static str,
     value: Option<T>,

@@ -99,8 +99,8 @@ fn find<T>(key: u64, layout: &Layout, name: &str) -> Result<std::ops::Range<usiz
     Ok(region.range.clone())
 }
 
-/// A slot of several regions in the program's hands, to compute into. Dropped without [`seal`](Self::seal), it leaves no
-/// snapshot.
+/// A slot of several regions in the program's hands, to compute into. Dropped without
+/// [`seal`](Self::seal), it leaves no snapshot.
 #[must_use = "a slot that is not sealed leaves no snapshot"]
 pub struct LentRegions {
     lent: outcrop_engine::Lent,
@@ -175,7 +175,8 @@ impl PastRegions {
         Ok(elements(&self.held[range]))
     }
 
-    /// One region with all that is known of it: its bytes, what they are, and how they form an array.
+    /// One region with all that is known of it: its bytes, what they are, and how they form an
+    /// array.
     pub fn part<'a>(&'a self, name: &'a str) -> Result<Part<'a>> {
         let region = region(self.held.key(), self.held.layout(), name)?;
         Ok(Part::of(name, region.element.clone(), &self.held[region.range.clone()]).like(&region.shape))

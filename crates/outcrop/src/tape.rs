@@ -17,16 +17,16 @@ use crate::{Element, Error, ErrorKind, Result, TapeBuilder, error::Problem};
 
 /// Snapshots that sink and come back up.
 ///
-/// A clone is another handle to the same tape, for another thread. When the last one is dropped, all layers give back
-/// what they hold.
+/// A clone is another handle to the same tape, for another thread. When the last one is dropped,
+/// all layers give back what they hold.
 #[derive(Clone)]
 pub struct Tape {
     pub(crate) handle: Handle,
 }
 
 impl Tape {
-    /// Describes a new tape: its layers, fastest first, and the order in which it will be read. Nothing happens before
-    /// [`open`](TapeBuilder::open).
+    /// Describes a new tape: its layers, fastest first, and the order in which it will be read.
+    /// Nothing happens before [`open`](TapeBuilder::open).
     ///
     /// ```
     /// # let scratch = tempfile::tempdir().unwrap();
@@ -60,8 +60,9 @@ impl Tape {
         Ok(self.handle.save(key.number()?, layout, &[values.as_bytes()])?)
     }
 
-    /// Lends the slot of a new snapshot of `len` values, so that the program can compute straight into it. What it holds
-    /// at first is whatever was there before. It becomes a snapshot when it is [sealed](Lent::seal).
+    /// Lends the slot of a new snapshot of `len` values, so that the program can compute straight
+    /// into it. What it holds at first is whatever was there before. It becomes a snapshot when it
+    /// is [sealed](Lent::seal).
     ///
     /// ```
     /// # let mut tape = outcrop::Tape::builder().host("1 MiB").open()?;
@@ -78,7 +79,8 @@ impl Tape {
         Ok(Lent { lent, element: PhantomData })
     }
 
-    /// Hands over a snapshot for the last time: the key is free again, and the slot when the value is dropped.
+    /// Hands over a snapshot for the last time: the key is free again, and the slot when the value
+    /// is dropped.
     ///
     /// ```
     /// # let mut tape = outcrop::Tape::builder().host("1 MiB").open()?;
@@ -116,8 +118,9 @@ impl Tape {
         self.handle.read_into(key, true, check, buffer.as_mut_bytes())
     }
 
-    /// Saves `len` values of `T` that lie at byte `offset` of a buffer on the device in whose memory this tape begins. Returns
-    /// when the program may change them again. Kernels that write to the buffer must have ended.
+    /// Saves `len` values of `T` that lie at byte `offset` of a buffer on the device in whose
+    /// memory this tape begins. Returns when the program may change them again. Kernels that write
+    /// to the buffer must have ended.
     pub fn save_buffer<T>(&mut self, key: impl Key, buffer: &Buffer, offset: u64, len: usize) -> Result<()> {
         let key = key.number()?;
         let bytes = len.checked_mul(size_of::<T>()).ok_or(Problem::Huge { key })?;
@@ -125,8 +128,9 @@ impl Tape {
         Ok(self.handle.save_buffer(key, layout, buffer, offset)?)
     }
 
-    /// Copies a snapshot of values of `T` to byte `offset` of a buffer on the device in whose memory this tape begins, and
-    /// drops it. If the buffer is too short or of another device, nothing happens to either.
+    /// Copies a snapshot of values of `T` to byte `offset` of a buffer on the device in whose
+    /// memory this tape begins, and drops it. If the buffer is too short or of another device,
+    /// nothing happens to either.
     pub fn take_buffer<T>(&mut self, key: impl Key, buffer: &mut Buffer, offset: u64) -> Result<()> {
         let key = key.number()?;
         let room = buffer.bytes().saturating_sub(offset) as usize / size_of::<T>().max(1);
@@ -182,8 +186,9 @@ impl Tape {
     }
 }
 
-/// Keeps a tape open and makes handles to it, and is none itself. As long as some handle could make room, who finds none waits: a
-/// program whose threads come and go has an anchor, and a handle for each thread that lives.
+/// Keeps a tape open and makes handles to it, and is none itself. As long as some handle could make
+/// room, who finds none waits: a program whose threads come and go has an anchor, and a handle for
+/// each thread that lives.
 #[derive(Clone)]
 pub struct Anchor(outcrop_engine::Anchor);
 
@@ -251,7 +256,8 @@ pub(crate) fn elements_mut<T: FromBytes + IntoBytes>(bytes: &mut [u8]) -> &mut [
     <[T]>::mut_from_bytes(bytes).unwrap_or_else(|_| unreachable!("a region is aligned and holds whole elements"))
 }
 
-/// A slot in the program's hands, to compute into. Dropped without [`seal`](Self::seal), it leaves no snapshot.
+/// A slot in the program's hands, to compute into. Dropped without [`seal`](Self::seal), it leaves
+/// no snapshot.
 #[must_use = "a slot that is not sealed leaves no snapshot"]
 pub struct Lent<T> {
     lent: outcrop_engine::Lent,
@@ -264,7 +270,8 @@ impl<T> Lent<T> {
         self.lent.seal();
     }
 
-    /// Makes it a snapshot and goes on reading it, so that the next state can be computed from it into the next slot.
+    /// Makes it a snapshot and goes on reading it, so that the next state can be computed from it
+    /// into the next slot.
     pub fn seal_and_keep(self) -> Past<T> {
         Past { held: self.lent.seal_and_keep(), element: PhantomData }
     }

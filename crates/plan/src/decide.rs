@@ -1,4 +1,5 @@
-//! What to do next: serve who waits, bring up what will be read, let sink what will not be read soon.
+//! What to do next: serve who waits, bring up what will be read, let sink what will not be read
+//! soon.
 
 use std::collections::BTreeMap;
 
@@ -71,14 +72,16 @@ impl Planner {
             if std::mem::take(&mut is_patient) {
                 continue;
             }
-            // Somebody waits and nothing is under way: either this makes a difference, or nothing will.
+            // Somebody waits and nothing is under way: either this makes a difference, or nothing
+            // will.
             if !self.compact() && !self.refuse() {
                 break;
             }
         }
     }
 
-    /// Hands over what is in the front and fetches what is not. Says whether one finds no room to come to.
+    /// Hands over what is in the front and fetches what is not. Says whether one finds no room to
+    /// come to.
     fn serve_wants(&mut self) -> bool {
         let mut is_starved = false;
         for _ in 0..self.wants.len() {
@@ -136,8 +139,8 @@ impl Planner {
         true
     }
 
-    /// Lends slots to saves, in the order in which they came. Says whether one has to wait, which it also does if it is
-    /// `patient` and will be better off.
+    /// Lends slots to saves, in the order in which they came. Says whether one has to wait, which
+    /// it also does if it is `patient` and will be better off.
     fn serve_rooms(&mut self, is_patient: bool) -> bool {
         while let Some(&id) = self.rooms.front() {
             let bytes = self.snapshots[&id].bytes;
@@ -161,8 +164,8 @@ impl Planner {
         false
     }
 
-    /// Where new memory would be slower than memory that was used before: a place in that, by eviction, or the advice to
-    /// wait until the layers below have taken something over.
+    /// Where new memory would be slower than memory that was used before: a place in that, by
+    /// eviction, or the advice to wait until the layers below have taken something over.
     fn used_before(&mut self, bytes: u64, is_patient: bool, admits: impl Fn(&Self, SnapshotId) -> bool) -> Reuse {
         let Some(place) = self.layers[0].space.place(bytes) else { return Reuse::No };
         let untouched = self.layers[0].memory.as_ref().map_or(0, |memory| memory.untouched_bytes(&place));
@@ -185,8 +188,8 @@ impl Planner {
         }
     }
 
-    /// Room in the front for what comes back up, in memory that was used before. The saves asked the system for that; for more
-    /// memory somebody has to ask first (`wants_growth`).
+    /// Room in the front for what comes back up, in memory that was used before. The saves asked
+    /// the system for that; for more memory somebody has to ask first (`wants_growth`).
     fn used_room(&mut self, bytes: u64, may_evict: impl Fn(&Self, SnapshotId) -> bool) -> Option<Extents> {
         let Layer { space, memory, is_writable, .. } = &self.layers[0];
         let is_untouched = |place| memory.as_ref().is_some_and(|memory| memory.untouched_bytes(&place) > 0);
@@ -203,25 +206,29 @@ impl Planner {
         self.layers[0].space.take_whole(bytes).map(|range| Extents::from_elem(range, 1))
     }
 
-    /// Whether a read may bring something up after `event`, if need be to memory that was never touched.
+    /// Whether a read may bring something up after `event`, if need be to memory that was never
+    /// touched.
     pub fn wants_growth(&self, event: &Event) -> bool {
         !self.below.is_empty() && (matches!(event, Event::Wanted { .. }) || !self.wants.is_empty())
     }
 
-    /// Whether `bytes` more may lie in the front with no copy elsewhere, so that what lies below can still be brought up,
-    /// with one of size `evicted` among it: into room that is kept for it, or into room that draining makes.
+    /// Whether `bytes` more may lie in the front with no copy elsewhere, so that what lies below
+    /// can still be brought up, with one of size `evicted` among it: into room that is kept for it,
+    /// or into room that draining makes.
     fn may_stay(&self, bytes: u64, evicted: u64) -> bool {
         let capacity = self.layers[0].space.capacity();
         let largest_below = self.below.last_key_value().map_or(0, |(&bytes, _)| bytes).max(evicted);
         if self.stuck_bytes + bytes + largest_below <= capacity {
             return true;
         }
-        // With several layers below, room that is kept in the front is worth more than room on one of them.
+        // With several layers below, room that is kept in the front is worth more than room on one
+        // of them.
         let is_only_way = self.layers.len() == 2 || bytes + largest_below > capacity;
         is_only_way && self.can_absorb(self.stuck_bytes + bytes, None)
     }
 
-    /// Whether one layer below could take `bytes` from the front, also after it has taken `other` as well.
+    /// Whether one layer below could take `bytes` from the front, also after it has taken `other`
+    /// as well.
     fn can_absorb(&self, bytes: u64, other: Option<(LayerIndex, u64)>) -> bool {
         let room = |(index, layer): (LayerIndex, &Layer)| {
             let taken = other.filter(|&(to, _)| to == index).map_or(0, |(_, bytes)| bytes);
@@ -237,8 +244,8 @@ impl Planner {
         from == 0 || has_kept_room || self.can_absorb(self.stuck_bytes, Some((to, bytes)))
     }
 
-    /// A place on a layer, made by evicting what is read last as long as `may_evict` agrees. Without success nothing is
-    /// evicted.
+    /// A place on a layer, made by evicting what is read last as long as `may_evict` agrees.
+    /// Without success nothing is evicted.
     fn room(
         &mut self,
         layer: LayerIndex,
@@ -298,7 +305,8 @@ impl Planner {
         (free >= bytes).then_some(victims)
     }
 
-    /// Snapshots that lie side by side in the front and leave a hole of `bytes` when they are evicted.
+    /// Snapshots that lie side by side in the front and leave a hole of `bytes` when they are
+    /// evicted.
     fn victims_in_a_row(&self, bytes: u64, may_evict: impl Fn(&Self, SnapshotId) -> bool) -> Option<Vec<SnapshotId>> {
         let Layer { space, clean, clean_bytes, .. } = &self.layers[0];
         if space.free() + clean_bytes < bytes {
@@ -354,7 +362,8 @@ impl Planner {
         }
     }
 
-    /// The announced snapshot that is read soonest of those with no copy on `to` or above, and where it lies.
+    /// The announced snapshot that is read soonest of those with no copy on `to` or above, and
+    /// where it lies.
     fn soonest_below(&self, to: LayerIndex) -> Option<(u64, SnapshotId, LayerIndex)> {
         let (due, position, id) = self.layers[to + 1..]
             .iter()
@@ -390,15 +399,15 @@ impl Planner {
         }
     }
 
-    /// Spares a layer a snapshot that does not fit. Nothing that the plan does makes room there, and it does not know when
-    /// somebody else will.
+    /// Spares a layer a snapshot that does not fit. Nothing that the plan does makes room there,
+    /// and it does not know when somebody else will.
     fn leave_out(&mut self, id: SnapshotId, layer: LayerIndex) {
         self.change(id, |snapshot| snapshot.persists_on &= !(1 << layer));
         self.actions.push_back(Action::LeaveOut { id, layer });
     }
 
-    /// Lets sink, from every layer but the last, what is read last and lies nowhere deeper. What fits nowhere stays; if somebody waits,
-    /// something smaller goes in its stead.
+    /// Lets sink, from every layer but the last, what is read last and lies nowhere deeper. What
+    /// fits nowhere stays; if somebody waits, something smaller goes in its stead.
     fn drain(&mut self, pressure: &mut [Pressure; LAYERS_MAX]) {
         for from in 0..self.layers.len() - 1 {
             let mut too_large = u64::MAX;
@@ -422,8 +431,8 @@ impl Planner {
         }
     }
 
-    /// How many bytes may be on this layer and nowhere deeper before they begin to sink. Fewer if new memory is slow: then
-    /// what is in use must be ready to be used again.
+    /// How many bytes may be on this layer and nowhere deeper before they begin to sink. Fewer if
+    /// new memory is slow: then what is in use must be ready to be used again.
     fn drain_above_bytes(&self, layer: LayerIndex) -> u64 {
         let place = &self.layers[layer];
         match &place.memory {
@@ -468,7 +477,8 @@ impl Planner {
         moves < LANE_MOVES_MIN || is_small
     }
 
-    /// Shifts snapshots in the front together until somebody who waits finds a place. Says whether that worked.
+    /// Shifts snapshots in the front together until somebody who waits finds a place. Says whether
+    /// that worked.
     fn compact(&mut self) -> bool {
         if !self.layers[0].is_writable {
             return false;

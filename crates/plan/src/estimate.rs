@@ -1,8 +1,9 @@
 //! Whether to touch memory while it is being written to: the estimate behind the choice.
 //!
-//! Touching takes memory bandwidth from whoever writes, and makes the writes that follow faster. *Sequential* touching
-//! pauses while a write is under way, *concurrent* touching does not. Which one is better depends on the time between two
-//! writes and on how much the two disturb each other; all of it is measured as it goes.
+//! Touching takes memory bandwidth from whoever writes, and makes the writes that follow faster.
+//! *Sequential* touching pauses while a write is under way, *concurrent* touching does not. Which
+//! one is better depends on the time between two writes and on how much the two disturb each other;
+//! all of it is measured as it goes.
 
 use std::fmt;
 
@@ -16,7 +17,8 @@ use crate::{
 /// When both ways have been measured, the other one is tried again after so many writes.
 const WRITES_PER_TRIAL: u32 = 64;
 
-/// After so many if the one is twice as good as the other: a trial costs what the writes after it do not find touched.
+/// After so many if the one is twice as good as the other: a trial costs what the writes after it
+/// do not find touched.
 const WRITES_PER_VAIN_TRIAL: u32 = 256;
 
 /// As long as the sequential way has not been measured, it is tried after so many.
@@ -25,14 +27,17 @@ const WRITES_BEFORE_FIRST_TRIAL: u32 = 16;
 /// A trial takes so many writes: the first one still meets the memory that was touched before.
 const TRIAL_WRITES: u32 = 2;
 
-/// Writes that nobody waits for keep up if so much of the next one can be touched between two of them.
+/// Writes that nobody waits for keep up if so much of the next one can be touched between two of
+/// them.
 const KEEPS_UP: f64 = 0.125;
 
-/// Concurrent touching must make writes so much shorter to be chosen: it costs at once, and its gain comes later, if the program lasts.
+/// Concurrent touching must make writes so much shorter to be chosen: it costs at once, and its
+/// gain comes later, if the program lasts.
 const WORTH_IT: f64 = 0.9;
 
-/// A measurement counts as at most so many times slower than what is known: now and then the system or the machine below takes its time
-/// for a page, a hundred times as long as for others, and that says nothing of the next ones. What stays slow is known after a few.
+/// A measurement counts as at most so many times slower than what is known: now and then the system
+/// or the machine below takes its time for a page, a hundred times as long as for others, and that
+/// says nothing of the next ones. What stays slow is known after a few.
 const SPIKE: f64 = 2.0;
 
 /// When memory is touched.
@@ -49,8 +54,9 @@ pub enum Strategy {
 pub enum Reason {
     /// The settings say so.
     Told,
-    /// Too little has been measured to choose. If the program waits for writes and the next one would find nothing touched, memory
-    /// is touched meanwhile: that costs less than to write to untouched memory. Else nothing is disturbed.
+    /// Too little has been measured to choose. If the program waits for writes and the next one
+    /// would find nothing touched, memory is touched meanwhile: that costs less than to write to
+    /// untouched memory. Else nothing is disturbed.
     Unmeasured,
     /// Between two writes there is time to touch all that the next one needs.
     TimeEnough {
@@ -59,7 +65,8 @@ pub enum Reason {
         /// Bytes of a write.
         write_bytes: u64,
     },
-    /// Nobody waits for the writes, and there is time between them: they keep up, and are not disturbed.
+    /// Nobody waits for the writes, and there is time between them: they keep up, and are not
+    /// disturbed.
     KeepsUp {
         /// Nanoseconds between two writes.
         gap_ns: u64,
@@ -206,7 +213,8 @@ impl Estimate {
         self.gap_ns.add(ns as f64);
     }
 
-    /// A write begins; whether the program waits for it, and whether enough has been touched for the next one.
+    /// A write begins; whether the program waits for it, and whether enough has been touched for
+    /// the next one.
     pub(crate) fn begin(&mut self, is_awaited: bool, is_next_ready: bool) {
         self.is_awaited = is_awaited;
         self.is_pressed = is_awaited && !is_next_ready;
@@ -227,7 +235,8 @@ impl Estimate {
         }
         let touched_bytes = write.bytes - write.untouched_bytes;
         let is_mostly_touched = write.untouched_bytes * 4 < write.bytes;
-        // The larger part is measured; what the smaller one must have taken does not count, as far as that is known.
+        // The larger part is measured; what the smaller one must have taken does not count, as far
+        // as that is known.
         let (bytes, other_bytes, other_rate) = match is_mostly_touched {
             true => (touched_bytes, write.untouched_bytes, self.untouched_rate()),
             false => (write.untouched_bytes, touched_bytes, self.touched_rate()),
@@ -312,13 +321,15 @@ impl Estimate {
         Some(ready / touched + (bytes - ready) / untouched)
     }
 
-    /// How long it takes if touching goes on during the write: then more is ready, but both are slower.
+    /// How long it takes if touching goes on during the write: then more is ready, but both are
+    /// slower.
     fn concurrent_ns(&self, bytes: f64, touchable: f64) -> Option<f64> {
         let untouched =
             self.untouched.contended.rate().or(self.touched.contended.rate()).or(self.mixed.contended.rate())?;
         let touched = self.touched.contended.rate().or(self.touched.alone.rate()).unwrap_or(untouched);
         let touch = self.touch.contended.rate().or(self.touch.alone.rate())?;
-        // The longer the write, the more is touched meanwhile, and the shorter the next: a few rounds settle it.
+        // The longer the write, the more is touched meanwhile, and the shorter the next: a few
+        // rounds settle it.
         let mut ns = bytes / untouched;
         for _ in 0..8 {
             let ready = (touchable + touch * ns).min(bytes);
@@ -327,8 +338,9 @@ impl Estimate {
         Some(ns)
     }
 
-    /// How long a write takes on average, concurrently, until all that is `left` has been written to: slowly while it is
-    /// being touched, then as fast as touched memory allows. One write comes every `cycle_ns`, or as fast as they can.
+    /// How long a write takes on average, concurrently, until all that is `left` has been written
+    /// to: slowly while it is being touched, then as fast as touched memory allows. One write comes
+    /// every `cycle_ns`, or as fast as they can.
     fn until_touched_ns(&self, bytes: f64, cycle_ns: f64, left: f64) -> Option<f64> {
         let contended = self.touched.contended.rate().or(self.untouched.contended.rate())?;
         let touch = self.touch.contended.rate().or(self.touch.alone.rate())?;
@@ -338,7 +350,8 @@ impl Estimate {
         (left > 0.0).then(|| (slow / contended + (left - slow) / alone) * bytes / left)
     }
 
-    /// As long as nothing was written to touched memory by itself: a write to untouched memory touches it and writes.
+    /// As long as nothing was written to touched memory by itself: a write to untouched memory
+    /// touches it and writes.
     fn estimated_touched_rate(&self) -> Option<f64> {
         let (untouched, touch) = (self.untouched.alone.rate()?, self.touch.alone.rate()?);
         let ns_per_byte = 1.0 / untouched - 1.0 / touch;
@@ -357,8 +370,9 @@ impl Pair {
         Self { alone: Meter::known(rate), contended: Meter::default() }
     }
 
-    /// So many bytes took `bytes_ns` of something that took `ns`, during `other_ns` of which the other thing went on. If it was neither by
-    /// itself nor with the other most of the time, it does not count.
+    /// So many bytes took `bytes_ns` of something that took `ns`, during `other_ns` of which the
+    /// other thing went on. If it was neither by itself nor with the other most of the time, it
+    /// does not count.
     fn add(&mut self, bytes: u64, bytes_ns: u64, ns: u64, other_ns: u64) {
         let meter = match () {
             () if other_ns * 4 <= ns => &mut self.alone,
@@ -376,7 +390,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Writes of 32 MiB with `gap_ms` between them; touching takes bandwidth from writes by `disturbance`.
+    /// Writes of 32 MiB with `gap_ms` between them; touching takes bandwidth from writes by
+    /// `disturbance`.
     fn settled(gap_ms: f64, disturbance: f64) -> Estimate {
         let mut estimate = Estimate::new(Strategy::Sequential, Reason::Unmeasured, MemoryRates::default());
         let bytes = 32 * MIB;
@@ -429,8 +444,9 @@ mod tests {
 
     #[test]
     fn much_disturbance_is_worth_it_if_it_ends_soon() {
-        // Writes follow each other without a pause, and touching meanwhile makes them slower than untouched memory does. If
-        // it is fast, most of the buffer is still to be written when all is touched; if it is slow, nothing is gained.
+        // Writes follow each other without a pause, and touching meanwhile makes them slower than
+        // untouched memory does. If it is fast, most of the buffer is still to be written when all
+        // is touched; if it is slow, nothing is gained.
         let chosen = |touch_rate: u64| {
             let mut estimate = Estimate::new(Strategy::Sequential, Reason::Unmeasured, MemoryRates::default());
             estimate.touched(100 * MIB, 10 * MIB, 0);

@@ -22,7 +22,8 @@ pub type Extents = SmallVec<[Range<u64>; 1]>;
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
-    /// The program waits for room in the front for a new snapshot. `bytes` are as many as it will take there.
+    /// The program waits for room in the front for a new snapshot. `bytes` are as many as it will
+    /// take there.
     RoomWanted {
         /// The new snapshot.
         id: SnapshotId,
@@ -87,7 +88,8 @@ pub enum Event {
         /// Whether it is there now.
         is_done: bool,
     },
-    /// The system has no more memory for a layer that can be used before it is touched: what is untouched must stay so.
+    /// The system has no more memory for a layer that can be used before it is touched: what is
+    /// untouched must stay so.
     Exhausted {
         /// Where.
         layer: LayerIndex,
@@ -99,8 +101,9 @@ pub enum Event {
         /// Whether it is pinned now.
         is_done: bool,
     },
-    /// So many bytes on a layer that keeps bytes do not belong to snapshots that the plan knows: it has forgotten them, or
-    /// they were there before. They count against the limit until somebody removes them.
+    /// So many bytes on a layer that keeps bytes do not belong to snapshots that the plan knows: it
+    /// has forgotten them, or they were there before. They count against the limit until somebody
+    /// removes them.
     Kept {
         /// Where.
         layer: LayerIndex,
@@ -129,7 +132,8 @@ pub enum Fault {
 /// What to do. Actions are to be carried out, or begun, in the order in which they come.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Action {
-    /// Give the front's bytes from `at` to the program that wants room; answered by `Sealed` or `Abandoned`.
+    /// Give the front's bytes from `at` to the program that wants room; answered by `Sealed` or
+    /// `Abandoned`.
     Lend {
         /// Who gets it.
         id: SnapshotId,
@@ -154,8 +158,8 @@ pub enum Action {
         /// Where.
         layer: LayerIndex,
     },
-    /// Tell the program that a snapshot which had to reach a layer does not fit within that layer's limit, and is left out
-    /// there.
+    /// Tell the program that a snapshot which had to reach a layer does not fit within that layer's
+    /// limit, and is left out there.
     LeaveOut {
         /// Which.
         id: SnapshotId,
@@ -187,7 +191,8 @@ pub enum Action {
         /// Which bytes.
         range: Range<u64>,
     },
-    /// Give this piece of a layer's memory, which is not in use, to others, at once; it may be touched again later.
+    /// Give this piece of a layer's memory, which is not in use, to others, at once; it may be
+    /// touched again later.
     Release {
         /// Where.
         layer: LayerIndex,

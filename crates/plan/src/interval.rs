@@ -1,4 +1,5 @@
-//! When to save: how long to compute between two saves, from what a save costs and how often things fail.
+//! When to save: how long to compute between two saves, from what a save costs and how often things
+//! fail.
 
 use crate::{LayerIndex, Timestamp, rates::Average};
 
@@ -7,14 +8,16 @@ use crate::{LayerIndex, Timestamp, rates::Average};
 /// With `cost` for what a save costs and `mtbf` for the mean time between failures:
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
-    /// √(2 cost mtbf), after Young: good while a save costs little against the time between failures.
+    /// √(2 cost mtbf), after Young: good while a save costs little against the time between
+    /// failures.
     Young,
     /// Two more terms of the same series, after Daly.
     Daly,
     /// The true optimum for failures that come at random at a constant rate.
     Exact,
-    /// Whenever to compute anew what is not saved would take longer than to save it. It knows nothing of failures, and spends
-    /// half of the time on saving where they are rare; for comparison.
+    /// Whenever to compute anew what is not saved would take longer than to save it. It knows
+    /// nothing of failures, and spends half of the time on saving where they are rare; for
+    /// comparison.
     Recompute,
     /// Always so many nanoseconds.
     Fixed(u64),
@@ -38,11 +41,11 @@ impl Rule {
     }
 }
 
-/// The best time between two saves that cost `cost`, in units of the mean time between failures: 1 + W₀(-exp(-cost - 1)), where
-/// W₀ is the upper branch of Lambert's function.
+/// The best time between two saves that cost `cost`, in units of the mean time between failures: 1
+/// + W₀(-exp(-cost - 1)), where W₀ is the upper branch of Lambert's function.
 ///
-/// It is the x in (0, 1) with x + ln(1 - x) + cost = 0. To the right of it that function falls ever more steeply, so that
-/// Newton's steps from there come down to it and never pass it.
+/// It is the x in (0, 1) with x + ln(1 - x) + cost = 0. To the right of it that function falls ever
+/// more steeply, so that Newton's steps from there come down to it and never pass it.
 fn optimum(cost: f64) -> f64 {
     let root = (2.0 * cost).sqrt();
     if root < 1e-4 {
@@ -65,9 +68,9 @@ fn optimum(cost: f64) -> f64 {
 
 /// Tells a program when its next save is due, and how deep it should go.
 ///
-/// Each layer has failures of its own: those that destroy what lies above it, but not the layer. What they cost is made up for by
-/// saves that reach the layer, so that each has an interval of its own; a save that reaches a layer counts for those above it as
-/// well.
+/// Each layer has failures of its own: those that destroy what lies above it, but not the layer.
+/// What they cost is made up for by saves that reach the layer, so that each has an interval of its
+/// own; a save that reaches a layer counts for those above it as well.
 #[derive(Debug, Clone)]
 pub struct Interval {
     rule: Rule,
@@ -84,14 +87,16 @@ struct LayerInterval {
 }
 
 impl Interval {
-    /// For layers with these mean times between the failures that they are to survive, fastest layer first; a layer without one
-    /// is never due, except by the rules that know nothing of failures. Computing begins at `now`.
+    /// For layers with these mean times between the failures that they are to survive, fastest
+    /// layer first; a layer without one is never due, except by the rules that know nothing of
+    /// failures. Computing begins at `now`.
     pub fn new(rule: Rule, mtbf_ns: &[Option<u64>], now: Timestamp) -> Self {
         let layer = |&mtbf_ns| LayerInterval { mtbf_ns, cost_ns: Average::default(), saved: now };
         Self { rule, layers: mtbf_ns.iter().map(layer).collect() }
     }
 
-    /// A save that reached `layer` has cost the program so much time. What was measured lately counts most.
+    /// A save that reached `layer` has cost the program so much time. What was measured lately
+    /// counts most.
     pub fn measured(&mut self, layer: LayerIndex, cost_ns: u64) {
         if let Some(layer) = self.layers.get_mut(layer) {
             layer.cost_ns.add(cost_ns as f64);
@@ -105,8 +110,9 @@ impl Interval {
         }
     }
 
-    /// How long to compute between two saves that reach `layer`; nothing if it is never due. As long as it is not known what
-    /// they cost, no time at all: one save tells, and nothing is safe before it.
+    /// How long to compute between two saves that reach `layer`; nothing if it is never due. As
+    /// long as it is not known what they cost, no time at all: one save tells, and nothing is safe
+    /// before it.
     pub fn interval_ns(&self, layer: LayerIndex) -> Option<u64> {
         let layer = self.layers.get(layer)?;
         let cost_ns = layer.cost_ns.get();
@@ -220,8 +226,9 @@ mod tests {
         assert_eq!(Interval::new(Rule::Exact, &[], Timestamp(0)).due(Timestamp(1)), None);
     }
 
-    /// How long a run takes that computes for `work_ns`, saves when it is told to, and goes back to its last save whenever
-    /// something fails; each over what it would take without failures and saves.
+    /// How long a run takes that computes for `work_ns`, saves when it is told to, and goes back to
+    /// its last save whenever something fails; each over what it would take without failures and
+    /// saves.
     fn simulated(rule: Rule, cost_ns: u64, mtbf_ns: u64, work_ns: u64, seed: u64) -> f64 {
         let mut random = seed;
         let mut next_failure = move |now: u64| {

@@ -1,7 +1,8 @@
-//! Layers that are memory: which part of them is ready, when more is made ready, and when all of it is pinned.
+//! Layers that are memory: which part of them is ready, when more is made ready, and when all of it
+//! is pinned.
 //!
-//! Memory is ready from its start up to some byte: what lies beyond has never been used. Host memory can be written before
-//! it is ready, slowly; device memory cannot.
+//! Memory is ready from its start up to some byte: what lies beyond has never been used. Host
+//! memory can be written before it is ready, slowly; device memory cannot.
 
 use std::ops::Range;
 
@@ -28,7 +29,8 @@ pub struct MemorySettings {
     pub touching: Touching,
     /// It cannot be written before it has been touched.
     pub needs_touch: bool,
-    /// It is shared with others: what is not in use is given back to them, and what there is no more of may come back.
+    /// It is shared with others: what is not in use is given back to them, and what there is no
+    /// more of may come back.
     pub is_shared: bool,
     /// It is to be pinned, in one piece, once all of it has been touched.
     pub pins: bool,
@@ -226,8 +228,8 @@ impl Memory {
         pinned.or(self.estimate.touched_rate())
     }
 
-    /// How far ahead of what is in use it is to be touched. What cannot be used before needs room for two: one to be saved,
-    /// and one that may have to come up.
+    /// How far ahead of what is in use it is to be touched. What cannot be used before needs room
+    /// for two: one to be saved, and one that may have to come up.
     fn ahead_bytes(&self, snapshot_bytes_max: u64) -> u64 {
         let needed = snapshot_bytes_max * if self.settings.needs_touch { 2 } else { 1 };
         self.settings.ahead_bytes.max(needed)
@@ -318,8 +320,9 @@ impl Planner {
         place.space.cut(memory.touched_bytes);
     }
 
-    /// Of the next `bytes` of a layer that can be used before it is touched, or of the largest snapshot until now, as many as
-    /// nobody has touched; and as many as are still being filled, for which the system has not provided memory yet.
+    /// Of the next `bytes` of a layer that can be used before it is touched, or of the largest
+    /// snapshot until now, as many as nobody has touched; and as many as are still being filled,
+    /// for which the system has not provided memory yet.
     pub fn growth_bytes(&self, layer: LayerIndex, bytes: u64) -> u64 {
         let place = &self.layers[layer];
         let Some(memory) = place.memory.as_ref().filter(|memory| !memory.settings.needs_touch) else { return 0 };
@@ -342,7 +345,8 @@ impl Planner {
         }
     }
 
-    /// Touches memory ahead of where it was used, so that whoever writes next finds it ready, and pins what is all touched.
+    /// Touches memory ahead of where it was used, so that whoever writes next finds it ready, and
+    /// pins what is all touched.
     pub(crate) fn touch(&mut self) {
         for layer in 0..self.layers.len() {
             let frontier = self.layers[layer].space.frontier();
@@ -389,8 +393,8 @@ impl Planner {
         let space = &self.layers[layer].space;
         let (limit, frontier) = (space.limit(), space.frontier());
         let Some(memory) = &mut self.layers[layer].memory else { return };
-        // Never more than twice what was used, beyond the first stretch: a large limit is no reason to take it all. What others
-        // want as well is taken only as it is needed.
+        // Never more than twice what was used, beyond the first stretch: a large limit is no reason
+        // to take it all. What others want as well is taken only as it is needed.
         let ahead = memory.ahead_bytes(self.bytes_max).max(if memory.settings.is_shared { 0 } else { frontier });
         let target = frontier.saturating_add(ahead).min(limit);
         memory.target_bytes = target;

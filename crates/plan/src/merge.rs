@@ -1,16 +1,18 @@
-//! Which packs to merge, so that no version is put together from many, and what is written for it stays little.
+//! Which packs to merge, so that no version is put together from many, and what is written for it
+//! stays little.
 
 use std::ops::Range;
 
-/// A pack joins what is merged if it is at most so many times as large as all that joined before it: larger ones would be written
-/// again and again for little.
+/// A pack joins what is merged if it is at most so many times as large as all that joined before
+/// it: larger ones would be written again and again for little.
 const GROWTH: u64 = 2;
 
-/// The neighbouring packs of a chain that should become one: nothing as long as the chain has no more than `chain_max` packs.
+/// The neighbouring packs of a chain that should become one: nothing as long as the chain has no
+/// more than `chain_max` packs.
 ///
-/// `live_bytes` has what each pack still contributes, newest first. Packs of like size are merged, the newest ones first, so that
-/// a byte is written again only when it comes to lie in a pack that is larger by a factor; if no two neighbours are alike, those
-/// that differ least.
+/// `live_bytes` has what each pack still contributes, newest first. Packs of like size are merged,
+/// the newest ones first, so that a byte is written again only when it comes to lie in a pack that
+/// is larger by a factor; if no two neighbours are alike, those that differ least.
 pub fn merge(live_bytes: &[u64], chain_max: usize) -> Option<Range<usize>> {
     let chain_max = chain_max.max(1);
     if live_bytes.len() <= chain_max {
@@ -94,7 +96,8 @@ mod tests {
             prop_assert!(written as f64 <= saved as f64 * bound, "{written} for {saved} in {} saves", saves.len());
         }
 
-        /// Saves that change some of the same blocks again: what a newer pack has, older ones contribute no more.
+        /// Saves that change some of the same blocks again: what a newer pack has, older ones
+        /// contribute no more.
         #[test]
         fn chains_of_overlapping_packs_stay_short_at_little_cost(
             saves in prop::collection::vec((0u64..1000, 1u64..30), 1..1000),

@@ -32,7 +32,8 @@ pub(crate) type PositionSet = BTreeSet<(Position, SnapshotId)>;
 /// Keeps track of where the program is in its order.
 #[derive(Debug, Clone)]
 pub(crate) struct Positions {
-    /// The next position that a new snapshot gets, where positions are numbers in the order of saving.
+    /// The next position that a new snapshot gets, where positions are numbers in the order of
+    /// saving.
     head: Position,
     kind: Kind,
 }
@@ -126,7 +127,8 @@ impl Positions {
     /// Whether a snapshot with this position should be brought up before it is asked for.
     pub(crate) fn is_announced(&self, position: Position) -> bool {
         match self.kind {
-            // While a reverse pass still saves, the newest are the soonest and are at the top anyway.
+            // While a reverse pass still saves, the newest are the soonest and are at the top
+            // anyway.
             Kind::Reverse { cursor } => cursor < self.head,
             Kind::Forward { .. } => true,
             Kind::Schedule { .. } => position != NEVER,
@@ -142,8 +144,9 @@ impl Positions {
         }
     }
 
-    /// Takes note of a read of the snapshot `id` with `key` and `position`, one of `live`. Gives whether it was the one that
-    /// the order announced, and the keys whose position has changed with their new positions.
+    /// Takes note of a read of the snapshot `id` with `key` and `position`, one of `live`. Gives
+    /// whether it was the one that the order announced, and the keys whose position has changed
+    /// with their new positions.
     pub(crate) fn read(
         &mut self,
         key: u64,
@@ -198,7 +201,8 @@ fn next_in(ahead: &BTreeMap<u64, VecDeque<Position>>, key: u64) -> Position {
 mod tests {
     use super::*;
 
-    /// Saves `keys` in order and gives the set of their positions; a snapshot's id is its place in `keys`.
+    /// Saves `keys` in order and gives the set of their positions; a snapshot's id is its place in
+    /// `keys`.
     fn saved(positions: &mut Positions, keys: &[u64]) -> PositionSet {
         (0..).zip(keys).map(|(id, &key)| (positions.of_new(key), SnapshotId(id))).collect()
     }

@@ -1,4 +1,5 @@
-//! The state machine: what is where, what is under way, and how events change it. What to do next is in `decide`.
+//! The state machine: what is where, what is under way, and how events change it. What to do next
+//! is in `decide`.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,7 +15,8 @@ use crate::{
     space::Space,
 };
 
-/// The addresses of a layer without a limit: more than any medium has, and few enough to be added up.
+/// The addresses of a layer without a limit: more than any medium has, and few enough to be added
+/// up.
 const ADDRESSES: u64 = 1 << 62;
 
 /// A stack has at most so many layers.
@@ -32,12 +34,14 @@ pub struct Settings {
     pub order: Order,
     /// So many bytes may be under way between two layers, or two moves if they are larger.
     pub lane_bytes_max: u64,
-    /// How long a request waits for what the program itself holds, when no other part of the program could help.
+    /// How long a request waits for what the program itself holds, when no other part of the
+    /// program could help.
     pub patience_ns: u64,
     /// How to choose between layers that would all do.
     pub preference: Preference,
-    /// Whether every snapshot has to reach every layer below the front, the oldest first, rather than sink when there is a
-    /// reason. A layer that fails to take one is spared that one, and nothing else changes for it.
+    /// Whether every snapshot has to reach every layer below the front, the oldest first, rather
+    /// than sink when there is a reason. A layer that fails to take one is spared that one, and
+    /// nothing else changes for it.
     #[serde(default)]
     pub persists: bool,
 }
@@ -71,7 +75,8 @@ impl Settings {
 pub struct LayerSettings {
     /// The bytes that it may hold; none if it has no limit.
     pub capacity_bytes: Option<u64>,
-    /// Whether bytes stay on it when the plan forgets them, until somebody else removes them: see [`Event::Kept`].
+    /// Whether bytes stay on it when the plan forgets them, until somebody else removes them: see
+    /// [`Event::Kept`].
     #[serde(default)]
     pub keeps: bool,
     /// When more than this is on no deeper layer, snapshots begin to sink.
@@ -85,8 +90,8 @@ pub struct LayerSettings {
 }
 
 impl LayerSettings {
-    /// A layer that keeps half of its bytes ready to be evicted: room for bursts, and not a write more than is likely to
-    /// be needed.
+    /// A layer that keeps half of its bytes ready to be evicted: room for bursts, and not a write
+    /// more than is likely to be needed.
     pub fn new(capacity_bytes: u64) -> Self {
         let drain_above_bytes = capacity_bytes / 2;
         Self { capacity_bytes: Some(capacity_bytes), drain_above_bytes, ..Self::unlimited() }
@@ -144,7 +149,8 @@ pub struct Planner {
     pub(crate) patience_until: Option<Timestamp>,
     /// The largest snapshot until now.
     pub(crate) bytes_max: u64,
-    /// Bytes of the front that are being filled, by the program or by a fetch, in memory that nobody had touched.
+    /// Bytes of the front that are being filled, by the program or by a fetch, in memory that
+    /// nobody had touched.
     pub(crate) filling_bytes: u64,
     pub(crate) actions: VecDeque<Action>,
     counters: Counters,
@@ -203,7 +209,8 @@ impl Planner {
         }
     }
 
-    /// Takes note of what happened at `now`. The actions that follow from it are given by [`poll`](Self::poll).
+    /// Takes note of what happened at `now`. The actions that follow from it are given by
+    /// [`poll`](Self::poll).
     pub fn handle(&mut self, now: Timestamp, event: Event) {
         self.now = self.now.max(now);
         match event {
@@ -364,7 +371,8 @@ impl Planner {
         });
     }
 
-    /// The program begins to fill a slot. While it only copies, that tells how fast the front can be written.
+    /// The program begins to fill a slot. While it only copies, that tells how fast the front can
+    /// be written.
     pub(crate) fn begin_fill(&mut self, id: SnapshotId, extents: &Extents) -> Begun {
         let is_copy = self.snapshots[&id].is_copy;
         let Some(memory) = &mut self.layers[0].memory else { return Begun::default() };
@@ -571,7 +579,8 @@ impl Planner {
         self.change(id, |snapshot| snapshot.copies.push(copy));
     }
 
-    /// Forgets a copy and gives its extents back. If it was complete, a layer that keeps bytes still holds them.
+    /// Forgets a copy and gives its extents back. If it was complete, a layer that keeps bytes
+    /// still holds them.
     pub(crate) fn drop_copy(&mut self, id: SnapshotId, layer: LayerIndex) {
         let is_complete = self.snapshots[&id].copy(layer).is_some_and(|copy| !copy.is_arriving);
         for piece in self.remove_copy(id, layer).into_iter().flatten() {
@@ -598,7 +607,8 @@ impl Planner {
         }
     }
 
-    /// Changes a snapshot and keeps all sets that it belongs to in step. The only way to change one.
+    /// Changes a snapshot and keeps all sets that it belongs to in step. The only way to change
+    /// one.
     pub(crate) fn change(&mut self, id: SnapshotId, edit: impl FnOnce(&mut Snapshot)) {
         let snapshot = self.snapshots.get_mut(&id).expect("a snapshot that is spoken of exists");
         let before = (snapshot.bytes, snapshot.position, snapshot.standing());

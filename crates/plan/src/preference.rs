@@ -9,20 +9,24 @@ use crate::{
     snapshot::{Copy, Snapshot},
 };
 
-/// A deeper layer must be faster by so much to be preferred: measurements are noisy, and what lies higher up is nearer.
+/// A deeper layer must be faster by so much to be preferred: measurements are noisy, and what lies
+/// higher up is nearer.
 const HANDICAP: f64 = 1.25;
 
-/// A lane on which nothing has ended for so many times as long as expected is as slow as that looks.
+/// A lane on which nothing has ended for so many times as long as expected is as slow as that
+/// looks.
 const OVERDUE: f64 = 3.0;
 
 /// A lane that has not been measured is taken to be so much slower than the best one above it.
 const UNMEASURED: f64 = 0.5;
 
-/// A layer that was passed over for its slowness gets another chance after so many choices, then more and more rarely.
+/// A layer that was passed over for its slowness gets another chance after so many choices, then
+/// more and more rarely.
 const TRIAL_AFTER_MIN: u32 = 32;
 const TRIAL_AFTER_MAX: u32 = 1024;
 
-/// Memory that cannot be had faster than this, in bytes per nanosecond, is likely to be slower than a disk.
+/// Memory that cannot be had faster than this, in bytes per nanosecond, is likely to be slower than
+/// a disk.
 const SLOW_MEMORY: f64 = 1.0;
 
 /// The layers below the front, best first.
@@ -88,7 +92,8 @@ impl Lane {
         since
     }
 
-    /// Bytes per nanosecond, as far as can be told at `now`: something that should have ended long ago says it too.
+    /// Bytes per nanosecond, as far as can be told at `now`: something that should have ended long
+    /// ago says it too.
     fn rate(&self, now: Timestamp) -> Option<f64> {
         let rate = self.meter.rate()?;
         let elapsed = now.0.saturating_sub(self.since.0) as f64;
@@ -113,14 +118,16 @@ impl Planner {
         Preferred { writing: by_preference(writes).into_vec(), reading: by_preference(reads).into_vec() }
     }
 
-    /// Bytes per second of writing to a layer from the front, and of reading from it, as far as is known.
+    /// Bytes per second of writing to a layer from the front, and of reading from it, as far as is
+    /// known.
     pub fn rates(&self, layer: LayerIndex) -> (Option<f64>, Option<f64>) {
         let rate = |lane| self.lane_rate(lane).map(|rate| rate * 1e9);
         (rate((0, layer)), rate((layer, 0)))
     }
 
-    /// The layers below `from`, best first for a snapshot of `bytes`: it has to get there, and where that is known, it counts as
-    /// well that it has to come back. If somebody waits, so does what is queued.
+    /// The layers below `from`, best first for a snapshot of `bytes`: it has to get there, and
+    /// where that is known, it counts as well that it has to come back. If somebody waits, so does
+    /// what is queued.
     pub(crate) fn targets(&self, from: LayerIndex, bytes: u64, is_urgent: bool) -> SmallVec<[LayerIndex; 4]> {
         let below = from + 1..self.layers.len();
         if self.settings.preference == Preference::Fixed {
@@ -176,8 +183,8 @@ impl Planner {
         }
     }
 
-    /// Whether new memory in the front is so slow to write that it is better to use memory again that lower layers have
-    /// taken over.
+    /// Whether new memory in the front is so slow to write that it is better to use memory again
+    /// that lower layers have taken over.
     pub(crate) fn is_growth_slow(&self) -> bool {
         let Some(memory) = self.layers[0].memory.as_ref().filter(|memory| !memory.settings().needs_touch) else {
             return false;
@@ -233,8 +240,8 @@ impl Planner {
         self.expected_ns((from, to), above, bytes, with_queue)
     }
 
-    /// How long a move of `bytes` on a lane should take. A lane without measurements is judged by the best of those
-    /// `above` it; if there are none either, nothing can be said.
+    /// How long a move of `bytes` on a lane should take. A lane without measurements is judged by
+    /// the best of those `above` it; if there are none either, nothing can be said.
     fn expected_ns(
         &self,
         lane: (LayerIndex, LayerIndex),
@@ -252,8 +259,8 @@ impl Planner {
     }
 }
 
-/// Layers by the time that they take, with the upper ones at an advantage. One of which nothing is known keeps its place
-/// before all below it.
+/// Layers by the time that they take, with the upper ones at an advantage. One of which nothing is
+/// known keeps its place before all below it.
 fn by_preference(layers: impl Iterator<Item = (LayerIndex, Option<f64>)>) -> SmallVec<[LayerIndex; 4]> {
     let mut handicap = 1.0;
     let mut scored: SmallVec<[(f64, LayerIndex); 4]> = SmallVec::new();

@@ -1,6 +1,7 @@
 //! Which versions to keep.
 
-/// Which versions to keep. A version stays if any of these keeps it; if nothing is set, all of them stay.
+/// Which versions to keep. A version stays if any of these keeps it; if nothing is set, all of them
+/// stay.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Retention {
     /// So many of the newest.
@@ -12,8 +13,9 @@ pub struct Retention {
 }
 
 impl Retention {
-    /// The versions to drop, in ascending order, out of all that are complete: the number of each, and when it was saved. The
-    /// newest, which is the one with the highest number, is never among them.
+    /// The versions to drop, in ascending order, out of all that are complete: the number of each,
+    /// and when it was saved. The newest, which is the one with the highest number, is never among
+    /// them.
     pub fn dropped(&self, now_unix_ns: u64, complete: &[(u64, u64)]) -> Vec<u64> {
         if *self == Self::default() {
             return Vec::new();
@@ -77,7 +79,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against the definition, one version at a time; and a second look right after the first finds nothing more.
+        /// Against the definition, one version at a time; and a second look right after the first
+        /// finds nothing more.
         #[test]
         fn a_version_is_dropped_if_and_only_if_no_rule_keeps_it(
             retention in retentions(),

@@ -14,7 +14,8 @@ pub(crate) struct Snapshot {
     /// The program waits while it is filled.
     pub(crate) is_copy: bool,
     pub(crate) copies: SmallVec<[Copy; 2]>,
-    /// Layers that it has to reach, whether there is a reason to leave the front or not. One bit per layer.
+    /// Layers that it has to reach, whether there is a reason to leave the front or not. One bit
+    /// per layer.
     pub(crate) persists_on: u32,
     /// Hand-overs that the program has not given back.
     pub(crate) holders: u32,
@@ -54,7 +55,8 @@ pub(crate) struct Copy {
     pub(crate) begun: Begun,
 }
 
-/// What follows from a snapshot's state: the sets that it belongs to. One bit per layer in the masks.
+/// What follows from a snapshot's state: the sets that it belongs to. One bit per layer in the
+/// masks.
 #[derive(Debug, Clone, std::marker::Copy, Default, PartialEq, Eq)]
 pub(crate) struct Standing {
     /// The program can ask for it.

@@ -16,7 +16,8 @@ pub(crate) struct Space {
     used: u64,
     /// Start to end.
     holes: BTreeMap<u64, u64>,
-    /// Length and start: the best fit is the first one that is long enough, the lowest where several are equal.
+    /// Length and start: the best fit is the first one that is long enough, the lowest where
+    /// several are equal.
     by_length: BTreeSet<(u64, u64)>,
     /// Nothing was ever placed from here on.
     frontier: u64,

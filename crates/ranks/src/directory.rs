@@ -1,8 +1,9 @@
 //! Ranks that talk through files in a directory that all of them see.
 //!
-//! Each rank appends what it has to say to a mailbox of its own, and reads what is new in those of the others. A lock
-//! file says that it lives. Files of an earlier run may still be there: a rank believes another one only when that has
-//! repeated the random number which this one has just chosen.
+//! Each rank appends what it has to say to a mailbox of its own, and reads what is new in those of
+//! the others. A lock file says that it lives. Files of an earlier run may still be there: a rank
+//! believes another one only when that has repeated the random number which this one has just
+//! chosen.
 
 use std::{
     fmt,
@@ -26,7 +27,8 @@ use crate::{
 /// How long a rank waits by default for the others to appear, or to come to the same call.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Between two looks into the mailboxes of others: short at first, and longer the longer nothing comes.
+/// Between two looks into the mailboxes of others: short at first, and longer the longer nothing
+/// comes.
 const LOOK_MIN: Duration = Duration::from_micros(200);
 const LOOK_MAX: Duration = Duration::from_millis(20);
 
@@ -147,7 +149,8 @@ impl SharedDirectory {
         })
     }
 
-    /// The mailbox of a rank as it is now, to be read from its beginning, and whether it says `words`.
+    /// The mailbox of a rank as it is now, to be read from its beginning, and whether it says
+    /// `words`.
     fn look(&self, rank: u32, words: &Record<'_>) -> io::Result<Option<(Inbox, bool)>> {
         let Some(mut inbox) = Inbox::open(&file_of(&self.directory, rank, MAILBOX))? else { return Ok(None) };
         let Hello { rank: found, count, .. } = *inbox.hello();
@@ -169,8 +172,8 @@ impl SharedDirectory {
         Error::Files { path: self.directory.display().to_string(), source }
     }
 
-    /// Looks until `is_done` says so. An error if it takes too long, or if a rank that was there is gone. Between two
-    /// looks other threads can speak.
+    /// Looks until `is_done` says so. An error if it takes too long, or if a rank that was there is
+    /// gone. Between two looks other threads can speak.
     fn until(&self, what: &str, mut is_done: impl FnMut(&mut State) -> io::Result<bool>) -> Result<()> {
         let start = Instant::now();
         let mut pause = LOOK_MIN;
@@ -270,8 +273,8 @@ impl State {
         Ok(())
     }
 
-    /// A rank that took part and does no more: nobody holds its lock, or another process has taken its place. Looks now
-    /// and then only, and remembers what it has found.
+    /// A rank that took part and does no more: nobody holds its lock, or another process has taken
+    /// its place. Looks now and then only, and remembers what it has found.
     fn look_for_gone(&mut self, directory: &Path) -> io::Result<Option<u32>> {
         let is_time = self.looked.is_none_or(|looked| looked.elapsed() >= LIVES_EVERY);
         if self.gone.is_none() && is_time {
@@ -288,8 +291,8 @@ impl State {
     }
 }
 
-/// What was read, or nothing if it is not what was written. That is noted, and forgotten when it has become right: a
-/// shared file system may show the length of a file before its bytes.
+/// What was read, or nothing if it is not what was written. That is noted, and forgotten when it
+/// has become right: a shared file system may show the length of a file before its bytes.
 fn doubtful<T>(read: io::Result<T>, doubt: &mut Option<String>) -> io::Result<Option<T>> {
     match read {
         Ok(read) => {

@@ -1,8 +1,9 @@
 //! Which contributions belong to the same exchange. Decides only: no files, no clock, no waiting.
 //!
-//! The exchanges of each topic are numbered. A rank goes on to the next number when it has everybody's contribution to
-//! the present one, and not before: if it gives up and tries again, it tries the same exchange again. What it has said in
-//! it stands, because others may have gone on with it.
+//! The exchanges of each topic are numbered. A rank goes on to the next number when it has
+//! everybody's contribution to the present one, and not before: if it gives up and tries again, it
+//! tries the same exchange again. What it has said in it stands, because others may have gone on
+//! with it.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,7 +13,8 @@ pub(crate) struct Exchanges {
     rank: u32,
     /// By topic, the exchange that is under way or comes next.
     present: HashMap<String, Present>,
-    /// By rank and topic, contributions to exchanges that are not complete, by their numbers. Nothing of this rank.
+    /// By rank and topic, contributions to exchanges that are not complete, by their numbers.
+    /// Nothing of this rank.
     heard: Vec<HashMap<String, BTreeMap<u64, Vec<u8>>>>,
 }
 
@@ -29,7 +31,8 @@ impl Exchanges {
         Self { rank, present: HashMap::new(), heard: (0..count).map(|_| HashMap::new()).collect() }
     }
 
-    /// The number under which this rank has to contribute to the present exchange; nothing if it has.
+    /// The number under which this rank has to contribute to the present exchange; nothing if it
+    /// has.
     pub(crate) fn due(&self, topic: &str) -> Option<u64> {
         match self.present.get(topic) {
             None => Some(0),
@@ -56,7 +59,8 @@ impl Exchanges {
         }
     }
 
-    /// Everybody's contribution to the present exchange, by rank, if all are there; then the next one is the present.
+    /// Everybody's contribution to the present exchange, by rank, if all are there; then the next
+    /// one is the present.
     pub(crate) fn complete(&mut self, topic: &str) -> Option<Vec<Vec<u8>>> {
         let present = self.present.get_mut(topic)?;
         let (rank, number) = (self.rank, present.number);
@@ -126,7 +130,8 @@ mod tests {
         assert_eq!(begin(&mut exchanges, "b", b"zero"), Some(0), "another topic has numbers of its own");
     }
 
-    /// Ranks that give up and try again in any order and hear of each other with any delay agree on every exchange.
+    /// Ranks that give up and try again in any order and hear of each other with any delay agree on
+    /// every exchange.
     #[test]
     fn whoever_gives_up_and_tries_again_agrees_with_the_others() {
         const RANKS: u32 = 3;

@@ -22,7 +22,8 @@ pub(crate) const READ_EVERY_BYTES: u64 = 1 << 20;
 /// The mailbox of this rank.
 pub(crate) struct Outbox {
     file: File,
-    /// Where the next record begins. One that could not be written whole is written over by the next.
+    /// Where the next record begins. One that could not be written whole is written over by the
+    /// next.
     end: u64,
     /// The memory or disk of all bytes before this one has been given back.
     freed: u64,
@@ -31,7 +32,8 @@ pub(crate) struct Outbox {
 impl Outbox {
     /// Makes a mailbox in place of the one that an earlier run may have left.
     pub(crate) fn make(path: &Path, hello: &Hello) -> io::Result<Self> {
-        // Under another name first, so that nobody reads the beginning of a file that is not there yet.
+        // Under another name first, so that nobody reads the beginning of a file that is not there
+        // yet.
         let draft = path.with_extension("draft");
         let file = File::create(&draft)?;
         file.write_all_at(&hello.encode(), 0)?;
@@ -96,8 +98,9 @@ impl Inbox {
 
     /// Gives all records that are new and complete to `take`, in order.
     ///
-    /// An error if the next one is not what was written. On a shared file system that may change: its length can be
-    /// seen before its bytes. So whoever gets it looks again, and gives up when it has waited long enough.
+    /// An error if the next one is not what was written. On a shared file system that may change:
+    /// its length can be seen before its bytes. So whoever gets it looks again, and gives up when
+    /// it has waited long enough.
     pub(crate) fn read(&mut self, mut take: impl FnMut(Record<'_>)) -> io::Result<()> {
         let mut buffer = Vec::new();
         loop {

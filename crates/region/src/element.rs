@@ -4,7 +4,8 @@ use std::{any::type_name, borrow::Cow};
 
 /// What a region is made of: a number type, by the name that it has in Rust, and its length.
 ///
-/// Programs in Rust need not know it. Others name it, so that what one language saves another one reads.
+/// Programs in Rust need not know it. Others name it, so that what one language saves another one
+/// reads.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Element {
     name: Cow<'static, str>,
@@ -15,8 +16,8 @@ impl Element {
     /// Bytes without a meaning.
     pub const BYTE: Self = Self::known("u8", 1);
 
-    /// All that every language knows. Complex numbers are called after the length of the whole, as elsewhere; the elements of a
-    /// text are the bytes of its UTF-8.
+    /// All that every language knows. Complex numbers are called after the length of the whole, as
+    /// elsewhere; the elements of a text are the bytes of its UTF-8.
     pub const ALL: [Self; 15] = [
         Self::BYTE,
         Self::known("i8", 1),

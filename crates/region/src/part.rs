@@ -47,7 +47,8 @@ impl From<&Shape> for Form {
     }
 }
 
-/// The dimensions of so many elements of a global array that are all of it but for the first dimension.
+/// The dimensions of so many elements of a global array that are all of it but for the first
+/// dimension.
 fn whole_rows(global: &[usize], count: usize) -> Vec<usize> {
     let mut dimensions = global.to_vec();
     if let Some((first, others)) = dimensions.split_first_mut() {
@@ -74,8 +75,9 @@ macro_rules! shaped {
             self
         }
 
-        /// Says that it is a part (a box) of a global array of these dimensions, and the index of its first element there. Unless
-        /// [`shaped`](Self::shaped) says otherwise, it has all of the global array but for the first dimension: whole rows.
+        /// Says that it is a part (a box) of a global array of these dimensions, and the index of
+        /// its first element there. Unless [`shaped`](Self::shaped) says otherwise, it has all of
+        /// the global array but for the first dimension: whole rows.
         #[must_use]
         pub fn in_box(mut self, global: &[usize], offset: &[usize]) -> Self {
             self.form.global = Some((global.to_vec(), offset.to_vec()));
@@ -132,8 +134,8 @@ impl<'a> Part<'a> {
         Self { form: Form::scalar(), ..Self::new(name, std::slice::from_ref(value)) }
     }
 
-    /// `values` under `name`, which are a part of a global array of shape `global` and begin there at `offset`:
-    /// [`in_box`](Self::in_box).
+    /// `values` under `name`, which are a part of a global array of shape `global` and begin there
+    /// at `offset`: [`in_box`](Self::in_box).
     pub fn boxed<T: IntoBytes + Immutable>(name: &'a str, values: &'a [T], global: &[usize], offset: &[usize]) -> Self {
         Self::new(name, values).in_box(global, offset)
     }
@@ -175,7 +177,8 @@ impl<'a> PartMut<'a> {
         Self { form: Form::scalar(), ..Self::new(name, std::slice::from_mut(value)) }
     }
 
-    /// The region `name`, to be put into `values`, which are a part of a global array: [`Part::boxed`].
+    /// The region `name`, to be put into `values`, which are a part of a global array:
+    /// [`Part::boxed`].
     pub fn boxed<T: FromBytes + IntoBytes>(
         name: &'a str,
         values: &'a mut [T],

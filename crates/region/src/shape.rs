@@ -15,11 +15,11 @@ pub enum MemoryOrder {
     ColumnMajor,
 }
 
-/// The shape of an array: its dimensions, which of them runs fastest in memory, and, if it is a part of a global array, which
-/// part.
+/// The shape of an array: its dimensions, which of them runs fastest in memory, and, if it is a
+/// part of a global array, which part.
 ///
-/// An array without dimensions is one element (a scalar). A dimension may be 0. Where the memory order makes no difference, as with
-/// one dimension, it is row-major.
+/// An array without dimensions is one element (a scalar). A dimension may be 0. Where the memory
+/// order makes no difference, as with one dimension, it is row-major.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Shape {
     dimensions: Vec<usize>,
@@ -27,7 +27,8 @@ pub struct Shape {
     global: Option<GlobalBox>,
 }
 
-/// The box of a global array that a region holds: where it begins there, and how large the whole is.
+/// The box of a global array that a region holds: where it begins there, and how large the whole
+/// is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct GlobalBox {
     shape: Vec<usize>,
@@ -130,9 +131,10 @@ impl Shape {
 
     /// Whether an array of this shape that was saved can be restored into one of shape `into`.
     ///
-    /// One dimension says nothing but how many elements there are: it fits every shape of so many, so that a program that knows
-    /// no shapes can restore what another one has saved, and the other way round. Otherwise each element must come to lie where it
-    /// was in memory: 3 x 4 in row-major order fits 3 x 4 in row-major and 4 x 3 in column-major order.
+    /// One dimension says nothing but how many elements there are: it fits every shape of so many,
+    /// so that a program that knows no shapes can restore what another one has saved, and the other
+    /// way round. Otherwise each element must come to lie where it was in memory: 3 x 4 in
+    /// row-major order fits 3 x 4 in row-major and 4 x 3 in column-major order.
     pub fn fits(&self, into: &Self) -> Result<(), ShapeError> {
         let is_flat = |shape: &Self| shape.dimensions.len() == 1;
         let is_same = match is_flat(self) || is_flat(into) || self.dimensions.len() + into.dimensions.len() == 0 {
@@ -189,7 +191,8 @@ impl GlobalBox {
     }
 }
 
-/// For example `512 x 512`, `3 x 4, column-major`, `128 x 512 at (256, 0) of 512 x 512` or `scalar`.
+/// For example `512 x 512`, `3 x 4, column-major`, `128 x 512 at (256, 0) of 512 x 512` or
+/// `scalar`.
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Sizes(&self.dimensions).fmt(f)?;

@@ -7,8 +7,8 @@ use outcrop_error::{Error, ErrorKind, Result};
 /// How a size is written.
 pub(crate) const HINT: &str = "write a size such as \"2 GiB\" or \"500 MB\", or a number of bytes, above 0";
 
-/// A number of bytes, a text such as `"2 GiB"`, or, as the limit of a directory, a share of what is free
-/// there, such as `"90%"`.
+/// A number of bytes, a text such as `"2 GiB"`, or, as the limit of a directory, a share of what is
+/// free there, such as `"90%"`.
 ///
 /// A text that is no size is an error when the tape or store is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -33,7 +33,8 @@ pub enum Dedup {
     Versions,
     /// And those that are there several times in one version.
     Inside,
-    /// And those that several ranks save in one version. The ranks must see each other's files on every directory.
+    /// And those that several ranks save in one version. The ranks must see each other's files on
+    /// every directory.
     Ranks,
 }
 
@@ -53,7 +54,8 @@ pub struct StoreSettings {
     pub keep_on: BTreeMap<usize, Retention>,
     /// When to save.
     pub interval: Option<Rule>,
-    /// The mean time between failures that make each directory's last version necessary. The last one holds for all that follow.
+    /// The mean time between failures that make each directory's last version necessary. The last
+    /// one holds for all that follow.
     pub failures: Vec<Duration>,
     /// How blocks are made smaller.
     pub compression: Compression,

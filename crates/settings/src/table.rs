@@ -59,7 +59,8 @@ pub trait Settings: Sized + Default + 'static {
     /// All of them. Where one depends on another, that one comes first.
     const TABLE: &'static [Setting<Self>];
 
-    /// What is missing, or does not go together. Checked when all of them are known: those of a tape or store when it is opened.
+    /// What is missing, or does not go together. Checked when all of them are known: those of a
+    /// tape or store when it is opened.
     fn check(&self) -> std::result::Result<(), String> {
         Ok(())
     }
@@ -97,7 +98,8 @@ pub trait Settings: Sized + Default + 'static {
         Ok(())
     }
 
-    /// What is to be opened: these settings, overridden by the variables of this process, and checked.
+    /// What is to be opened: these settings, overridden by the variables of this process, and
+    /// checked.
     fn in_force(mut self) -> Result<Self> {
         self.override_by(&|name| env::var_os(name))?;
         self.check().map_err(|problem| wrong::<Self>(&problem))?;

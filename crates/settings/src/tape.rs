@@ -188,8 +188,8 @@ impl TapeLayer {
 }
 
 impl TapeSettings {
-    /// Puts these layers in the place of all that have the same position: where the first of those was, or before the first
-    /// that has a later one. Objects of the program stay.
+    /// Puts these layers in the place of all that have the same position: where the first of those
+    /// was, or before the first that has a later one. Objects of the program stay.
     fn replace(&mut self, position: usize, layers: Vec<TapeLayer>) {
         let is_same = |layer: &TapeLayer| layer.position() == Some(position);
         let is_later = |layer: &TapeLayer| layer.position().is_some_and(|other| other > position);

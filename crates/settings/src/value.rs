@@ -1,4 +1,5 @@
-//! What settings are made of: how each type is read, and what it is called in the reference and in Python.
+//! What settings are made of: how each type is read, and what it is called in the reference and in
+//! Python.
 
 use std::{path::PathBuf, time::Duration};
 

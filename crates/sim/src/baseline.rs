@@ -1,4 +1,5 @@
-//! Ways without a plan, for comparison: unified memory that pages on demand, and no buffering at all.
+//! Ways without a plan, for comparison: unified memory that pages on demand, and no buffering at
+//! all.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,8 +13,9 @@ use crate::{
     world::{Task, Turn, World},
 };
 
-/// Unified memory. The device holds what was used last; what is used and not there comes up page by page, and as nobody
-/// tells it that something has been consumed, what leaves is written back every time.
+/// Unified memory. The device holds what was used last; what is used and not there comes up page by
+/// page, and as nobody tells it that something has been consumed, what leaves is written back every
+/// time.
 pub(crate) struct OnDemand {
     path: Path,
     capacity_bytes: u64,
@@ -118,7 +120,8 @@ impl Store for OnDemand {
     }
 }
 
-/// No buffering: a save copies to the host if it has to, writes to the last layer, and waits; a take does the opposite.
+/// No buffering: a save copies to the host if it has to, writes to the last layer, and waits; a
+/// take does the opposite.
 pub(crate) struct NoBuffering {
     path: Path,
     storage: usize,

@@ -1,10 +1,12 @@
-//! Several ranks of the commit protocol, on disks that exist only on paper: every seed is a world of its own, and replays exactly.
+//! Several ranks of the commit protocol, on disks that exist only on paper: every seed is a world
+//! of its own, and replays exactly.
 //!
-//! A world has one to four ranks and one to three layers. Programs save in full and in increments, merge, share packs, leave
-//! versions out, fail to save, try again, rewind and restore. Steps, transfers and messages take any time; messages of different
-//! ranks overtake each other, come twice, or are lost; every step may fail, a manifest also after it has got its name. Ranks die,
-//! and the whole run is started again: after a crash each name that was not synced is as it was at some moment since the last
-//! sync. Directories are missing in one run and back in the next.
+//! A world has one to four ranks and one to three layers. Programs save in full and in increments,
+//! merge, share packs, leave versions out, fail to save, try again, rewind and restore. Steps,
+//! transfers and messages take any time; messages of different ranks overtake each other, come
+//! twice, or are lost; every step may fail, a manifest also after it has got its name. Ranks die,
+//! and the whole run is started again: after a crash each name that was not synced is as it was at
+//! some moment since the last sync. Directories are missing in one run and back in the next.
 //!
 //! After every event the promises of `docs/store.md` are checked (`checks`).
 

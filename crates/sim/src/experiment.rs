@@ -1,4 +1,5 @@
-//! What is simulated: a machine, the layers in use, how memory is prepared, and what the programs do.
+//! What is simulated: a machine, the layers in use, how memory is prepared, and what the programs
+//! do.
 
 use std::collections::BTreeMap;
 
@@ -58,8 +59,8 @@ pub enum Turns {
 /// A way of keeping snapshots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Approach {
-    /// Ours: device memory is mapped piece by piece, host memory is usable at once, touched as `touching` says, and pinned
-    /// when all of it has been touched.
+    /// Ours: device memory is mapped piece by piece, host memory is usable at once, touched as
+    /// `touching` says, and pinned when all of it has been touched.
     Adaptive {
         /// When host memory is touched.
         touching: Touching,
@@ -68,11 +69,14 @@ pub enum Approach {
     },
     /// Everything is allocated and pinned first; the first save waits for it.
     DirectPin(Turns),
-    /// Unified memory: pages move between device and host when they are used, and nothing is known of what comes next.
+    /// Unified memory: pages move between device and host when they are used, and nothing is known
+    /// of what comes next.
     OnDemand,
-    /// As ours, but with small pages that are filled with zeros, always concurrently, and pinned by all at once.
+    /// As ours, but with small pages that are filled with zeros, always concurrently, and pinned by
+    /// all at once.
     IncrementalMemset,
-    /// Nothing is kept in memory: every save writes to the last layer and waits, every take reads from it and waits.
+    /// Nothing is kept in memory: every save writes to the last layer and waits, every take reads
+    /// from it and waits.
     NoBuffering,
 }
 
@@ -92,7 +96,8 @@ pub struct Workload {
     pub forward_gap_ns: u64,
     /// Computing after each take.
     pub backward_gap_ns: u64,
-    /// Whether a take copies into the program's own memory; otherwise it is handed the slot, and holds it while it computes.
+    /// Whether a take copies into the program's own memory; otherwise it is handed the slot, and
+    /// holds it while it computes.
     pub is_copied_back: bool,
 }
 
@@ -104,7 +109,8 @@ impl Workload {
     }
 }
 
-/// Nodes that do the same at the same time. One of them is simulated, and weighs as much as all of them where nodes meet.
+/// Nodes that do the same at the same time. One of them is simulated, and weighs as much as all of
+/// them where nodes meet.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Group {
     /// How many nodes.

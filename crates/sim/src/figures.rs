@@ -1,4 +1,5 @@
-//! The figures of the papers, simulated: what each shows, what the paper says, and what comes out here.
+//! The figures of the papers, simulated: what each shows, what the paper says, and what comes out
+//! here.
 
 mod buffers;
 mod caches;
@@ -154,7 +155,8 @@ pub fn figure(name: &str) -> Result<&'static Entry> {
     })
 }
 
-/// Every other point, but always the first and the last ones that headlines speak of, if it has to be quick.
+/// Every other point, but always the first and the last ones that headlines speak of, if it has to
+/// be quick.
 fn thinned<T: Copy>(points: &[T], is_quick: bool) -> Vec<T> {
     let is_kept = |&(index, _): &(usize, &T)| !is_quick || index.is_multiple_of(2) || index + 1 == points.len();
     points.iter().enumerate().filter(is_kept).map(|(_, point)| *point).collect()

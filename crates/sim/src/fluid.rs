@@ -1,8 +1,9 @@
 //! Bandwidth as a fluid: flows that share what they cross, fairly.
 //!
-//! A flow moves bytes through resources: a link, the memory of a socket, a lock in a driver, a parallel file system. A byte
-//! may cost more on one resource than on another (a copy through a bounce buffer crosses memory more than once). Between
-//! two changes all rates are constant, so the next end is known exactly. Every start and end shares the rates again.
+//! A flow moves bytes through resources: a link, the memory of a socket, a lock in a driver, a
+//! parallel file system. A byte may cost more on one resource than on another (a copy through a
+//! bounce buffer crosses memory more than once). Between two changes all rates are constant, so the
+//! next end is known exactly. Every start and end shares the rates again.
 
 use smallvec::SmallVec;
 
@@ -123,7 +124,8 @@ impl<T> Network<T> {
         Some(self.flows.remove(index).task)
     }
 
-    /// Gives every flow its rate: the one that can get least first, and the others share what it leaves.
+    /// Gives every flow its rate: the one that can get least first, and the others share what it
+    /// leaves.
     fn share_out(&mut self) {
         self.is_stale = false;
         let mut left = self.capacities.clone();
@@ -145,7 +147,8 @@ impl<T> Network<T> {
             };
             let bounds: Vec<f64> = open.iter().map(|&index| bound(&self.flows[index])).collect();
             let least = bounds.iter().copied().fold(f64::INFINITY, f64::min);
-            // Flows that are alike are dealt with at once; the tolerance is for what rounding does to them.
+            // Flows that are alike are dealt with at once; the tolerance is for what rounding does
+            // to them.
             let mut still_open = Vec::with_capacity(open.len());
             for (&index, &bound) in open.iter().zip(&bounds) {
                 let flow = &mut self.flows[index];

@@ -1,4 +1,5 @@
-//! Random stacks, programs and faults against the planner: every seed is a world of its own, and replays exactly.
+//! Random stacks, programs and faults against the planner: every seed is a world of its own, and
+//! replays exactly.
 
 mod checks;
 mod program;

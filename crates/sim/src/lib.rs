@@ -1,8 +1,9 @@
 //! Machines as models: runs the very same plan as the engine under a virtual clock.
 //!
-//! A [`Machine`] says what a node has and what its processes share; an [`Experiment`] says which layers are in use, how memory
-//! is prepared, and what the programs do; [`simulate`] gives the [`Outcome`]. Everything that the engine would ask the
-//! planner, the simulation asks it too; only the layers and the clock are numbers.
+//! A [`Machine`] says what a node has and what its processes share; an [`Experiment`] says which
+//! layers are in use, how memory is prepared, and what the programs do; [`simulate`] gives the
+//! [`Outcome`]. Everything that the engine would ask the planner, the simulation asks it too; only
+//! the layers and the clock are numbers.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,7 @@
 //! Machines as models: what a node has, how fast it is, and what its processes share.
 //!
-//! A machine is a TOML file; every number in the built-in ones says where it comes from. Rates are bytes per second.
+//! A machine is a TOML file; every number in the built-in ones says where it comes from. Rates are
+//! bytes per second.
 
 use std::ops::RangeInclusive;
 
@@ -16,7 +17,8 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("titan", include_str!("../machines/titan.toml")),
 ];
 
-/// Of rates, in bytes or grid points per second: nothing is so slow or so fast, and times stay such that they can be counted.
+/// Of rates, in bytes or grid points per second: nothing is so slow or so fast, and times stay such
+/// that they can be counted.
 const RATES: RangeInclusive<f64> = 1e6..=1e15;
 const RATE_ADVICE: &str = "it must be between 1e6 and 1e15";
 
@@ -98,8 +100,8 @@ pub struct Host {
     pub touch_bytes_per_second: f64,
     /// With this many threads.
     pub touch_threads: u32,
-    /// Bytes that cross memory for a byte that is touched: 1 if the system clears pages with streaming stores, 2 if it reads
-    /// them first.
+    /// Bytes that cross memory for a byte that is touched: 1 if the system clears pages with
+    /// streaming stores, 2 if it reads them first.
     pub touch_traffic: f64,
     /// Filling small pages for the first time.
     pub fill_small_bytes_per_second: f64,
@@ -137,7 +139,8 @@ pub struct Storage {
     pub latency_ns: u64,
 }
 
-/// Rates of a machine with nothing but memory and a directory, as a survey measures them. Bytes per second.
+/// Rates of a machine with nothing but memory and a directory, as a survey measures them. Bytes per
+/// second.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct PlainRates {
     /// Copies into memory that was never touched.
@@ -198,7 +201,8 @@ impl Machine {
             device: None,
             host: Host {
                 memory_bytes,
-                // Two threads do not disturb each other: where that was measured, a second core touched at no cost.
+                // Two threads do not disturb each other: where that was measured, a second core
+                // touched at no cost.
                 domain_bytes_per_second: copy_touched + touch,
                 processes_per_domain: 1,
                 untouched_bytes_per_second: copy_untouched,

@@ -1,4 +1,5 @@
-//! What is really touched and pinned in a simulated host buffer, independent of what the plan believes.
+//! What is really touched and pinned in a simulated host buffer, independent of what the plan
+//! believes.
 
 use std::{collections::BTreeMap, ops::Range};
 

@@ -1,4 +1,5 @@
-//! A store that does what the plan says: the very planner that the engine uses, on simulated layers.
+//! A store that does what the plan says: the very planner that the engine uses, on simulated
+//! layers.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -152,7 +153,8 @@ impl Planned {
                     self.extents.remove(&id);
                 }
             }
-            // Host memory moves at once, as far as programs can tell: a slide is rare and small beside everything else.
+            // Host memory moves at once, as far as programs can tell: a slide is rare and small
+            // beside everything else.
             Action::Slide { id, to, .. } => {
                 let range = &self.extents[&id];
                 let range = to..to + (range.end - range.start);
@@ -437,8 +439,9 @@ impl Store for Planned {
     }
 }
 
-/// How a layer that is memory is made ready when the experiment does not say it.
-/// What a survey finds when all processes make one at the same time: each gets its share of what they have in common.
+/// How a layer that is memory is made ready when the experiment does not say it. What a survey
+/// finds when all processes make one at the same time: each gets its share of what they have in
+/// common.
 fn surveyed_rates(experiment: &Experiment, medium: &Medium) -> Result<(Option<u64>, Option<u64>)> {
     let Medium::Storage(name) = medium else { return Ok((None, None)) };
     let (_, storage) = experiment.machine.storage(name)?;

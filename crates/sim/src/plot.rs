@@ -246,7 +246,8 @@ fn frame<'a, 'b, B: DrawingBackend>(
     builder
 }
 
-/// Names under equally spaced ticks, the first and the last of them `margin` of a space from the ends of the axis.
+/// Names under equally spaced ticks, the first and the last of them `margin` of a space from the
+/// ends of the axis.
 fn name_ticks<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,
     (across, down): (std::ops::Range<i32>, std::ops::Range<i32>),

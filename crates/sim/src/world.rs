@@ -1,4 +1,5 @@
-//! What all processes of a simulation share: the clock, the resources of the nodes, and turns to be waited for.
+//! What all processes of a simulation share: the clock, the resources of the nodes, and turns to be
+//! waited for.
 
 use std::{
     cmp::Reverse,

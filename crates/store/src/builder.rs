@@ -28,8 +28,8 @@ use outcrop_track::{CpuHasher, Way};
 
 use crate::{Error, ErrorKind, Result, Shared, Store, StoreCore, commit, error::Problem, pack};
 
-/// The largest pack: large enough for the full speed of any medium, small enough that the first one is on its way while the next
-/// one is filled.
+/// The largest pack: large enough for the full speed of any medium, small enough that the first one
+/// is on its way while the next one is filled.
 const PACK_BYTES_MAX: u64 = 64 << 20;
 
 /// What was chosen for a store.
@@ -63,7 +63,8 @@ impl Settings {
 
 /// The layers of a store, and how it is to work. Made by [`Store::builder`].
 ///
-/// To describe a store has no effects. [`open`](Self::open) creates, measures and opens what it needs.
+/// To describe a store has no effects. [`open`](Self::open) creates, measures and opens what it
+/// needs.
 #[derive(Default)]
 #[must_use = "a builder does nothing until it is opened"]
 pub struct StoreBuilder {
@@ -85,7 +86,8 @@ impl From<StoreSettings> for StoreBuilder {
 }
 
 impl StoreBuilder {
-    /// A store as this TOML text describes it: `dir = "checkpoints"`, `keep_last = 3`, each on a line.
+    /// A store as this TOML text describes it: `dir = "checkpoints"`, `keep_last = 3`, each on a
+    /// line.
     pub fn from_toml(text: &str) -> Result<Self> {
         StoreSettings::from_toml(text).map(Self::from)
     }
@@ -100,14 +102,15 @@ impl StoreBuilder {
         &self.settings
     }
 
-    /// The host memory that versions pass through. What fits into it is saved at the speed of a copy. Default: 256 MiB.
+    /// The host memory that versions pass through. What fits into it is saved at the speed of a
+    /// copy. Default: 256 MiB.
     pub fn host(mut self, size: impl Into<Size>) -> Self {
         self.settings.host = size.into();
         self
     }
 
-    /// Adds a directory, which is created if it is missing, with a limit such as `Some("200 GiB")` for what this rank may keep
-    /// there. Every version goes to every directory.
+    /// Adds a directory, which is created if it is missing, with a limit such as `Some("200 GiB")`
+    /// for what this rank may keep there. Every version goes to every directory.
     pub fn dir(mut self, path: impl AsRef<Path>, limit: Option<&str>) -> Self {
         let files = StoreFiles::Path(path.as_ref().to_owned());
         self.settings.dirs.push(StoreDir::new(files, limit.map(Size::from)));
@@ -129,15 +132,15 @@ impl StoreBuilder {
         self
     }
 
-    /// The processes that save together meet in a directory that all of them see: this one is `rank`, from 0, of `count`. They
-    /// meet when the store is opened.
+    /// The processes that save together meet in a directory that all of them see: this one is
+    /// `rank`, from 0, of `count`. They meet when the store is opened.
     pub fn ranks_in(mut self, dir: impl AsRef<Path>, rank: u32, count: u32) -> Self {
         self.settings.ranks = RanksSettings::Directory(SharedDirectorySettings::new(dir.as_ref(), rank, count));
         self
     }
 
-    /// The length of blocks, a power of two from 256 bytes to 16 MiB: what is compared, and written if it has changed. Default:
-    /// 4 KiB.
+    /// The length of blocks, a power of two from 256 bytes to 16 MiB: what is compared, and written
+    /// if it has changed. Default: 4 KiB.
     pub fn block(mut self, size: impl Into<Size>) -> Self {
         self.settings.block = size.into();
         self
@@ -149,8 +152,8 @@ impl StoreBuilder {
         self
     }
 
-    /// Whether a block that has the hash which it had before is also compared byte by byte before it is not written again. That
-    /// takes a second copy of all regions in memory. Default: no.
+    /// Whether a block that has the hash which it had before is also compared byte by byte before
+    /// it is not written again. That takes a second copy of all regions in memory. Default: no.
     pub fn certain(mut self, is_certain: bool) -> Self {
         self.settings.is_certain = is_certain;
         self
@@ -162,7 +165,8 @@ impl StoreBuilder {
         self
     }
 
-    /// How changes are found: by watching pages, or by hashing everything. Default: what is cheaper.
+    /// How changes are found: by watching pages, or by hashing everything. Default: what is
+    /// cheaper.
     pub fn tracking(mut self, way: Way) -> Self {
         self.settings.tracking = way;
         self
@@ -198,21 +202,24 @@ impl StoreBuilder {
         self
     }
 
-    /// From how many packs a version may be put together before some of them are merged in the background. Default: 8.
+    /// From how many packs a version may be put together before some of them are merged in the
+    /// background. Default: 8.
     pub fn chain_max(mut self, packs: usize) -> Self {
         self.settings.chain_max = packs.max(1);
         self
     }
 
-    /// Lets the program go on at once, while its memory is copied in the background as it was at the time of the save
-    /// (copy-on-write), with at most so much extra memory for what the program changes meanwhile.
+    /// Lets the program go on at once, while its memory is copied in the background as it was at
+    /// the time of the save (copy-on-write), with at most so much extra memory for what the program
+    /// changes meanwhile.
     pub fn live(mut self, extra: impl Into<Size>) -> Self {
         self.settings.live = Some(extra.into());
         self
     }
 
-    /// When [`Store::due`] says that it is time: by this rule, with the mean time between failures that make each directory's last
-    /// version necessary (the last one given holds for all that follow).
+    /// When [`Store::due`] says that it is time: by this rule, with the mean time between failures
+    /// that make each directory's last version necessary (the last one given holds for all that
+    /// follow).
     pub fn interval(mut self, rule: Rule, failures: &[Duration]) -> Self {
         self.settings.interval = Some(rule);
         self.settings.failures = failures.to_vec();
@@ -231,8 +238,8 @@ impl StoreBuilder {
         self
     }
 
-    /// Opens the store, with settings that variables of the environment may override (`OUTCROP_HOST="8 GiB"`). Sessions are
-    /// opened one by one afterwards.
+    /// Opens the store, with settings that variables of the environment may override
+    /// (`OUTCROP_HOST="8 GiB"`). Sessions are opened one by one afterwards.
     pub fn open(self) -> Result<Store> {
         let told = self.settings.in_force()?;
         let settings = Settings::of(&told)?;
@@ -254,7 +261,8 @@ impl StoreBuilder {
         let below = shelves.iter().map(|shelf| Arc::clone(shelf) as Arc<dyn Layer>);
         let handle = Engine::open(std::iter::once(host).chain(below).collect(), &options)?;
         let shared = Arc::new(Shared {
-            // Two at least, one to be filled while another one is on its way; and room for an index.
+            // Two at least, one to be filled while another one is on its way; and room for an
+            // index.
             pack_bytes_max: PACK_BYTES_MAX.min(host_bytes / 4).max(host_bytes.min(64 << 10)),
             settings,
             interval: Mutex::new(interval(&told, shelves.len())),

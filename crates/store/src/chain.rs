@@ -10,12 +10,13 @@ pub(crate) struct Content {
     /// Newest first.
     pub(crate) chain: Vec<Link>,
     pub(crate) regions: BTreeMap<String, RegionContent>,
-    /// The chain cannot be built upon: a layer lacks a part of it. The next version is saved in full.
+    /// The chain cannot be built upon: a layer lacks a part of it. The next version is saved in
+    /// full.
     pub(crate) is_broken: bool,
     /// How often packs of this rank were lost.
     pub(crate) losses: u64,
-    /// How often packs of each rank had been lost when the chain began, if that is known: where ranks share blocks, a chain holds
-    /// only as long as nobody loses more.
+    /// How often packs of each rank had been lost when the chain began, if that is known: where
+    /// ranks share blocks, a chain holds only as long as nobody loses more.
     pub(crate) losses_before: Vec<u64>,
     /// The number of the next pack of this rank.
     pub(crate) next_number: u64,
@@ -47,13 +48,15 @@ impl Content {
         self.chain.chunk_by(|newer, older| newer.generation == older.generation).count()
     }
 
-    /// Forgets everything: the next version is saved in full, or builds upon what is put in its place.
+    /// Forgets everything: the next version is saved in full, or builds upon what is put in its
+    /// place.
     pub(crate) fn reset(&mut self) {
         self.begin(self.losses);
         self.losses_before.clear();
     }
 
-    /// A new chain begins, with packs that were made when so many had been lost; if more are since, they may be among them.
+    /// A new chain begins, with packs that were made when so many had been lost; if more are since,
+    /// they may be among them.
     pub(crate) fn begin(&mut self, losses: u64) {
         self.chain.clear();
         self.regions.clear();

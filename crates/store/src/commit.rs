@@ -1,7 +1,8 @@
 //! The committer: carries out what the commit protocol decides, for all sessions of a store.
 //!
-//! Everything is decided by an [`outcrop_commit::Ledger`]. This thread tells it what the packer, the engine, the program and other
-//! ranks have said, and does what it asks for: files, announcements, reports.
+//! Everything is decided by an [`outcrop_commit::Ledger`]. This thread tells it what the packer,
+//! the engine, the program and other ranks have said, and does what it asks for: files,
+//! announcements, reports.
 
 mod files;
 
@@ -42,7 +43,8 @@ pub(crate) enum Note {
     Rewind(Arc<SessionCore>, Option<u64>, Sender<Result<()>>),
     /// The program is about to read files: nothing is removed from when the sender is dropped on.
     Reading(Arc<SessionCore>, Sender<()>),
-    /// A session has ended: its locks are given up, and the sender is dropped, when nothing more is written for it.
+    /// A session has ended: its locks are given up, and the sender is dropped, when nothing more is
+    /// written for it.
     Closed(Arc<SessionCore>, Vec<FileLock>, Sender<()>),
     /// The store ends.
     Close,

@@ -1,5 +1,6 @@
-//! What ranks have said in an exchange. `Ranks::gather` keeps exchanges of one topic in step, also when a rank has waited in vain
-//! and tries again; topics name the session and the run, so that what was said before is not about what comes after.
+//! What ranks have said in an exchange. `Ranks::gather` keeps exchanges of one topic in step, also
+//! when a rank has waited in vain and tries again; topics name the session and the run, so that
+//! what was said before is not about what comes after.
 
 use outcrop_format::Answer;
 

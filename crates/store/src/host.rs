@@ -1,4 +1,5 @@
-//! Packs that are still in host memory, as files, so that they are read in the same way as those in directories.
+//! Packs that are still in host memory, as files, so that they are read in the same way as those in
+//! directories.
 
 use std::{collections::HashMap, io, sync::Arc};
 

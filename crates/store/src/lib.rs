@@ -1,12 +1,13 @@
-//! Checkpoints that survive: named, numbered versions that are complete or absent, written in the background.
+//! Checkpoints that survive: named, numbered versions that are complete or absent, written in the
+//! background.
 //!
-//! A [`Store`] has host memory and directories. A [`Session`] is one series of versions in it. A save copies what has changed into
-//! host memory and returns; from there on
+//! A [`Store`] has host memory and directories. A [`Session`] is one series of versions in it. A
+//! save copies what has changed into host memory and returns; from there on
 //!
 //! - the *packer* (`pack`) hashes, deduplicates and compresses blocks and closes packs,
 //! - the *engine* takes packs to every directory, the oldest first,
-//! - the *committer* (`commit`) makes a version visible on a layer when all that it needs has arrived there, drops versions that
-//!   are not kept and removes what nobody needs any more.
+//! - the *committer* (`commit`) makes a version visible on a layer when all that it needs has
+//!   arrived there, drops versions that are not kept and removes what nobody needs any more.
 
 #![forbid(unsafe_code)]
 
@@ -77,13 +78,15 @@ impl Store {
         StoreBuilder::default()
     }
 
-    /// Opens the series of versions called `name`. With several ranks, all of them call it, in the same order.
+    /// Opens the series of versions called `name`. With several ranks, all of them call it, in the
+    /// same order.
     pub fn session(&self, name: &str) -> Result<Session> {
         Session::open(&self.core, name)
     }
 
-    /// Whether it is time to save, by the [interval](StoreBuilder::interval) and what saving has cost until now. Without an interval
-    /// it never is. With several ranks, all of them call it, and all get the answer of rank 0.
+    /// Whether it is time to save, by the [interval](StoreBuilder::interval) and what saving has
+    /// cost until now. Without an interval it never is. With several ranks, all of them call it,
+    /// and all get the answer of rank 0.
     pub fn due(&self) -> Result<bool> {
         let is_due =
             self.core.shared.interval().as_ref().is_some_and(|interval| interval.due(self.core.shared.now()).is_some());
@@ -91,7 +94,8 @@ impl Store {
         Ok(answers.first().is_some_and(|answer| answer == &[1]))
     }
 
-    /// How long to wait between two saves, by what is known now, for each directory; nothing without an interval.
+    /// How long to wait between two saves, by what is known now, for each directory; nothing
+    /// without an interval.
     pub fn interval_seconds(&self) -> Vec<Option<f64>> {
         let interval = self.core.shared.interval();
         let of_layer = |layer| interval.as_ref()?.interval_ns(layer).map(|ns| ns as f64 / 1e9);

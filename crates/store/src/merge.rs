@@ -54,7 +54,8 @@ pub(crate) fn merge(
         old.iter().map(|link| held.index(&link.pack).map_err(lost)).collect::<outcrop_catalog::Result<Vec<_>>>()?;
     drop(held);
     let (names, moved) = newest(&packs);
-    // All blocks of a merge have one kind of hash: the newest pack's, and with another kind nothing is merged.
+    // All blocks of a merge have one kind of hash: the newest pack's, and with another kind nothing
+    // is merged.
     let kind = packs[0].0.origin().hash_kind;
     if packs.iter().any(|(header, _)| header.origin().hash_kind != kind) {
         return Ok(());
@@ -89,8 +90,8 @@ fn choose(chain: &[Link], chain_max: usize) -> Option<Range<usize>> {
     Some(start..start + count)
 }
 
-/// For every region the blocks of the packs, the newest of each. A region that has changed its length was saved in full then, so
-/// that what is older means nothing.
+/// For every region the blocks of the packs, the newest of each. A region that has changed its
+/// length was saved in full then, so that what is older means nothing.
 fn newest(packs: &[(PackHeader, Index)]) -> (Vec<(String, Blocks)>, Vec<Moved>) {
     let mut regions = BTreeMap::<&str, (Blocks, BTreeMap<u64, Place>)>::new();
     for (_, index) in packs {

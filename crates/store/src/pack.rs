@@ -1,8 +1,9 @@
 //! The packer: what becomes of the blocks of a version between the save and the engine.
 //!
-//! It works on slots of host memory that the save has filled, or fills them from a frozen image of the program's memory. Blocks
-//! are hashed where that has not been done, those that are there already are left out, the rest is compressed if that pays, and
-//! each slot becomes a pack, in place.
+//! It works on slots of host memory that the save has filled, or fills them from a frozen image of
+//! the program's memory. Blocks are hashed where that has not been done, those that are there
+//! already are left out, the rest is compressed if that pays, and each slot becomes a pack, in
+//! place.
 
 mod layout;
 mod share;
@@ -80,7 +81,8 @@ impl RegionJob {
 
 /// Where its blocks are.
 pub(crate) enum Source {
-    /// In slots, which are sent one after the other, and then nothing: without that, the save has failed.
+    /// In slots, which are sent one after the other, and then nothing: without that, the save has
+    /// failed.
     Copied(Receiver<Option<Filled>>),
     /// In the program's memory, as it was.
     Frozen(Frozen, Vec<Run>),
@@ -201,7 +203,8 @@ impl Packer {
         // Where only bytes are proof, what the save has found to be changed is.
         let is_compared = !is_full && !shared.settings.is_certain;
         let known = is_compared.then(|| {
-            // A region of another shape is saved anew: merging would drop the blocks that it had in the old one.
+            // A region of another shape is saved anew: merging would drop the blocks that it had in
+            // the old one.
             let is_same = |name: &String, known: &mut RegionContent| {
                 let manifest = regions.iter().map(|region| &region.manifest).find(|manifest| manifest.name == *name);
                 manifest.is_some_and(|it| it.blocks == known.blocks && it.hash_kind == known.kind)
@@ -279,7 +282,8 @@ impl Packer {
             let range = regions[run.region].manifest.blocks.range_of(run.blocks.clone());
             let bytes = (range.end - range.start) as usize;
             frozen.read(run.region, range.start as usize, &mut lent[at..at + bytes])?;
-            // The program waits for that if it wants to write there and there is no more extra memory.
+            // The program waits for that if it wants to write there and there is no more extra
+            // memory.
             frozen.release(run.region, 0..range.end as usize);
             at += bytes;
         }
@@ -377,7 +381,8 @@ impl Packer {
     }
 }
 
-/// Gives a pack that is complete to the engine, and says on every shelf under which name it is to be kept.
+/// Gives a pack that is complete to the engine, and says on every shelf under which name it is to
+/// be kept.
 pub(crate) fn hand_over(
     shared: &Shared,
     notes: &Sender<Note>,
@@ -390,8 +395,8 @@ pub(crate) fn hand_over(
     for shelf in &shared.shelves {
         shelf.name_file(key, path(session, id));
     }
-    // Before the engine has it, so that the committer knows the pack when it arrives. Without a committer the session has been
-    // told that it is over.
+    // Before the engine has it, so that the committer knows the pack when it arrives. Without a
+    // committer the session has been told that it is over.
     let _ = notes.send(Note::Pack(Arc::clone(session), key, pack));
     lent.shorten(file_bytes as usize);
     lent.seal();

@@ -1,4 +1,5 @@
-//! Back to a version: the newest that is whole on all ranks, from the fastest place that has it undamaged.
+//! Back to a version: the newest that is whole on all ranks, from the fastest place that has it
+//! undamaged.
 
 use std::{
     fmt,
@@ -83,7 +84,8 @@ pub struct SavedRegion {
     pub shape: Shape,
 }
 
-/// While it lives, no file of the session is removed: what a manifest lists when it is read is there until the end.
+/// While it lives, no file of the session is removed: what a manifest lists when it is read is
+/// there until the end.
 struct Reading {
     session: Arc<SessionCore>,
     committer: Sender<Note>,
@@ -106,11 +108,13 @@ impl Drop for Reading {
 }
 
 impl Session {
-    /// Restores the newest version that all ranks have, undamaged, into these regions; nothing if there is no version at all.
-    /// Regions that the version has and that are not named are left out. With several ranks, all of them call it.
+    /// Restores the newest version that all ranks have, undamaged, into these regions; nothing if
+    /// there is no version at all. Regions that the version has and that are not named are left
+    /// out. With several ranks, all of them call it.
     ///
-    /// A damaged copy is passed over for the next layer, and a version without a whole copy for the one before it; both are logged
-    /// and named in the result. After an error the regions hold anything, unless it says that nothing was changed.
+    /// A damaged copy is passed over for the next layer, and a version without a whole copy for the
+    /// one before it; both are logged and named in the result. After an error the regions hold
+    /// anything, unless it says that nothing was changed.
     pub fn restore_latest(&mut self, parts: &mut [PartMut<'_>]) -> Result<Option<Restored>> {
         let _reading = Reading::begin(self);
         let mut skipped = Vec::new();
@@ -143,8 +147,9 @@ impl Session {
         }
     }
 
-    /// Copies regions of a version to where one wants to look at them. Unlike [`restore`](Self::restore) it concerns this rank alone,
-    /// and changes are still those against the newest version.
+    /// Copies regions of a version to where one wants to look at them. Unlike
+    /// [`restore`](Self::restore) it concerns this rank alone, and changes are still those against
+    /// the newest version.
     pub fn read(&mut self, version: u64, parts: &mut [PartMut<'_>]) -> Result<()> {
         let _reading = Reading::begin(self);
         self.core.wait_packed(version.saturating_add(1));
@@ -168,7 +173,8 @@ impl Session {
         Problem::NothingWhole { session, detail: detail.join("; ") }.into()
     }
 
-    /// The newest version that all ranks have, if there is one. With several ranks, all of them call it.
+    /// The newest version that all ranks have, if there is one. With several ranks, all of them
+    /// call it.
     pub fn latest(&self) -> Result<Option<u64>> {
         Ok(self.restorable()?.last().copied())
     }
@@ -190,12 +196,14 @@ impl Session {
         Ok(manifest.regions.iter().map(saved).collect())
     }
 
-    /// The versions that all ranks have somewhere, in ascending order. With several ranks, all of them call it.
+    /// The versions that all ranks have somewhere, in ascending order. With several ranks, all of
+    /// them call it.
     pub fn restorable(&self) -> Result<Vec<u64>> {
         Ok(self.candidates()?.1.into_iter().map(|(version, _)| version).collect())
     }
 
-    /// The versions that all ranks have somewhere, of the same run, and the number of the exchange in which they said so.
+    /// The versions that all ranks have somewhere, of the same run, and the number of the exchange
+    /// in which they said so.
     fn candidates(&self) -> Result<(u64, Vec<(u64, RunId)>)> {
         self.core.wait_packed(u64::MAX);
         let state = self.core.state();
@@ -245,7 +253,8 @@ impl Session {
         Ok(Some(Restored { version, layer, skipped: std::mem::take(skipped) }))
     }
 
-    /// Restores a version from the fastest place that has it whole. Nothing if none has; an error if it does not fit.
+    /// Restores a version from the fastest place that has it whole. Nothing if none has; an error
+    /// if it does not fit.
     fn restore_here(
         &mut self,
         version: u64,
@@ -282,7 +291,8 @@ impl Session {
             }
         }
         if places.is_empty() {
-            // What host memory has given up is on some directory, and the rest of the version comes there too.
+            // What host memory has given up is on some directory, and the rest of the version comes
+            // there too.
             self.core.wait_here(version);
         }
         let Some(progress) = self.core.state().versions.get(&version).cloned() else { return places };
@@ -331,8 +341,9 @@ impl Session {
     }
 
     /// Has the next save of this rank build upon a version that the program has read by itself, as
-    /// [`restore`](Self::restore) does for what it has restored: only what differs from that version is stored. What differs is
-    /// found by comparing hashes, so that regions which hold something else are saved as they are.
+    /// [`restore`](Self::restore) does for what it has restored: only what differs from that
+    /// version is stored. What differs is found by comparing hashes, so that regions which hold
+    /// something else are saved as they are.
     pub fn go_on_after(&mut self, version: u64) -> Result<()> {
         let _reading = Reading::begin(self);
         self.core.wait_packed(u64::MAX);
@@ -367,12 +378,13 @@ impl Session {
         Ok(())
     }
 
-    /// Makes the packs of a version those that the next one builds upon, if all layers have them, and its blocks of these regions
-    /// those that are compared.
+    /// Makes the packs of a version those that the next one builds upon, if all layers have them,
+    /// and its blocks of these regions those that are compared.
     fn build_upon<'a>(&mut self, reader: &Reader, names: impl Iterator<Item = &'a str>) -> Result<()> {
         let manifest = reader.manifest();
         let progress = self.core.state().versions.get(&manifest.version).cloned();
-        // After a crash one layer may have merged packs and another one those that they were made from.
+        // After a crash one layer may have merged packs and another one those that they were made
+        // from.
         let is_same = |shelf: &Arc<Shelf>| {
             let there = recover::manifest(&**shelf.files(), &self.core, manifest.version);
             let is_same = |there: Manifest| there.run == manifest.run && there.packs == manifest.packs;

@@ -44,8 +44,8 @@ pub struct RegionOptions {
     pub excluded: Vec<Range<u64>>,
 }
 
-/// One series of versions. Dropping it waits until what is under way has come to its end; [`finish`](Self::finish) does so too,
-/// and says whether all is well.
+/// One series of versions. Dropping it waits until what is under way has come to its end;
+/// [`finish`](Self::finish) does so too, and says whether all is well.
 pub struct Session {
     pub(super) store: Arc<StoreCore>,
     pub(super) core: Arc<SessionCore>,
@@ -60,7 +60,8 @@ pub struct Session {
     locks: Vec<FileLock>,
 }
 
-/// Knows how far the versions of a session have come, on any thread, while the session is used elsewhere.
+/// Knows how far the versions of a session have come, on any thread, while the session is used
+/// elsewhere.
 #[derive(Clone)]
 pub struct Watch(Arc<SessionCore>);
 
@@ -110,16 +111,17 @@ impl Session {
         self.options.insert(name.to_owned(), options);
     }
 
-    /// Says that bytes of a region have changed although this program has not written them: a device or a network card did.
+    /// Says that bytes of a region have changed although this program has not written them: a
+    /// device or a network card did.
     pub fn mark_dirty(&mut self, region: &str, bytes: Range<usize>) {
         self.tracker.mark_dirty(region, bytes);
     }
 
-    /// Saves these regions as `version`, which is higher than all before. Returns when the program may change them again. With
-    /// several ranks, all of them save the same versions.
+    /// Saves these regions as `version`, which is higher than all before. Returns when the program
+    /// may change them again. With several ranks, all of them save the same versions.
     ///
-    /// If an earlier version has failed to reach a layer and the program does not know yet, that is the error, once, and nothing is
-    /// saved.
+    /// If an earlier version has failed to reach a layer and the program does not know yet, that is
+    /// the error, once, and nothing is saved.
     pub fn save(&mut self, version: u64, parts: &[Part<'_>]) -> Result<()> {
         let regions = self.jobs(parts)?;
         let start = Instant::now();
@@ -134,7 +136,8 @@ impl Session {
         }
         let now = self.store.shared.now();
         if let Some(interval) = self.store.shared.interval().as_mut() {
-            // What the program has waited; that bytes are written meanwhile is not counted, as it goes on.
+            // What the program has waited; that bytes are written meanwhile is not counted, as it
+            // goes on.
             let cost_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
             for layer in 0..self.core.layers.len() {
                 interval.measured(layer, cost_ns);
@@ -164,8 +167,8 @@ impl Session {
         self.core.state().versions.keys().copied().collect()
     }
 
-    /// Forgets all versions above `version`, or all, for good, so that the series can go on from there in another way. With
-    /// several ranks, all of them call it.
+    /// Forgets all versions above `version`, or all, for good, so that the series can go on from
+    /// there in another way. With several ranks, all of them call it.
     pub fn rewind(&mut self, version: Option<u64>) -> Result<()> {
         self.flush()?;
         let (answer, result) = mpsc::channel();
@@ -178,12 +181,14 @@ impl Session {
         all_well(&answers, |rank| format!("rank {rank} cannot go back"))
     }
 
-    /// How changes of a region are found at present, why, and what that costs; nothing for a region that was not saved yet.
+    /// How changes of a region are found at present, why, and what that costs; nothing for a region
+    /// that was not saved yet.
     pub fn tracking(&self, region: &str) -> Option<TrackStats> {
         self.tracker.stats(region)
     }
 
-    /// Waits until everything under way has come to its end. An error if some version has not reached a layer.
+    /// Waits until everything under way has come to its end. An error if some version has not
+    /// reached a layer.
     pub fn flush(&mut self) -> Result<()> {
         self.core.settle_all()
     }
@@ -242,14 +247,16 @@ impl Session {
         if let Some(extra_bytes_max) = self.store.shared.settings.live_bytes_max {
             let memory: Vec<&[u8]> = parts.iter().map(|part| part.bytes).collect();
             let freeze = || freeze(&memory, FreezeOptions { extra_bytes_max, ..FreezeOptions::default() });
-            // A child would get copies of all slots that are registered for transfers, and needs none.
+            // A child would get copies of all slots that are registered for transfers, and needs
+            // none.
             let frozen = match self.handle.host() {
                 Some(host) => host.apart_from_children(freeze)?,
                 None => freeze()?,
             };
             return self.store.packer.send(job(regions, Source::Frozen(frozen, runs))).map_err(over);
         }
-        // Slots go to the packer one by one, so that a state which is larger than host memory passes through it.
+        // Slots go to the packer one by one, so that a state which is larger than host memory
+        // passes through it.
         let (slots, receiver) = mpsc::channel();
         let shapes: Vec<Blocks> = regions.iter().map(|region| region.manifest.blocks).collect();
         let name_bytes = regions.iter().map(|region| region.manifest.name.len() as u64).sum();
@@ -417,7 +424,8 @@ fn usize_range(range: &Range<u64>) -> Range<usize> {
     range.start as usize..range.end as usize
 }
 
-/// The blocks that have any of these bytes, without those that are excluded altogether, as ascending runs.
+/// The blocks that have any of these bytes, without those that are excluded altogether, as
+/// ascending runs.
 fn candidates(manifest: &ManifestRegion, changes: impl IntoIterator<Item = Range<usize>>) -> Vec<Range<u64>> {
     let mut runs: Vec<Range<u64>> = Vec::new();
     for change in changes {

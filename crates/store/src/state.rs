@@ -17,8 +17,9 @@ use crate::{Error, Result, error::Problem};
 pub enum Reached {
     /// It is in host memory, and packed: it can be restored by this process.
     Host,
-    /// This rank has done its part on this directory, 1 being the first: what it has of it is durable there, or is not needed because
-    /// another rank has failed. Others may not have theirs yet.
+    /// This rank has done its part on this directory, 1 being the first: what it has of it is
+    /// durable there, or is not needed because another rank has failed. Others may not have theirs
+    /// yet.
     Here(usize),
     /// It is complete and durable, on all ranks, on this directory.
     Layer(usize),
@@ -66,7 +67,8 @@ pub(crate) struct Progress {
     pub(crate) manifest: Option<Arc<Manifest>>,
     /// By layer: whether this rank has done its part.
     here: Vec<bool>,
-    /// By layer: whether all ranks have it there now. It may have been there once, and not be kept any more.
+    /// By layer: whether all ranks have it there now. It may have been there once, and not be kept
+    /// any more.
     there: Vec<bool>,
     /// By layer: nothing yet, complete, or why it never will be.
     pub(crate) layers: Vec<Option<std::result::Result<(), String>>>,
@@ -140,8 +142,8 @@ impl SessionCore {
         }
     }
 
-    /// A new version begins, when fewer than `in_flight_max` are under way. An error if an earlier one has failed and nobody
-    /// has been told.
+    /// A new version begins, when fewer than `in_flight_max` are under way. An error if an earlier
+    /// one has failed and nobody has been told.
     pub(crate) fn begin(&self, version: u64, in_flight_max: usize) -> Result<SaveId> {
         if version == u64::MAX {
             let problem =
@@ -320,7 +322,8 @@ impl SessionCore {
         Some(Ok(()))
     }
 
-    /// Waits until everything under way has come to its end. An error if the program has not been told of a failure.
+    /// Waits until everything under way has come to its end. An error if the program has not been
+    /// told of a failure.
     pub(crate) fn settle_all(&self) -> Result<()> {
         self.until(|state| {
             let is_settled = state.versions.values().all(Progress::is_settled);

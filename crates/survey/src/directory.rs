@@ -77,8 +77,8 @@ impl Directory {
             Err(errno) => return Err(fail(errno)),
         };
         progress(&format!("{}, through the page cache", self.path.display()));
-        // What the cache has taken must be written out at the end, however long that takes: so no more than fits the
-        // time, by what is known already, or else by what one block takes.
+        // What the cache has taken must be written out at the end, however long that takes: so no
+        // more than fits the time, by what is known already, or else by what one block takes.
         let write_new = match direct {
             Some(rates) => rates.write_new,
             None => {
@@ -90,7 +90,8 @@ impl Directory {
         Ok(DirectoryRates { path: self.path.clone(), device: self.device, direct, buffered })
     }
 
-    /// The bytes, in whole blocks, that can be written in the given time at this rate; at least one block.
+    /// The bytes, in whole blocks, that can be written in the given time at this rate; at least one
+    /// block.
     fn fitting(&self, write: u64, options: &Options) -> u64 {
         let bytes = (write as f64 * options.time_max.as_secs_f64()) as u64;
         (bytes / BLOCK_BYTES * BLOCK_BYTES).clamp(BLOCK_BYTES, self.bytes)
@@ -156,8 +157,8 @@ pub(crate) fn nameless(directory: &Path, flags: OFlags) -> rustix::io::Result<Ow
     }
 }
 
-/// The same where every file has a name: it lives for a moment. One that somebody left behind who was killed in that moment
-/// is empty and means nothing, and goes.
+/// The same where every file has a name: it lives for a moment. One that somebody left behind who
+/// was killed in that moment is empty and means nothing, and goes.
 fn named(directory: &Path, flags: OFlags, mode: Mode) -> rustix::io::Result<OwnedFd> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);

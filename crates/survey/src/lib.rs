@@ -1,7 +1,9 @@
-//! Measures the locations where a machine can keep snapshots: memory in each of its states, directories, devices.
+//! Measures the locations where a machine can keep snapshots: memory in each of its states,
+//! directories, devices.
 //!
-//! A survey takes a few seconds, moves a bounded number of bytes, and leaves nothing behind: its files have no name.
-//! Its result is a [`Profile`]. It can be stored, and tapes start with its rates before they have measured any.
+//! A survey takes a few seconds, moves a bounded number of bytes, and leaves nothing behind: its
+//! files have no name. Its result is a [`Profile`]. It can be stored, and tapes start with its
+//! rates before they have measured any.
 //!
 //! ```no_run
 //! use outcrop_survey::{Options, Survey};
@@ -97,8 +99,8 @@ impl Survey {
         directory::Directory::check(directory, options).map(drop)
     }
 
-    /// The default: the current directory and the temporary one, if they can be measured and are on different file
-    /// systems.
+    /// The default: the current directory and the temporary one, if they can be measured and are on
+    /// different file systems.
     pub fn usual_directories(options: &Options) -> Vec<PathBuf> {
         let mut usual: Vec<directory::Directory> = Vec::new();
         for path in [PathBuf::from("."), std::env::temp_dir()] {

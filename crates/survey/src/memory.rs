@@ -18,7 +18,8 @@ use crate::{
 /// What is read goes here, into a cache: long enough for a fast copy, short enough to stay there.
 const READ_BYTES: usize = 128 << 10;
 
-/// All rates that were measured, one of each by round; where there are two of them, with one core and with all.
+/// All rates that were measured, one of each by round; where there are two of them, with one core
+/// and with all.
 #[derive(Default)]
 struct Rounds {
     untouched: [Vec<f64>; 2],

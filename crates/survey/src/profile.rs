@@ -172,8 +172,8 @@ pub struct Rates {
 }
 
 impl DirectoryRates {
-    /// The rates for a tape. It uses `O_DIRECT` if possible, and writes each block for the first time before it
-    /// overwrites it.
+    /// The rates for a tape. It uses `O_DIRECT` if possible, and writes each block for the first
+    /// time before it overwrites it.
     pub fn rates(&self) -> Rates {
         let rates = self.direct.unwrap_or(self.buffered);
         Rates { write: rates.write_new, read: rates.read }
@@ -218,8 +218,8 @@ impl Profile {
         })
     }
 
-    /// Why it is of another machine, if it is: cores or memory differ. Machines of one kind may share a profile, so the
-    /// name does not count.
+    /// Why it is of another machine, if it is: cores or memory differ. Machines of one kind may
+    /// share a profile, so the name does not count.
     pub fn stranger(&self) -> Option<String> {
         let (cores, bytes) = (crate::cores() as u64, crate::memory_bytes());
         // The system's own share differs a little between kernel versions.
@@ -232,8 +232,8 @@ impl Profile {
         })
     }
 
-    /// The rates of the directory `path`, which need not exist yet: measured there, or above it, or else elsewhere on
-    /// the same file system.
+    /// The rates of the directory `path`, which need not exist yet: measured there, or above it, or
+    /// else elsewhere on the same file system.
     pub fn directory(&self, path: &Path) -> Option<&DirectoryRates> {
         let absolute = std::path::absolute(path).ok()?;
         let there_is = absolute.ancestors().find_map(|ancestor| ancestor.canonicalize().ok())?;

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::Options;
 
-/// What is moved by one call, and a multiple of every alignment. Long enough that calls cost nothing.
+/// What is moved by one call, and a multiple of every alignment. Long enough that calls cost
+/// nothing.
 pub(crate) const BLOCK_BYTES: u64 = 4 << 20;
 
 /// Bytes per second of moving `bytes` by `work`.
@@ -14,8 +15,8 @@ pub(crate) fn of<E>(bytes: u64, work: impl FnOnce() -> Result<(), E>) -> Result<
     Ok(per_second(bytes, start.elapsed()))
 }
 
-/// Calls `work` with the offset of one block of `bytes` after the other, until all are done or the time is up.
-/// Gives the bytes that were done.
+/// Calls `work` with the offset of one block of `bytes` after the other, until all are done or the
+/// time is up. Gives the bytes that were done.
 pub(crate) fn blocks<E>(bytes: u64, time_max: Duration, mut work: impl FnMut(u64) -> Result<(), E>) -> Result<u64, E> {
     let start = Instant::now();
     let mut done = 0;
@@ -26,7 +27,8 @@ pub(crate) fn blocks<E>(bytes: u64, time_max: Duration, mut work: impl FnMut(u64
     Ok(done)
 }
 
-/// Calls `round` as often as the options say, and less often where that takes long, but at least once.
+/// Calls `round` as often as the options say, and less often where that takes long, but at least
+/// once.
 pub(crate) fn rounds<E>(options: &Options, mut round: impl FnMut() -> Result<(), E>) -> Result<(), E> {
     let count = options.rounds.max(1);
     // A round writes, overwrites and reads. The last block of each may be late.

@@ -1,4 +1,5 @@
-//! What a survey measures, what it refuses, and what it leaves; what a profile says, and which ones are not believed.
+//! What a survey measures, what it refuses, and what it leaves; what a profile says, and which ones
+//! are not believed.
 
 use std::{
     ffi::CStr,
@@ -208,7 +209,8 @@ fn set_limit(resource: Resource, most: u64) {
     setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) }).unwrap();
 }
 
-/// In a child, so that nobody else writes: the bytes that surveys write, by the time that they have.
+/// In a child, so that nobody else writes: the bytes that surveys write, by the time that they
+/// have.
 #[test]
 fn child_that_counts() {
     let Some(given) = child_directory() else { return };
@@ -218,7 +220,8 @@ fn child_that_counts() {
         Survey::run(slice::from_ref(&given), &options, &mut |_| {}).unwrap();
         (of_process("io", "wchar").unwrap() - before) / MIB
     };
-    // Shared memory and the directory, past the page cache and through it: two times 8 MiB in each of two rounds.
+    // Shared memory and the directory, past the page cache and through it: two times 8 MiB in each
+    // of two rounds.
     let all = written(Duration::from_secs(3600));
     assert!(all <= 3 * 2 * 2 * 8, "{all} MiB");
     // One round, and of the directory one block of 4 MiB each.

@@ -1,4 +1,5 @@
-//! Another process, which a test talks with line by line: this very test program, carrying out one test as a child.
+//! Another process, which a test talks with line by line: this very test program, carrying out one
+//! test as a child.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -8,7 +9,8 @@ use std::{
 
 use crate::child;
 
-/// What a companion says begins with this, so that it can be told from what the test harness prints.
+/// What a companion says begins with this, so that it can be told from what the test harness
+/// prints.
 const MARK: &str = "companion: ";
 
 /// A process that is killed when it is dropped.

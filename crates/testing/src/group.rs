@@ -14,7 +14,8 @@ use crate::say;
 pub struct Group(PathBuf);
 
 impl Group {
-    /// A group inside of this process's own, or inside of the nearest one around it in which that is possible.
+    /// A group inside of this process's own, or inside of the nearest one around it in which that
+    /// is possible.
     pub fn new(limit: u64) -> Result<Self, String> {
         let groups = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
         let mounts = fs::read_to_string("/proc/self/mountinfo").map_err(|error| error.to_string())?;

@@ -65,7 +65,8 @@ impl FakeLayer {
         self.calls().into_iter().filter_map(key).collect()
     }
 
-    /// Says that so many bytes here are not the engine's, and that what it forgets stays. Before the layer is used.
+    /// Says that so many bytes here are not the engine's, and that what it forgets stays. Before
+    /// the layer is used.
     pub fn keep(&self, bytes: u64) {
         *lock(&self.kept_bytes) = Some(bytes);
     }

@@ -10,13 +10,14 @@ use tempfile::tempdir;
 
 use crate::skip;
 
-/// Calls `test` in a thread with mounts of its own, which end with it, whatever happens. Skips the test if that is not
-/// possible.
+/// Calls `test` in a thread with mounts of its own, which end with it, whatever happens. Skips the
+/// test if that is not possible.
 pub fn with_own_mounts(test: impl FnOnce(&Path) + Send) {
     let given = tempdir().unwrap();
     thread::scope(|scope| {
         let body = || {
-            // SAFETY: only the table of mounts is unshared, not the open files, and only for this thread.
+            // SAFETY: only the table of mounts is unshared, not the open files, and only for this
+            // thread.
             let unshared = unsafe { unshare_unsafe(UnshareFlags::NEWNS) };
             let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
             match unshared.and_then(|()| mount_change("/", private)) {
@@ -35,8 +36,8 @@ pub fn mount_memory(path: &Path, options: &std::ffi::CStr) {
     mount("tmpfs", path, "tmpfs", MountFlags::empty(), options).unwrap();
 }
 
-/// Makes an ext4 of so many bytes in the file `image` and mounts it on the new directory `medium`, or gives the reason why
-/// that is not possible. For use inside of [`with_own_mounts`].
+/// Makes an ext4 of so many bytes in the file `image` and mounts it on the new directory `medium`,
+/// or gives the reason why that is not possible. For use inside of [`with_own_mounts`].
 pub fn mount_ext4(image: &Path, medium: &Path, bytes: u64) -> Result<(), String> {
     fs::create_dir(medium).unwrap();
     fs::File::create(image).unwrap().set_len(bytes).unwrap();

@@ -1,7 +1,8 @@
 //! Processes of a test's own: this very test program, carrying out one test as a child.
 //!
-//! Tests of a crate are modules of one program and run in parallel threads. What belongs to a whole process (limits,
-//! signal handlers, environment variables, peak memory, which driver is loaded) is tested in a child.
+//! Tests of a crate are modules of one program and run in parallel threads. What belongs to a whole
+//! process (limits, signal handlers, environment variables, peak memory, which driver is loaded) is
+//! tested in a child.
 
 use std::{
     env, fs, io,
@@ -22,8 +23,8 @@ const ALONE: &str = "OUTCROP_TEST_ALONE";
 /// How long [`until`] waits. Long, because test machines are busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Carries out the test `name` (`module::function`) in a process of its own. Returns true in the process that asked, where
-/// the work is done already, and false in the child, which is to do it:
+/// Carries out the test `name` (`module::function`) in a process of its own. Returns true in the
+/// process that asked, where the work is done already, and false in the child, which is to do it:
 ///
 /// ```no_run
 /// fn a_limit_is_respected() {
@@ -68,7 +69,8 @@ fn this_program() -> Command {
     Command::new(env::current_exe().unwrap())
 }
 
-/// Waits for a child to end well. What it writes to its standard error, skipping included, goes to that of this process.
+/// Waits for a child to end well. What it writes to its standard error, skipping included, goes to
+/// that of this process.
 ///
 /// # Panics
 /// If it fails, or if it found no test of that name.
@@ -80,10 +82,11 @@ pub fn expect_success(mut command: Command) {
     assert!(text.contains("1 passed"), "the child found no test of that name: {command:?}\n{text}");
 }
 
-/// Runs `work` in a forked process, and returns how that ended. The test must run [`alone`]: a fork copies whatever other
-/// threads are in the middle of.
+/// Runs `work` in a forked process, and returns how that ended. The test must run [`alone`]: a fork
+/// copies whatever other threads are in the middle of.
 pub fn in_fork(work: impl FnOnce() -> bool) -> ExitStatus {
-    // SAFETY: the child uses nothing but its own memory and leaves without running anything of the test program.
+    // SAFETY: the child uses nothing but its own memory and leaves without running anything of the
+    // test program.
     match unsafe { libc::fork() } {
         0 => {
             let outcome = catch_unwind(AssertUnwindSafe(work));
@@ -100,7 +103,8 @@ pub fn in_fork(work: impl FnOnce() -> bool) -> ExitStatus {
     }
 }
 
-/// The number behind `name` in a file of /proc about this process: kibibytes in `status` and `smaps_rollup`.
+/// The number behind `name` in a file of /proc about this process: kibibytes in `status` and
+/// `smaps_rollup`.
 pub fn of_process(file: &str, name: &str) -> io::Result<u64> {
     let text = fs::read_to_string(Path::new("/proc/self").join(file))?;
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));

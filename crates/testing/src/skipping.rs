@@ -20,13 +20,15 @@ pub fn skip(reason: impl std::fmt::Display) {
     say(format_args!("SKIPPED: {reason}"));
 }
 
-/// Says that a test, or a part of it, means nothing on this machine, whatever is installed. Never a failure.
+/// Says that a test, or a part of it, means nothing on this machine, whatever is installed. Never a
+/// failure.
 pub fn does_not_apply(reason: impl std::fmt::Display) {
     say(format_args!("SKIPPED: {reason}"));
 }
 
 /// Prints a line that is seen also when the test passes: the harness hides what `println!` prints.
 pub fn say(line: impl std::fmt::Display) {
-    // Written at once, so that lines of several threads stay whole. Who closed the output does not want to see it.
+    // Written at once, so that lines of several threads stay whole. Who closed the output does not
+    // want to see it.
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }

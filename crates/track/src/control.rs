@@ -13,8 +13,8 @@ struct Request<'a, T> {
     argument: &'a mut T,
 }
 
-// SAFETY: the pointer is to a whole structure that may be written to; whether it is the right one for the opcode is what
-// the callers of `control` promise.
+// SAFETY: the pointer is to a whole structure that may be written to; whether it is the right one
+// for the opcode is what the callers of `control` promise.
 unsafe impl<T> Ioctl for Request<'_, T> {
     type Output = usize;
     const IS_MUTATING: bool = true;
@@ -36,8 +36,8 @@ unsafe impl<T> Ioctl for Request<'_, T> {
 ///
 /// # Safety
 ///
-/// `argument` must be what the request `opcode` of this file takes, and all memory that it points to must be valid for
-/// what the request does with it.
+/// `argument` must be what the request `opcode` of this file takes, and all memory that it points
+/// to must be valid for what the request does with it.
 pub(crate) unsafe fn control<T>(file: impl AsFd, opcode: Opcode, argument: &mut T) -> Result<usize, Errno> {
     // SAFETY: promised by the caller.
     unsafe { ioctl(file, Request { opcode, argument }) }

@@ -1,10 +1,10 @@
-//! Whether to watch memory or to hash all of it: the estimate of costs behind `Way::Chosen`. No clock, no memory: times and counts
-//! come in as numbers.
+//! Whether to watch memory or to hash all of it: the estimate of costs behind `Way::Chosen`. No
+//! clock, no memory: times and counts come in as numbers.
 //!
-//! To watch costs the collecting, a fault for each page that is written to first, and the hashing of what was written. Not to
-//! watch costs the hashing of everything, and nothing else. Above some share of written pages watching costs several times
-//! more, so that even one interval of it, just to see, would be too much: a *sample* of the pages is watched first, while
-//! everything is hashed.
+//! To watch costs the collecting, a fault for each page that is written to first, and the hashing
+//! of what was written. Not to watch costs the hashing of everything, and nothing else. Above some
+//! share of written pages watching costs several times more, so that even one interval of it, just
+//! to see, would be too much: a *sample* of the pages is watched first, while everything is hashed.
 
 use std::fmt;
 
@@ -26,14 +26,16 @@ const ENTER_BELOW: f64 = 0.8;
 /// What all may cost at most, in parts of what hashing everything costs.
 const SPENT_MAX: f64 = 1.1;
 
-/// Calls without a watch after it did not pay; twice as many after each further failure, up to the second number.
+/// Calls without a watch after it did not pay; twice as many after each further failure, up to the
+/// second number.
 const PAUSE: u32 = 8;
 const PAUSE_MAX: u32 = 64;
 
 /// One of so many pages is in a sample.
 const SAMPLE_OF: usize = 64;
 
-/// A sample is spread over at most so many stripes, because each costs a request and may split a huge page.
+/// A sample is spread over at most so many stripes, because each costs a request and may split a
+/// huge page.
 const STRIPES_MAX: usize = 64;
 
 /// What is watched until the next call.
@@ -151,7 +153,8 @@ impl Estimate {
         }
     }
 
-    /// What to watch after an interval that has shown this. Before the first call nothing is watched.
+    /// What to watch after an interval that has shown this. Before the first call nothing is
+    /// watched.
     pub(crate) fn next(&mut self, seen: Seen) -> Watch {
         if self.bytes < WORTH_BYTES {
             self.reason = Reason::Small { bytes: self.bytes };
@@ -209,7 +212,8 @@ impl Estimate {
         self.is_losing = false;
     }
 
-    /// One bad interval is forgiven as long as the stretch of watching it belongs to has saved more before.
+    /// One bad interval is forgiven as long as the stretch of watching it belongs to has saved more
+    /// before.
     fn stay_or_pause(&mut self, cost_ns: f64, whole_ns: f64) -> Watch {
         self.reason = Reason::Compared { watching_ns: cost_ns, hashing_ns: whole_ns };
         let lost_ns = cost_ns - whole_ns;
@@ -232,7 +236,8 @@ impl Estimate {
     }
 }
 
-/// Which of `pages` pages are in the sample number `round`: stripes of equal length, spread evenly but not regularly.
+/// Which of `pages` pages are in the sample number `round`: stripes of equal length, spread evenly
+/// but not regularly.
 pub(crate) fn sample(pages: usize, round: u64) -> impl Iterator<Item = std::ops::Range<usize>> {
     let stripes = (pages / 256).clamp(1, STRIPES_MAX);
     let stripe_pages = (pages / SAMPLE_OF / stripes).max(1);
@@ -260,8 +265,8 @@ mod tests {
     const PAGES: usize = BYTES / PAGE;
     const FIRST: Seen = Seen { watch: Watch::Nothing, pages: 0, faults_ns: 0.0, hash_bytes: 0, scan_ns: 0 };
 
-    /// A program that writes to such a share of scattered pages in each interval. Returns what all has cost against hashing
-    /// everything, and how often everything was watched.
+    /// A program that writes to such a share of scattered pages in each interval. Returns what all
+    /// has cost against hashing everything, and how often everything was watched.
     fn run(calls: usize, mut share: impl FnMut(usize) -> f64) -> (f64, usize) {
         let mut estimate = Estimate::new(BYTES, PAGE);
         let mut watch = estimate.next(FIRST);

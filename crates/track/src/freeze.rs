@@ -26,13 +26,14 @@ pub enum FreezeWay {
     /// Whichever of the others is possible and should cost least.
     #[default]
     Chosen,
-    /// A child process keeps the memory; the system copies a page when the program writes to it. Making the child takes longer the
-    /// more memory the whole process has.
+    /// A child process keeps the memory; the system copies a page when the program writes to it.
+    /// Making the child takes longer the more memory the whole process has.
     Fork,
-    /// The memory is write-protected, and a page is copied before the program may write to it. Each such write takes longer
-    /// than with `Fork`. Needs the right to handle faults of the system itself (root, CAP_SYS_PTRACE, access to
-    /// `/dev/userfaultfd`, or `vm.unprivileged_userfaultfd=1`), and memory that no [`Tracker`](crate::Tracker) watches through
-    /// its pages.
+    /// The memory is write-protected, and a page is copied before the program may write to it. Each
+    /// such write takes longer than with `Fork`. Needs the right to handle faults of the system
+    /// itself (root, CAP_SYS_PTRACE, access to `/dev/userfaultfd`, or
+    /// `vm.unprivileged_userfaultfd=1`), and memory that no [`Tracker`](crate::Tracker) watches
+    /// through its pages.
     Protect,
 }
 
@@ -51,10 +52,12 @@ impl fmt::Display for FreezeWay {
 pub struct FreezeOptions {
     /// The way.
     pub way: FreezeWay,
-    /// What the image may take at most beyond the memory that the program has. With `Fork` all of the memory must fit; with
-    /// `Protect` who writes to memory when this is used up waits until something is released.
+    /// What the image may take at most beyond the memory that the program has. With `Fork` all of
+    /// the memory must fit; with `Protect` who writes to memory when this is used up waits until
+    /// something is released.
     pub extra_bytes_max: u64,
-    /// How long a write may wait in this way while nothing is released. Then the image is given up and the program goes on.
+    /// How long a write may wait in this way while nothing is released. Then the image is given up
+    /// and the program goes on.
     pub wait_max: Duration,
 }
 
@@ -78,10 +81,12 @@ pub struct Frozen {
     generation: u64,
 }
 
-/// Keeps what the parts of `memory` hold now, while the program goes on to change them or even frees them. The borrow says that
-/// nobody writes to them during the call; afterwards everybody may.
+/// Keeps what the parts of `memory` hold now, while the program goes on to change them or even
+/// frees them. The borrow says that nobody writes to them during the call; afterwards everybody
+/// may.
 ///
-/// Only private anonymous memory can be frozen: that of the allocator, the stack, or `mmap`. The parts must not overlap.
+/// Only private anonymous memory can be frozen: that of the allocator, the stack, or `mmap`. The
+/// parts must not overlap.
 pub fn freeze(memory: &[&[u8]], options: FreezeOptions) -> Result<Frozen> {
     for (part, memory) in memory.iter().enumerate() {
         let pages = touched_pages(addresses(memory));
@@ -161,8 +166,9 @@ impl Frozen {
         }
     }
 
-    /// These bytes are not needed any more: the image gives back what they take, and who waits to write to them goes on. What is
-    /// released piece by piece should be so from the front to the end, because memory is given back in whole pages.
+    /// These bytes are not needed any more: the image gives back what they take, and who waits to
+    /// write to them goes on. What is released piece by piece should be so from the front to the
+    /// end, because memory is given back in whole pages.
     pub fn release(&mut self, part: usize, range: Range<usize>) {
         let Some(bytes) = self.parts.get(part).copied() else { return };
         if self.check_process().is_err() || range.is_empty() {
@@ -183,8 +189,8 @@ impl Frozen {
         }
     }
 
-    /// What it takes at present beyond the memory that the program has. With `Fork` the system has to be asked, which takes
-    /// time; it counts what the child alone has.
+    /// What it takes at present beyond the memory that the program has. With `Fork` the system has
+    /// to be asked, which takes time; it counts what the child alone has.
     pub fn extra_bytes(&self) -> u64 {
         match &self.image {
             _ if self.check_process().is_err() => 0,

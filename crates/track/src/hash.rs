@@ -16,7 +16,8 @@ pub trait Hasher: Send + Sync {
     /// How it hashes.
     fn kind(&self) -> HashKind;
 
-    /// Hashes the consecutive blocks of each of `stretches`, all of `block_bytes` but for the last of a stretch, into `hashes`.
+    /// Hashes the consecutive blocks of each of `stretches`, all of `block_bytes` but for the last
+    /// of a stretch, into `hashes`.
     ///
     /// # Panics
     ///
@@ -32,8 +33,8 @@ pub struct CpuHasher {
 }
 
 impl CpuHasher {
-    /// A hasher that uses up to `threads` threads. They are kept and sleep between two calls; with one or none, the
-    /// calling thread does it all, and so it does if the system gives no threads.
+    /// A hasher that uses up to `threads` threads. They are kept and sleep between two calls; with
+    /// one or none, the calling thread does it all, and so it does if the system gives no threads.
     pub fn new(kind: HashKind, threads: usize) -> Self {
         let build = |threads| {
             ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("outcrop-hash-{i}")).build()

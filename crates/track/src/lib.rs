@@ -1,8 +1,9 @@
 //! What changed in live memory, and what it held.
 //!
-//! A [`Tracker`] watches named regions of the program's memory and says which bytes may have changed since the last look. A
-//! [`Hasher`] hashes memory block by block, so that bytes that were written with equal values can be told from those that
-//! changed. [`freeze`] keeps an image of memory as it is at one moment, while the program goes on writing to it.
+//! A [`Tracker`] watches named regions of the program's memory and says which bytes may have
+//! changed since the last look. A [`Hasher`] hashes memory block by block, so that bytes that were
+//! written with equal values can be told from those that changed. [`freeze`] keeps an image of
+//! memory as it is at one moment, while the program goes on writing to it.
 
 mod control;
 mod error;

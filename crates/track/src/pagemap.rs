@@ -32,8 +32,8 @@ impl Pagemap {
         Ok(Self { file: File::open("/proc/self/pagemap")?, regions: Vec::new() })
     }
 
-    /// Visits the pages of `range` that are not protected, ascending, and protects them. All of it must be registered with an
-    /// asynchronous userfaultfd.
+    /// Visits the pages of `range` that are not protected, ascending, and protects them. All of it
+    /// must be registered with an asynchronous userfaultfd.
     pub(crate) fn protect_anew(&mut self, range: &Range<usize>, mut visit: impl FnMut(Range<usize>)) -> io::Result<()> {
         self.regions.resize(REGIONS, page_region { start: 0, end: 0, categories: 0 });
         let mut start = range.start;
@@ -47,16 +47,17 @@ impl Pagemap {
                 vec: self.regions.as_mut_ptr().addr() as u64,
                 vec_len: self.regions.len() as u64,
                 max_pages: 0,
-                // What is written, or not present. Memory that the program has given back is not protected any more, but some
-                // kernels do not call it written: it is neither present nor swapped then. What is protected without having
-                // memory counts as swapped.
+                // What is written, or not present. Memory that the program has given back is not
+                // protected any more, but some kernels do not call it written: it is neither
+                // present nor swapped then. What is protected without having memory counts as
+                // swapped.
                 category_inverted: u64::from(PAGE_IS_PRESENT),
                 category_mask: 0,
                 category_anyof_mask: u64::from(PAGE_IS_WRITTEN | PAGE_IS_PRESENT),
                 return_mask: u64::from(PAGE_IS_WRITTEN | PAGE_IS_SWAPPED),
             };
-            // SAFETY: the structure of this request, with the place and the length of a vector that nobody else uses. Protecting
-            // memory changes none of its contents.
+            // SAFETY: the structure of this request, with the place and the length of a vector that
+            // nobody else uses. Protecting memory changes none of its contents.
             let count = match unsafe { control(&self.file, SCAN, &mut request) } {
                 Err(Errno::INTR) => continue,
                 outcome => outcome?,
@@ -76,7 +77,8 @@ impl Pagemap {
         Ok(())
     }
 
-    /// Visits the pages of `range` that are protected, by whatever userfaultfd, in stretches, ascending. Allocates nothing.
+    /// Visits the pages of `range` that are protected, by whatever userfaultfd, in stretches,
+    /// ascending. Allocates nothing.
     pub(crate) fn protected(&self, range: &Range<usize>, mut visit: impl FnMut(Range<usize>)) -> io::Result<()> {
         let mut numbers = [0; 512];
         let mut pages = range.start / page_bytes()..range.end / page_bytes();

@@ -1,7 +1,9 @@
-//! Watching memory through its pages, without anybody waiting: asynchronous userfaultfd and PAGEMAP_SCAN.
+//! Watching memory through its pages, without anybody waiting: asynchronous userfaultfd and
+//! PAGEMAP_SCAN.
 //!
-//! A page is unchanged if and only if it is protected and the mapping is registered here. Whatever else may have happened to
-//! it (written, given back, unmapped and mapped again) leaves it unprotected.
+//! A page is unchanged if and only if it is protected and the mapping is registered here. Whatever
+//! else may have happened to it (written, given back, unmapped and mapped again) leaves it
+//! unprotected.
 
 use std::{io, ops::Range, sync::OnceLock, time::Instant};
 
@@ -27,8 +29,8 @@ impl Pages {
         Ok(Self { fault: Userfault::asynchronous()?, map: Pagemap::open()? })
     }
 
-    /// Makes sure that the pages of `range` can be watched here. Fails for memory that can change in other ways than by writes to
-    /// these pages, and for memory that another watches.
+    /// Makes sure that the pages of `range` can be watched here. Fails for memory that can change
+    /// in other ways than by writes to these pages, and for memory that another watches.
     pub(crate) fn claim(&self, range: &Range<usize>) -> io::Result<()> {
         if !Maps::now()?.is_private_anonymous(range)? {
             return Err(io::Error::other("it is not private anonymous memory"));
@@ -39,7 +41,8 @@ impl Pages {
         })
     }
 
-    /// Visits the pages of `range`, which was claimed, that changed since they were last collected, and watches them anew.
+    /// Visits the pages of `range`, which was claimed, that changed since they were last collected,
+    /// and watches them anew.
     pub(crate) fn collect(&mut self, range: &Range<usize>, visit: impl FnMut(Range<usize>)) -> io::Result<()> {
         self.map.protect_anew(range, visit)
     }
@@ -50,7 +53,8 @@ impl Pages {
     }
 }
 
-/// What the first write to a watched page costs the program, in nanoseconds; measured once per process.
+/// What the first write to a watched page costs the program, in nanoseconds; measured once per
+/// process.
 pub(crate) fn write_ns() -> f64 {
     static MEASURED: OnceLock<f64> = OnceLock::new();
     *MEASURED.get_or_init(|| calibrate().unwrap_or(crate::estimate::WRITE_NS))

@@ -1,13 +1,13 @@
-//! Watching memory through its access rights: what is watched may only be read, and a write raises a signal whose handler
-//! makes the memory around it writable.
+//! Watching memory through its access rights: what is watched may only be read, and a write raises
+//! a signal whose handler makes the memory around it writable.
 //!
-//! Which memory has been written to is not written down anywhere: it is the memory that is writable. So memory that was
-//! unmapped and mapped again shows as written. The handler touches nothing but atomic numbers and asks the system for one
-//! thing.
+//! Which memory has been written to is not written down anywhere: it is the memory that is
+//! writable. So memory that was unmapped and mapped again shows as written. The handler touches
+//! nothing but atomic numbers and asks the system for one thing.
 //!
-//! Known limits, which is why it has to be allowed: a system call that writes into watched memory fails with EFAULT; memory that
-//! is given back with `madvise` or moved with `mremap` while it is watched escapes the watch; and rights that the program
-//! itself changes are lost.
+//! Known limits, which is why it has to be allowed: a system call that writes into watched memory
+//! fails with EFAULT; memory that is given back with `madvise` or moved with `mremap` while it is
+//! watched escapes the watch; and rights that the program itself changes are lost.
 
 use std::{
     fs, io,
@@ -32,7 +32,8 @@ const GRANULES_MAX: usize = 16_384;
 /// What the system allows if it does not say: mappings of a process.
 const MAPPINGS: usize = 65_530;
 
-/// Faults in a range that is not watched any more and that may be late ones. After so many, it is a real one.
+/// Faults in a range that is not watched any more and that may be late ones. After so many, it is a
+/// real one.
 const LATE_MAX: usize = 10_000;
 
 /// What the first write to a granule costs, roughly.
@@ -85,7 +86,8 @@ impl Slot {
     }
 }
 
-/// A range that is watched until this is dropped. A forked process has its own table, handler and rights, and may drop its copy.
+/// A range that is watched until this is dropped. A forked process has its own table, handler and
+/// rights, and may drop its copy.
 pub(crate) struct Protection {
     slot: &'static Slot,
     range: Range<usize>,
@@ -93,8 +95,8 @@ pub(crate) struct Protection {
 }
 
 impl Protection {
-    /// Begins to watch whole pages. Fails for memory that is not private, anonymous and writable, and for what is watched
-    /// already.
+    /// Begins to watch whole pages. Fails for memory that is not private, anonymous and writable,
+    /// and for what is watched already.
     pub(crate) fn new(range: Range<usize>) -> io::Result<Self> {
         let _alone = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
         install()?;
@@ -110,14 +112,16 @@ impl Protection {
         let taken: usize = watched().map(|(other, granule)| other.len().div_ceil(granule)).sum();
         let granule = granule(range.len(), (mappings_max() / 4).saturating_sub(taken) / 2)
             .ok_or_else(|| io::Error::other("the process has too many mappings"))?;
-        // The one that has not been used for longest: there may still be late faults in the range that it had.
+        // The one that has not been used for longest: there may still be late faults in the range
+        // that it had.
         let free = TABLE.iter().filter(|slot| slot.granule.load(SeqCst) == 0);
         let slot = free
             .min_by_key(|slot| slot.version.load(SeqCst))
             .ok_or_else(|| io::Error::other("too many ranges are watched"))?;
         slot.store(&range, granule);
         if let Err(error) = rights(&range, MprotectFlags::READ) {
-            // Part of it may be protected by now. If that cannot be undone, the handler has to know of it for ever.
+            // Part of it may be protected by now. If that cannot be undone, the handler has to know
+            // of it for ever.
             rights(&range, MprotectFlags::READ | MprotectFlags::WRITE).map(|()| slot.store(&range, 0))?;
             return Err(error);
         }
@@ -160,7 +164,8 @@ impl Drop for Protection {
 
 fn rights(range: &Range<usize>, rights: MprotectFlags) -> io::Result<()> {
     let start = std::ptr::with_exposed_provenance_mut(range.start);
-    // SAFETY: private anonymous memory of which the contents stay; a write to it is resolved by the handler.
+    // SAFETY: private anonymous memory of which the contents stay; a write to it is resolved by the
+    // handler.
     Ok(unsafe { mprotect(start, range.len(), rights) }?)
 }
 
@@ -232,7 +237,8 @@ fn is_resolved(slot: &Slot, address: usize) -> bool {
     rights(&(start..(start + granule).min(range.end)), writable).is_ok() || rights(&range, writable).is_ok()
 }
 
-/// Whether the watch may have ended between the fault and this: then the write only has to be tried again, but not for ever.
+/// Whether the watch may have ended between the fault and this: then the write only has to be tried
+/// again, but not for ever.
 fn is_late(slot: &Slot, address: usize) -> bool {
     slot.load().is_some_and(|(range, _)| range.contains(&address))
         && slot.late.fetch_update(SeqCst, SeqCst, |late| late.checked_sub(1)).is_ok()
@@ -262,7 +268,8 @@ fn pass_on(signal: i32, code: i32, info: *mut libc::siginfo_t, context: *mut lib
     match before.sa_sigaction {
         libc::SIG_IGN if is_sent => {}
         handler if handler == libc::SIG_DFL || handler == libc::SIG_IGN || is_spent => {
-            // SAFETY: the default action is valid. A fault is repeated when we return; a signal that was sent is sent again.
+            // SAFETY: the default action is valid. A fault is repeated when we return; a signal
+            // that was sent is sent again.
             unsafe {
                 let mut default: libc::sigaction = std::mem::zeroed();
                 default.sa_sigaction = libc::SIG_DFL;

@@ -58,8 +58,9 @@ pub(crate) fn without(from: Range<usize>, holes: &[Range<usize>]) -> Vec<Range<u
     left
 }
 
-/// The whole pages that nobody needs any more when `range` of a part at address `start` is released. `released` is how much has
-/// been from the front without a gap, so that a page that is released in two steps is found too.
+/// The whole pages that nobody needs any more when `range` of a part at address `start` is
+/// released. `released` is how much has been from the front without a gap, so that a page that is
+/// released in two steps is found too.
 pub(crate) fn released_pages(start: usize, released: &mut usize, range: Range<usize>) -> Range<usize> {
     let mut first = start + range.start;
     if range.start <= *released {

@@ -21,12 +21,13 @@ pub enum Way {
     /// Whichever of the others costs least, region by region, as measured while the program runs.
     #[default]
     Chosen,
-    /// The system notes which pages are written to (userfaultfd and PAGEMAP_SCAN, Linux 6.7). Sees writes by system calls and
-    /// other threads. Not for shared memory or files, which others can change elsewhere: that is taken to have changed.
+    /// The system notes which pages are written to (userfaultfd and PAGEMAP_SCAN, Linux 6.7). Sees
+    /// writes by system calls and other threads. Not for shared memory or files, which others can
+    /// change elsewhere: that is taken to have changed.
     Pages,
-    /// Memory is made read-only and a signal handler notes what is written to. **A system call that writes into watched memory
-    /// fails with EFAULT**, and the memory must not be moved or given back (`realloc`, `mremap`, `madvise`) before
-    /// [`Tracker::stop`].
+    /// Memory is made read-only and a signal handler notes what is written to. **A system call that
+    /// writes into watched memory fails with EFAULT**, and the memory must not be moved or given
+    /// back (`realloc`, `mremap`, `madvise`) before [`Tracker::stop`].
     Protection,
     /// Nothing is watched: everything may have changed.
     Everything,
@@ -63,8 +64,8 @@ impl Default for TrackOptions {
 /// What may have changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Changes {
-    /// The bytes, ascending and not touching each other. Pages at the ends that the memory shares with others are always among
-    /// them.
+    /// The bytes, ascending and not touching each other. Pages at the ends that the memory shares
+    /// with others are always among them.
     pub ranges: Vec<Range<usize>>,
     /// Whether that is all of the memory.
     pub is_everything: bool,
@@ -83,11 +84,13 @@ pub struct TrackStats {
     pub arm_ns: u64,
     /// What it took last to find out what was written to and to watch it anew, in nanoseconds.
     pub collect_ns: u64,
-    /// Pages that were found to be written to, of those that were watched, the last time that any were.
+    /// Pages that were found to be written to, of those that were watched, the last time that any
+    /// were.
     pub written_pages: usize,
     /// How many pages were watched then.
     pub watched_pages: usize,
-    /// What the first write to a watched page, or to what is watched together, costs the program; an estimate in nanoseconds.
+    /// What the first write to a watched page, or to what is watched together, costs the program;
+    /// an estimate in nanoseconds.
     pub write_ns: f64,
 }
 
@@ -114,9 +117,9 @@ struct Region {
 
 /// Watches regions of memory, each known by a name, for changes between two looks at them.
 ///
-/// Nothing is promised about memory that changes without a write to its pages: what hardware or the system writes through memory
-/// that it has pinned (network cards, buffers registered with io_uring, device copies) has to be told with
-/// [`mark_dirty`](Tracker::mark_dirty).
+/// Nothing is promised about memory that changes without a write to its pages: what hardware or the
+/// system writes through memory that it has pinned (network cards, buffers registered with
+/// io_uring, device copies) has to be told with [`mark_dirty`](Tracker::mark_dirty).
 pub struct Tracker {
     options: TrackOptions,
     /// The process that watches. One that is forked from it watches nothing.
@@ -132,8 +135,9 @@ impl Tracker {
         Self { options, generation: process::generation(), pages: None, regions: HashMap::new() }
     }
 
-    /// What may have changed in `memory` since the last call with this name, and watches it from now on. That is everything the
-    /// first time, when the memory lies elsewhere or has another length than before, after a fork, and whenever there is doubt.
+    /// What may have changed in `memory` since the last call with this name, and watches it from
+    /// now on. That is everything the first time, when the memory lies elsewhere or has another
+    /// length than before, after a fork, and whenever there is doubt.
     ///
     /// The memory is only looked at: the borrow says that nobody writes to it during the call.
     pub fn changed(&mut self, name: &str, memory: &[u8]) -> Changes {
@@ -163,8 +167,8 @@ impl Tracker {
         changes
     }
 
-    /// The bytes of `range` are among the next changes, whatever is found: for memory that changes without being written to by
-    /// the processor.
+    /// The bytes of `range` are among the next changes, whatever is found: for memory that changes
+    /// without being written to by the processor.
     pub fn mark_dirty(&mut self, name: &str, range: Range<usize>) {
         // What is not known yet will be everything.
         if let Some(region) = self.regions.get_mut(name) {
@@ -175,7 +179,8 @@ impl Tracker {
         }
     }
 
-    /// The program has hashed `bytes` of this region in that time: what `Way::Chosen` compares with.
+    /// The program has hashed `bytes` of this region in that time: what `Way::Chosen` compares
+    /// with.
     pub fn hashed(&mut self, name: &str, bytes: usize, took: Duration) {
         if let Some(estimate) = self.regions.get_mut(name).and_then(|region| region.estimate.as_mut()) {
             estimate.hashed(bytes, took.as_nanos() as f64);
@@ -195,7 +200,8 @@ impl Tracker {
         self.regions.get(name).map(|region| region.stats.clone())
     }
 
-    /// Forgets what the process watches that this one was forked from. Its descriptors act on the other one's memory.
+    /// Forgets what the process watches that this one was forked from. Its descriptors act on the
+    /// other one's memory.
     fn notice_fork(&mut self) {
         let generation = process::generation();
         if std::mem::replace(&mut self.generation, generation) != generation {
@@ -216,7 +222,8 @@ impl Tracker {
         pages.as_mut().map_err(|reason| io::Error::other(reason.clone()))
     }
 
-    /// What has changed in the watched pages, from the start of the memory, and watches it anew. None if nothing is watched.
+    /// What has changed in the watched pages, from the start of the memory, and watches it anew.
+    /// None if nothing is watched.
     fn collect(&mut self, region: &mut Region) -> io::Result<Option<Vec<Range<usize>>>> {
         let mut found = Vec::new();
         match &mut region.guard {

@@ -1,7 +1,7 @@
 //! Write protection of pages by userfaultfd.
 //!
-//! All here acts on the process that made the descriptor, also when a forked process uses it: whoever holds a
-//! [`Userfault`] checks `process::generation` first.
+//! All here acts on the process that made the descriptor, also when a forked process uses it:
+//! whoever holds a [`Userfault`] checks `process::generation` first.
 
 use std::{
     io,
@@ -33,7 +33,8 @@ pub(crate) struct Userfault {
 }
 
 impl Userfault {
-    /// The system itself unprotects a page that is written to, and nobody waits. Needs no privilege.
+    /// The system itself unprotects a page that is written to, and nobody waits. Needs no
+    /// privilege.
     pub(crate) fn asynchronous() -> io::Result<Self> {
         let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::from_bits_retain(UFFD_USER_MODE_ONLY);
         // SAFETY: without a registered range it does nothing.
@@ -41,7 +42,8 @@ impl Userfault {
         Self { file }.with(UFFD_FEATURE_WP_ASYNC | UFFD_FEATURE_WP_UNPOPULATED)
     }
 
-    /// Who writes to a protected page waits until somebody has unprotected it, system calls included.
+    /// Who writes to a protected page waits until somebody has unprotected it, system calls
+    /// included.
     pub(crate) fn synchronous() -> io::Result<Self> {
         let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
         // SAFETY: without a registered range it does nothing.
@@ -59,12 +61,14 @@ impl Userfault {
         Ok(self)
     }
 
-    /// Makes the pages of `range` protectable. Does nothing to those that are already, and fails if some belong to
-    /// another descriptor, so that for protected pages it is also a proof that they are this one's.
+    /// Makes the pages of `range` protectable. Does nothing to those that are already, and fails if
+    /// some belong to another descriptor, so that for protected pages it is also a proof that they
+    /// are this one's.
     pub(crate) fn register(&self, range: &Range<usize>) -> io::Result<()> {
         let mut register =
             uffdio_register { range: bounds(range), mode: u64::from(UFFDIO_REGISTER_MODE_WP), ioctls: 0 };
-        // SAFETY: the structure of this request. Memory keeps its contents, and what is protected behaves like other memory.
+        // SAFETY: the structure of this request. Memory keeps its contents, and what is protected
+        // behaves like other memory.
         unsafe { control(&self.file, UFFDIO_REGISTER as Opcode, &mut register) }?;
         if register.ioctls & (1 << _UFFDIO_WRITEPROTECT) == 0 {
             return Err(io::Error::other("this memory cannot be write-protected"));
@@ -72,8 +76,8 @@ impl Userfault {
         Ok(())
     }
 
-    /// Ends protection of `range`. If something else lies there by now, some kernels end what protection that has; its owner
-    /// will find that and take it for changed.
+    /// Ends protection of `range`. If something else lies there by now, some kernels end what
+    /// protection that has; its owner will find that and take it for changed.
     pub(crate) fn unregister(&self, range: &Range<usize>) {
         // SAFETY: the structure of this request.
         let _ = unsafe { control(&self.file, UFFDIO_UNREGISTER as Opcode, &mut bounds(range)) };

@@ -1,8 +1,10 @@
-//! Which crate of this workspace may use which. Dependencies point one way; tests may use more than what they test.
+//! Which crate of this workspace may use which. Dependencies point one way; tests may use more than
+//! what they test.
 
 use std::collections::BTreeMap;
 
-/// The crates, from the ground up, each with those that it may use. `outcrop-` is left out of the names.
+/// The crates, from the ground up, each with those that it may use. `outcrop-` is left out of the
+/// names.
 const MAY_USE: &[(&str, &[&str])] = &[
     // Everybody may use it.
     (EVERYBODYS, &[]),

@@ -1,4 +1,5 @@
-//! Prose in Markdown: short lines, a short README, and no paths of somebody's machine.
+//! Prose in Markdown and in comments: short lines, a short README, and no paths of somebody's
+//! machine.
 
 /// Prose wraps here.
 const COLUMNS_MAX: usize = 100;
@@ -16,9 +17,20 @@ pub(super) fn wrong_page(name: &str, text: &str) -> Vec<String> {
     if name == "README.md" && lines > README_LINES_MAX {
         problems.push(format!("{name} has {lines} lines; {README_LINES_MAX} are enough"));
     }
+    problems.extend(wrong_lines(name, text.lines().enumerate()));
+    problems
+}
+
+/// Comments of a source that are too wide.
+pub(super) fn wrong_comments(name: &str, text: &str) -> Vec<String> {
+    wrong_lines(name, text.lines().enumerate().filter(|(_, line)| line.trim_start().starts_with("//")))
+}
+
+fn wrong_lines<'a>(name: &str, lines: impl Iterator<Item = (usize, &'a str)>) -> Vec<String> {
     let mut is_code = false;
-    for (nth, line) in text.lines().enumerate() {
-        let start = line.trim_start();
+    let mut problems = Vec::new();
+    for (nth, line) in lines {
+        let start = line.trim_start_matches([' ', '/', '!']);
         is_code ^= start.starts_with("```");
         let columns = line.chars().count();
         // Tables, headings, formulas and words that cannot be broken may be longer.
@@ -26,7 +38,7 @@ pub(super) fn wrong_page(name: &str, text: &str) -> Vec<String> {
         if columns > COLUMNS_MAX
             && !is_code
             && !start.starts_with(['|', '<', '#'])
-            && !line.starts_with("    ")
+            && (!line.starts_with("    ") || line.contains("//"))
             && can_break
         {
             problems.push(format!("{name}:{} has {columns} columns; prose wraps at {COLUMNS_MAX}", nth + 1));
@@ -61,6 +73,13 @@ mod tests {
         assert!(wrong_page("a.md", &fine).is_empty());
         assert_eq!(wrong_page("README.md", &"line\n".repeat(161)).len(), 1);
         assert!(wrong_page("docs/a.md", &"line\n".repeat(161)).is_empty());
+    }
+
+    #[test]
+    fn wide_comments_are_found_and_wide_code_is_not() {
+        let long = "word ".repeat(30);
+        assert_eq!(wrong_comments("a.rs", &format!("    /// {long}\n")).len(), 1);
+        assert!(wrong_comments("a.rs", &format!("let x = \"{long}\";\n/// ```\n/// {long}\n")).is_empty());
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! The discretisation against exact solutions: the order of accuracy in space and in time, and the absorbing boundary.
+//! The discretisation against exact solutions: the order of accuracy in space and in time, and the
+//! absorbing boundary.
 //!
-//! Orders are observed with the `f64` instance of the very kernel that migrations run in `f32`, because the errors of
-//! high orders are below the rounding of `f32`.
+//! Orders are observed with the `f64` instance of the very kernel that migrations run in `f32`,
+//! because the errors of high orders are below the rounding of `f32`.
 
 use outcrop_rtm::{Grid, Model, Propagator, Scheme};
 use std::f64::consts::TAU;
@@ -38,7 +39,8 @@ impl Standing {
         VELOCITY * self.wavenumbers().iter().map(|k| k * k).sum::<f64>().sqrt()
     }
 
-    /// The angular frequency at which the time-stepping scheme would let it oscillate if space were exact.
+    /// The angular frequency at which the time-stepping scheme would let it oscillate if space were
+    /// exact.
     fn omega_stepped(&self) -> f64 {
         let l = (self.omega() * self.dt).powi(2);
         let change = if self.time_order == 4 { l - l * l / 12.0 } else { l };
@@ -47,8 +49,9 @@ impl Standing {
 
     /// The difference at the middle of the grid from `cos(omega t)` times the standing wave.
     ///
-    /// The grid ends somewhere, the wave does not. What the end does wrong travels one stencil radius per application
-    /// of the Laplacian, so the grid is made just large enough for the middle not to hear of it.
+    /// The grid ends somewhere, the wave does not. What the end does wrong travels one stencil
+    /// radius per application of the Laplacian, so the grid is made just large enough for the
+    /// middle not to hear of it.
     fn error(&self, omega: f64) -> f64 {
         let applications = if self.time_order == 4 { 2 } else { 1 };
         let reach = self.space_order / 2 * self.steps * applications;
@@ -77,7 +80,8 @@ impl Standing {
 #[test]
 fn order_in_space() {
     for (space_order, is_3d) in [(2, false), (4, false), (8, false), (16, false), (2, true), (4, true), (8, true)] {
-        // The higher the order, the coarser the grid must be for its error to stand out from the rounding of f64.
+        // The higher the order, the coarser the grid must be for its error to stand out from the
+        // rounding of f64.
         let (coarse, fine): (f64, f64) = match space_order {
             2 => (16.0, 8.0),
             4 => (32.0, 16.0),
@@ -145,7 +149,8 @@ fn the_largest_step_is_just_stable() {
 
 #[test]
 fn the_boundary_absorbs() {
-    // The energy that is left inside after the wave had time to cross the grid and come back from its edges.
+    // The energy that is left inside after the wave had time to cross the grid and come back from
+    // its edges.
     for points in [[120, 1, 120], [48, 48, 48]] {
         let model = homogeneous(points, 10.0);
         let left = |boundary: usize| {

@@ -1,4 +1,5 @@
-//! Whole migrations: the image does not depend on threads or histories, and a reflector is where it should be.
+//! Whole migrations: the image does not depend on threads or histories, and a reflector is where it
+//! should be.
 
 use outcrop_rtm::{
     Config, Error, Files, History, HistoryError, InMemory, Migrated, Migration, Phase, Progress, Shots, Spacing, Stack,

@@ -1,4 +1,5 @@
-//! Heat on several ranks: killed in the middle and started again, it ends with the same plate, bit by bit.
+//! Heat on several ranks: killed in the middle and started again, it ends with the same plate, bit
+//! by bit.
 
 use std::{fs, path::Path};
 
@@ -18,7 +19,8 @@ fn begin(said: &str) -> u32 {
     line.parse().unwrap()
 }
 
-/// Runs to the end undisturbed, and with the deaths of two ranks: then from the scratch and the persistent directory alone.
+/// Runs to the end undisturbed, and with the deaths of two ranks: then from the scratch and the
+/// persistent directory alone.
 fn survives(interface: &str, mode: &str) {
     if !has_mpi() {
         return;
@@ -38,8 +40,8 @@ fn survives(interface: &str, mode: &str) {
     let expected = plates(&dir.path().join("expected"));
     assert!(expected.iter().any(|plate| plate.iter().any(|byte| *byte != 0)));
 
-    // When a rank is killed, one that is three away has made at most three steps fewer: all have made the last checkpoint, and that has
-    // waited for the one before.
+    // When a rank is killed, one that is three away has made at most three steps fewer: all have
+    // made the last checkpoint, and that has waited for the one before.
     let killed = command("disturbed", "never").args(["2", "23"]).output().unwrap();
     assert!(!killed.status.success(), "{}", told(&killed));
     fs::remove_dir_all(dir.path().join("disturbed/persistent")).unwrap();

@@ -157,7 +157,8 @@ fn a_directory_that_fails_is_said_by_wait_and_heals() {
     }
     let _turn = turn();
     let (dir, config) = place("async");
-    // The directory of the rank is somewhere else for a while, so that nothing can be written there.
+    // The directory of the rank is somewhere else for a while, so that nothing can be written
+    // there.
     let there = dir.path().join("persistent/outcrop-7/x/rank-00000").display().to_string();
     let (away, back) = (format!("move:{there}:{there}.away"), format!("move:{there}.away:{there}"));
     let fails = format!(
@@ -351,7 +352,8 @@ fn checkpoints_of_veloc_are_restored_and_continued() {
             let name = format!("x-{rank}-{version}.dat");
             fs::write(meta.join(format!("{name}.chksum")), Sha256::digest(&file)).unwrap();
             match (version, rank) {
-                // One rank's newest is missing, that before it is torn, and one byte of that before it is another one.
+                // One rank's newest is missing, that before it is torn, and one byte of that before
+                // it is another one.
                 (8, 2) => continue,
                 (6, 1) => file.truncate(1000),
                 (4, 0) => file[700] ^= 4,

@@ -1,4 +1,5 @@
-//! One process of the benchmark: it computes and saves, reads everything back, and reports the cost.
+//! One process of the benchmark: it computes and saves, reads everything back, and reports the
+//! cost.
 
 use std::{
     hint::black_box,
@@ -112,7 +113,8 @@ fn measure(order: &Order, state: &mut [u8], init_seconds: f64, room: &mut dyn Ro
     Ok(outcome)
 }
 
-/// Keeps a core busy. In a sleeping program caches and cores would go cold, and its copies would take longer.
+/// Keeps a core busy. In a sleeping program caches and cores would go cold, and its copies would
+/// take longer.
 fn compute(gap: Duration) {
     let start = Instant::now();
     let mut values = [1.0f32; 256];

@@ -28,7 +28,8 @@ pub enum Way {
     DirectPinHuge,
     /// Allocates everything, and lets the first write to each page fault it in.
     OnDemand,
-    /// Allocates everything; another thread sets it to zero from the start, in ordinary pages, and saves follow behind.
+    /// Allocates everything; another thread sets it to zero from the start, in ordinary pages, and
+    /// saves follow behind.
     IncrementalMemset,
     /// A tape that touches memory while it is being written to.
     Concurrent,

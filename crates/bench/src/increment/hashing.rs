@@ -69,8 +69,8 @@ fn hash_rate(hasher: &CpuHasher, memory: &[u8], block_bytes: usize) -> f64 {
     gb_per_second(memory, &calls)
 }
 
-/// The default hash of blocks of the default size, and a sum of all words, both by one core. They are interleaved, because
-/// the speed of the machine varies.
+/// The default hash of blocks of the default size, and a sum of all words, both by one core. They
+/// are interleaved, because the speed of the machine varies.
 fn hash_and_read(words: &[u64], memory: &[u8]) -> (f64, f64) {
     let hasher = CpuHasher::new(HashKind::Xxh3, 1);
     let mut hashes = vec![Hash::default(); memory.len().div_ceil(BLOCK_BYTES)];

@@ -18,7 +18,8 @@ use outcrop_track::{TrackOptions, Tracker, Way};
 use super::Options;
 use crate::{disk, workload::bytes};
 
-/// Checkpoints before the first measured one. After them, a store has its memory and has chosen how to find changes.
+/// Checkpoints before the first measured one. After them, a store has its memory and has chosen how
+/// to find changes.
 pub(super) const WARM_UP: usize = 3;
 
 /// Keeps checkpoints in the background.
@@ -95,7 +96,8 @@ impl Keeper for InStore {
 /// Versions in flight: the default of a store.
 const IN_FLIGHT: u64 = 2;
 
-/// Every page that was written to, in a new file for each checkpoint: a page-based checkpoint without hashes.
+/// Every page that was written to, in a new file for each checkpoint: a page-based checkpoint
+/// without hashes.
 pub(super) struct ByPages {
     tracker: Tracker,
     written_bytes: u64,

@@ -1,4 +1,5 @@
-//! Two programs: one that writes nearly all of its memory and changes little of it, and one that changes all.
+//! Two programs: one that writes nearly all of its memory and changes little of it, and one that
+//! changes all.
 
 use std::{path::Path, time::Instant};
 
@@ -36,7 +37,8 @@ trait Program {
     fn state(&self) -> &[f32];
 }
 
-/// A field that is relaxed. Each step writes all rows, but most have converged and get equal values.
+/// A field that is relaxed. Each step writes all rows, but most have converged and get equal
+/// values.
 struct Relaxation {
     field: Vec<f32>,
     /// The row above and this one, before the step.
@@ -77,8 +79,8 @@ impl Program for Relaxation {
     }
 }
 
-/// A chain of atoms with slightly non-linear springs between them: positions, then velocities. Every number changes in
-/// every step.
+/// A chain of atoms with slightly non-linear springs between them: positions, then velocities.
+/// Every number changes in every step.
 struct Atoms {
     places_and_speeds: Vec<f32>,
 }
@@ -130,8 +132,8 @@ const WAYS: [(&str, Make); 4] = [
     ("hash-based", |path, options| Ok(Box::new(InStore::new(path, options, true)?))),
 ];
 
-/// Table 1 of the paper: the application that behaves like this program, and megabytes of a page-based and of a hash-based
-/// checkpoint.
+/// Table 1 of the paper: the application that behaves like this program, and megabytes of a
+/// page-based and of a hash-based checkpoint.
 const PAPER: [(&str, f64, f64); 2] = [("CTH", 513.0, 35.0), ("LAMMPS", 2735.0, 2670.0)];
 
 pub(super) fn measure(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Programs> {

@@ -20,7 +20,8 @@ use crate::{
 /// Shares of the pages that a step writes to. The first one has its own ratio.
 const PERCENTS: [f64; 4] = [1.0, 10.0, 50.0, 100.0];
 
-/// Values that the program computes with. They fit into the caches, because this does not measure memory bandwidth.
+/// Values that the program computes with. They fit into the caches, because this does not measure
+/// memory bandwidth.
 const COMPUTED_LEN: usize = 1 << 18;
 
 /// The results.

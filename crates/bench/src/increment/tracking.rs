@@ -1,4 +1,5 @@
-//! The cost of finding what has changed: by tracking pages, by hashing everything, and as the tracker chooses.
+//! The cost of finding what has changed: by tracking pages, by hashing everything, and as the
+//! tracker chooses.
 
 use std::time::{Duration, Instant};
 
@@ -61,8 +62,9 @@ pub(super) fn measure(options: &Options, progress: &mut dyn FnMut(&str)) -> Trac
     Tracking { rows, over_rehash_max }
 }
 
-/// Searches for changes several times, with writes before each search. The ways are interleaved, because the speed of the
-/// machine varies. The first search hashes everything in any way and does not count.
+/// Searches for changes several times, with writes before each search. The ways are interleaved,
+/// because the speed of the machine varies. The first search hashes everything in any way and does
+/// not count.
 fn looks(options: &Options, hasher: &CpuHasher, states: &mut [Vec<f32>; 3], percent: f64) -> [Cost; 3] {
     let mut trackers =
         WAYS.map(|way| Tracker::new(TrackOptions { way, block_bytes: BLOCK_BYTES, ..TrackOptions::default() }));

@@ -91,7 +91,8 @@ const RATIOS: &[Ratio] = &[
     ("python", "state_blocked_over_copy", "blocked by Store.save over a NumPy copy of the state", "", NoAim),
 ];
 
-/// The ratios of a report with their meanings and aims, in the order of the list above. Others follow under their names.
+/// The ratios of a report with their meanings and aims, in the order of the list above. Others
+/// follow under their names.
 pub(super) fn table(bench: &str, report: &Value) -> Table {
     let heads = ["ratio", "measured", "aim", ""].map(str::to_owned).into();
     let known = RATIOS.iter().filter(|ratio| ratio.0 == bench);

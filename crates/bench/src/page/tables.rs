@@ -68,8 +68,9 @@ const COLUMNS: &[(&str, &str, &str)] = &[
     ("only reading", "read_one_gb_per_second", "GB/s"),
 ];
 
-/// The runs of a report: a table for each part, with the columns that any of its runs has. Runs that differ in the number
-/// of processes and in the gap between saves become a table of gaps for each number of processes.
+/// The runs of a report: a table for each part, with the columns that any of its runs has. Runs
+/// that differ in the number of processes and in the gap between saves become a table of gaps for
+/// each number of processes.
 pub fn tables(report: &Value) -> Vec<Table> {
     let runs = report["runs"].as_array().map(Vec::as_slice).unwrap_or_default();
     if runs.iter().any(|run| run["gap_ms"].is_number()) {

@@ -61,7 +61,8 @@ impl Rivals {
         });
         self.copy.time(|| target.copy_from_slice(state));
         let path = self.directory.join("plain");
-        // The page cache is memory too: warm it, so that the host of a virtual machine need not provide it now.
+        // The page cache is memory too: warm it, so that the host of a virtual machine need not
+        // provide it now.
         memory::warm(state.len() as u64);
         self.write.time(|| File::create(&path)?.write_all(state))?;
         // A removed file is not written back later, during another measurement.

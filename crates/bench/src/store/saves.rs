@@ -35,7 +35,8 @@ pub(super) fn other_saves(
     Ok(rows)
 }
 
-/// Writes to `percent` of the pages, saves, and measures until save returns and until the version is durable.
+/// Writes to `percent` of the pages, saves, and measures until save returns and until the version
+/// is durable.
 fn measure(
     options: &Options,
     directory: &Path,

@@ -1,4 +1,5 @@
-//! States in ordinary memory: none of them, fresh memory for each, or memory that was touched before.
+//! States in ordinary memory: none of them, fresh memory for each, or memory that was touched
+//! before.
 
 use anyhow::Result;
 

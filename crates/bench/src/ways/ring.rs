@@ -1,7 +1,7 @@
 //! An asynchronous ring: buffers and one thread, as a careful programmer writes it in an afternoon.
 //!
-//! Write-behind in the forward pass, prefetch in the backward pass, O_DIRECT. It has one order, one size, one file, and no
-//! handling of faults.
+//! Write-behind in the forward pass, prefetch in the backward pass, O_DIRECT. It has one order, one
+//! size, one file, and no handling of faults.
 
 use std::{
     fs::File,
@@ -53,8 +53,8 @@ impl Ring {
     }
 }
 
-/// Writes until all states have come. Then reads backwards, from the newest state that is not in a buffer, into every
-/// buffer that is given back.
+/// Writes until all states have come. Then reads backwards, from the newest state that is not in a
+/// buffer, into every buffer that is given back.
 fn serve(
     file: &File,
     (count, slots): (usize, usize),

@@ -71,7 +71,8 @@ fn versions_with_other_blocks_or_hashes_are_compared_by_reading() {
     }
 }
 
-/// Five versions of two ranks that share blocks with each other, of which each needs what came before.
+/// Five versions of two ranks that share blocks with each other, of which each needs what came
+/// before.
 fn history(directory: &Path) -> (Catalog, Vec<Vec<u8>>) {
     let mut writer = Writer::new(directory, "heat", 2);
     writer.is_deduplicating = true;

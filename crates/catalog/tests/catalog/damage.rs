@@ -1,5 +1,5 @@
-//! Every byte of a small store changed in turn, and every file cut off everywhere: it is found, it is said what it harms, and no
-//! wrong byte is ever read.
+//! Every byte of a small store changed in turn, and every file cut off everywhere: it is found, it
+//! is said what it harms, and no wrong byte is ever read.
 
 use std::{collections::BTreeSet, sync::Arc, thread};
 
@@ -13,7 +13,8 @@ type Saved = Vec<(u64, u32, String, Vec<u8>)>;
 /// Version, rank, region.
 type Part = (u64, u32, String);
 
-/// Two ranks with blocks of each other, two versions, blocks that only the first one needs, coded ones, gaps between blocks.
+/// Two ranks with blocks of each other, two versions, blocks that only the first one needs, coded
+/// ones, gaps between blocks.
 fn small_store() -> (MemoryFiles, Saved) {
     let directory = tempfile::tempdir().unwrap();
     let mut writer = Writer::new(directory.path(), "heat", 2);

@@ -1,4 +1,5 @@
-//! What a catalog lists: sessions and versions, complete or not, and whatever else can lie in a directory.
+//! What a catalog lists: sessions and versions, complete or not, and whatever else can lie in a
+//! directory.
 
 use std::{
     fs, io,
@@ -195,7 +196,8 @@ fn files_that_promise_too_much_are_refused_without_memory_for_it() {
         drop(file);
         fs::write(&path, before).unwrap();
     }
-    // A manifest with right checksums that names packs which are not there, and many more ranks than there are.
+    // A manifest with right checksums that names packs which are not there, and many more ranks
+    // than there are.
     let path = writer.rank_dir(0).join(version_name(1));
     let mut manifest = Manifest::decode(&fs::read(&path).unwrap()).unwrap();
     manifest.ranks = 1 << 24;
@@ -220,8 +222,8 @@ fn names_that_lead_elsewhere_are_no_sessions() {
     }
 }
 
-/// Files that a running program merges and removes while they are looked at: when the first pack is opened, everything is as it
-/// will be afterwards.
+/// Files that a running program merges and removes while they are looked at: when the first pack is
+/// opened, everything is as it will be afterwards.
 struct Merging {
     before: MemoryFiles,
     after: MemoryFiles,

@@ -144,7 +144,8 @@ pub(super) fn run(args: &AllArgs) -> Result<()> {
     Ok(())
 }
 
-/// Runs one benchmark after the other. What is measured so far is in `results.json` after each of them.
+/// Runs one benchmark after the other. What is measured so far is in `results.json` after each of
+/// them.
 fn measure(args: &AllArgs, plots: &Path) -> Result<Results> {
     let directory = args.dir.canonicalize()?;
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -191,7 +192,8 @@ fn check_room(jobs: &[Job], directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs a benchmark, passes on what it says, and reads its report. The last line that it said is the reason of a failure.
+/// Runs a benchmark, passes on what it says, and reads its report. The last line that it said is
+/// the reason of a failure.
 fn report(job: &Job) -> Result<Value> {
     let mut command = Command::new(&job.program);
     command.args(&job.arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

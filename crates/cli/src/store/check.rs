@@ -1,4 +1,5 @@
-//! `outcrop verify` and `outcrop diff`: whether bytes are undamaged, and what changed between versions.
+//! `outcrop verify` and `outcrop diff`: whether bytes are undamaged, and what changed between
+//! versions.
 
 use std::path::PathBuf;
 

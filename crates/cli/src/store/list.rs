@@ -152,7 +152,8 @@ pub(crate) fn show(args: &ShowArgs) -> Result<()> {
     let mut versions = catalog.versions(session)?;
     versions.retain(|version| which.0 == Some(version.version));
     if versions.is_empty() {
-        // The newest; or, if there is none of that number at all, an error that says which there are.
+        // The newest; or, if there is none of that number at all, an error that says which there
+        // are.
         versions.push(catalog.version(session, which.0)?);
     }
     if args.json {

@@ -1,4 +1,5 @@
-//! The commands on stores as a user meets them: what they print, what they write, what they leave alone, and how they end.
+//! The commands on stores as a user meets them: what they print, what they write, what they leave
+//! alone, and how they end.
 
 use std::{
     collections::BTreeMap,
@@ -34,7 +35,8 @@ fn save(session: &mut Session, versions: std::ops::Range<u64>, rank: u32) {
     session.flush().unwrap();
 }
 
-/// Versions 1 to 4 of two ranks, in the directories `near` and `far`; in `near`, version 4 is there for one rank only.
+/// Versions 1 to 4 of two ranks, in the directories `near` and `far`; in `near`, version 4 is there
+/// for one rank only.
 fn two_layers() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();

@@ -104,7 +104,8 @@ fn a_survey_that_is_interrupted_or_killed_leaves_nothing_and_an_older_profile() 
     assert_eq!(entries(directory.path()), [FILE]);
 }
 
-/// Surveys a small file system with an older profile and `ballast`. Prints the profile that is there then, and all names.
+/// Surveys a small file system with an older profile and `ballast`. Prints the profile that is
+/// there then, and all names.
 const ON_SMALL_DISK: &str = r#"
     mount -t tmpfs -o size=16m tmpfs "$1" && cd "$1" && printf 'the older one ' >outcrop-profile.toml || exit 99
     head -c "$2" /dev/zero >ballast 2>/dev/null

@@ -184,7 +184,8 @@ fn writes_are_torn_at_sectors() {
         assert!((1700..=2700).contains(&bytes.len()), "{}: {} bytes", image.id(), bytes.len());
         assert_eq!(&bytes[..300], &before[..300], "what is before the write stays");
         let mut shape = String::new();
-        // Sectors of the file, of which the first begins inside the write, and one lies half in what was there before.
+        // Sectors of the file, of which the first begins inside the write, and one lies half in
+        // what was there before.
         for range in [300..512, 512..1024, 1024..1536, 1536..1700, 1700..2048, 2048..2560, 2560..2700] {
             let piece = &bytes[range.start.min(bytes.len())..range.end.min(bytes.len())];
             let kind = match piece.first() {

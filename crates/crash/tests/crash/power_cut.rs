@@ -1,5 +1,5 @@
-//! Real power cuts: ext4 on a loop device is shut down in the middle of a protocol, and what is left must be what a recording says
-//! that can be left.
+//! Real power cuts: ext4 on a loop device is shut down in the middle of a protocol, and what is
+//! left must be what a recording says that can be left.
 
 use std::{
     fs,
@@ -56,7 +56,8 @@ impl Ext4 {
     fn cut(&self, cut: Cut) {
         const SHUTDOWN: rustix::ioctl::Opcode = opcode::read::<u32>(b'X', 125);
         let root = fs::File::open(&self.path).unwrap();
-        // SAFETY: this call takes a pointer to one number, and ends a file system that is this test's own.
+        // SAFETY: this call takes a pointer to one number, and ends a file system that is this
+        // test's own.
         unsafe { ioctl(&root, Setter::<SHUTDOWN, u32>::new(cut as u32)) }.unwrap();
     }
 
@@ -81,8 +82,8 @@ fn run(command: &mut Command) -> Result<(), String> {
     }
 }
 
-/// Calls `test` with a small ext4. The test must run alone: a process that another test starts would have this one's files
-/// open for a moment, and the file system could not be unmounted.
+/// Calls `test` with a small ext4. The test must run alone: a process that another test starts
+/// would have this one's files open for a moment, and the file system could not be unmounted.
 fn with_ext4(test: impl Fn(&Arc<Ext4>) + Sync) {
     with_own_mounts(|given| match Ext4::make(given).map(Arc::new) {
         Ok(ext4) => test(&ext4),
@@ -98,7 +99,8 @@ fn save_all(files: &dyn Files, bug: Option<Bug>) -> u8 {
     (1..=VERSIONS).take_while(|version| save(files, *version, bug).is_ok()).last().unwrap_or(0)
 }
 
-/// What is left of a run that is cut before one of its operations, or after the last: what was reported, and the files.
+/// What is left of a run that is cut before one of its operations, or after the last: what was
+/// reported, and the files.
 fn cut_before(ext4: &Arc<Ext4>, operation: u64, cut: Cut, bug: Option<Bug>) -> (u8, DiskFiles) {
     let root = ext4.path.join(format!("{operation}-{cut:?}-{bug:?}"));
     fs::create_dir(&root).unwrap();

@@ -1,4 +1,5 @@
-//! A protocol that keeps versions survives every crash; the same with a planted bug does not, and each bug is found.
+//! A protocol that keeps versions survives every crash; the same with a planted bug does not, and
+//! each bug is found.
 
 use outcrop_crash::{Errno, Failing, Failure, Fault, Image, Log, Operation, Options, Recording, check};
 use outcrop_layers::files::Files;
@@ -128,7 +129,8 @@ fn a_panic_is_a_failure_with_a_name() {
     assert!(report.to_string().ends_with("lost: 1"), "{report}");
 }
 
-/// Every operation of the protocol fails once, or from then on; what was reported before is safe, also from a crash after.
+/// Every operation of the protocol fails once, or from then on; what was reported before is safe,
+/// also from a crash after.
 #[test]
 fn every_operation_can_fail() {
     let count = {

@@ -53,7 +53,8 @@ fn a_recording_and_a_real_directory_agree() {
                 match choice {
                     0 => files.make_dir(name),
                     1..=3 => files.create(name, bytes.len() as u64)?.write_at(at, &bytes),
-                    // A real directory can be renamed too, and one that is above what is renamed is full, which nobody needs.
+                    // A real directory can be renamed too, and one that is above what is renamed is
+                    // full, which nobody needs.
                     4 if files.list(name).is_err() && !name.starts_with(other) => files.rename(name, other),
                     5 => files.remove(name),
                     6 => files.remove_dir(name),

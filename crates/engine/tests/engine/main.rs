@@ -1,4 +1,5 @@
-//! All tests of the engine from outside, against layers that do what a test tells them to: one program to link.
+//! All tests of the engine from outside, against layers that do what a test tells them to: one
+//! program to link.
 
 mod closing;
 mod faults;
@@ -24,8 +25,8 @@ fn options() -> Options {
     Options { touching: Touching::Concurrent, is_unpinned: true, helpers: Some(1), ..Options::default() }
 }
 
-/// An engine with host memory for `slots` snapshots above these layers. All memory has been touched: otherwise a snapshot
-/// might sink only because new memory is slow.
+/// An engine with host memory for `slots` snapshots above these layers. All memory has been
+/// touched: otherwise a snapshot might sink only because new memory is slow.
 fn open(slots: u64, layers: &[&Arc<FakeLayer>], options: &Options) -> Handle {
     let host: Arc<dyn Layer> = Arc::new(Host::new(slots * BYTES).unwrap());
     let below = layers.iter().map(|&layer| Arc::clone(layer) as Arc<dyn Layer>);

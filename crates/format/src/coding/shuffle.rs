@@ -1,7 +1,8 @@
-//! Puts the bytes of elements together by their place in the element: of numbers that are alike, those are alike.
+//! Puts the bytes of elements together by their place in the element: of numbers that are alike,
+//! those are alike.
 
-/// Writes to `into` first the first bytes of all elements of `width` bytes, then the second ones, and so on; what is left after
-/// the last whole element follows as it is. Both are equally long.
+/// Writes to `into` first the first bytes of all elements of `width` bytes, then the second ones,
+/// and so on; what is left after the last whole element follows as it is. Both are equally long.
 pub(super) fn shuffle(plain: &[u8], width: usize, into: &mut [u8]) {
     // Loops are twice as fast if the compiler knows the width.
     match width {

@@ -1,4 +1,5 @@
-//! What ranks tell each other so that all do the same: whether a call has worked, what can be restored, and how that went.
+//! What ranks tell each other so that all do the same: whether a call has worked, what can be
+//! restored, and how that went.
 
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
@@ -89,7 +90,8 @@ pub enum Fared {
     Whole,
     /// All of its copies are damaged.
     Damaged,
-    /// It cannot use the version: it does not fit the program's memory, or something else has failed.
+    /// It cannot use the version: it does not fit the program's memory, or something else has
+    /// failed.
     Refused,
 }
 

@@ -1,4 +1,5 @@
-//! What a rank has found in its directories, which all ranks tell each other when a session is opened.
+//! What a rank has found in its directories, which all ranks tell each other when a session is
+//! opened.
 
 use std::collections::{BTreeMap, BTreeSet};
 

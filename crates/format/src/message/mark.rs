@@ -1,7 +1,7 @@
 //! The mark in a rank's directory: which runs have used it.
 //!
-//! A version that only some ranks have may become whole again if a directory is merely missing. The mark tells that from a rank
-//! that took part in the run and never had the version.
+//! A version that only some ranks have may become whole again if a directory is merely missing. The
+//! mark tells that from a rank that took part in the run and never had the version.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,8 @@ const RUNS_MAX: usize = 65_536;
 /// The longest mark.
 pub const MARK_BYTES_MAX: usize = size_of::<Head>() + 4 + RUNS_MAX * 16 + CHECK_BYTES;
 
-/// The runs that have used a rank's directory, as far as they matter: those of which some rank still has a version, and the last.
+/// The runs that have used a rank's directory, as far as they matter: those of which some rank
+/// still has a version, and the last.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mark(pub BTreeSet<RunId>);
 

@@ -8,7 +8,8 @@ use zerocopy::{
 use super::{Kind, begin, body, end};
 use crate::{Coding, Hash, Stored, error::Result};
 
-/// Whether a rank can share the blocks of a version, and what may keep others from building upon its packs.
+/// Whether a rank can share the blocks of a version, and what may keep others from building upon
+/// its packs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sharing {
     /// All that the version has of this rank fits into host memory.

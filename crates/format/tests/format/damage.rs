@@ -168,7 +168,8 @@ fn changed_index(place: usize, bytes: &[u8]) -> Result<outcrop_format::Index> {
 
 #[test]
 fn indexes_that_make_no_sense_are_refused() {
-    // Where things are: the nameless region, whose one extent begins at 21, has its hash up to 71; then "Feld ö".
+    // Where things are: the nameless region, whose one extent begins at 21, has its hash up to 71;
+    // then "Feld ö".
     let field = 71;
     let extent = |nth: usize| field + 17 + 7 + 34 * nth;
     let stored = extent(6) + 8 * 16;

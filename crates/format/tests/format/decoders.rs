@@ -1,5 +1,6 @@
-//! One function per decoder, for the fuzz targets and for the test that runs over their corpus: whatever the bytes, there is a
-//! value or an error, and what was read is written again as the same bytes. Each says whether there was a value.
+//! One function per decoder, for the fuzz targets and for the test that runs over their corpus:
+//! whatever the bytes, there is a value or an error, and what was read is written again as the same
+//! bytes. Each says whether there was a value.
 
 use outcrop_format::{
     Answer, Candidates, Coding, CodingKind, Decoder, Encoder, Error, HELLO_BYTES, HashKind, Hello, Holdings, Index,
@@ -37,7 +38,8 @@ pub(crate) const ALL: &[(&str, Check)] = &[
     ("shared_packs", shared_packs),
 ];
 
-/// A pack's header: as it is, and as if its checksum were right, so that what lies behind the checksum is reached.
+/// A pack's header: as it is, and as if its checksum were right, so that what lies behind the
+/// checksum is reached.
 pub(crate) fn header(bytes: &[u8]) -> bool {
     check_header(bytes);
     let mut page = [0; PAGE_BYTES];
@@ -150,8 +152,8 @@ pub(crate) fn names(bytes: &[u8]) -> bool {
     meanings.iter().any(Option::is_some)
 }
 
-/// A coded block: the coding, the shuffle, the length of the block divided by 16, and what is stored. And the other way round:
-/// what is stored, as a block.
+/// A coded block: the coding, the shuffle, the length of the block divided by 16, and what is
+/// stored. And the other way round: what is stored, as a block.
 pub(crate) fn block(bytes: &[u8]) -> bool {
     let [kind, shuffle, length, stored @ ..] = bytes else { return false };
     let kind = [CodingKind::Raw, CodingKind::Lz4, CodingKind::Zstd][usize::from(*kind) % 3];
@@ -190,8 +192,8 @@ fn check_hello(bytes: &[u8]) -> bool {
     true
 }
 
-/// A record of a mailbox: as it is, and with both checksums right. Of the second, the first 8 bytes are the start of the
-/// head, and all others the body.
+/// A record of a mailbox: as it is, and with both checksums right. Of the second, the first 8 bytes
+/// are the start of the head, and all others the body.
 pub(crate) fn record(bytes: &[u8]) -> bool {
     check_record(bytes);
     let Some((start, body)) = bytes.split_at_checked(8) else { return false };
@@ -208,7 +210,8 @@ fn check_record(bytes: &[u8]) -> bool {
     true
 }
 
-/// The beginning of a segment, as it is and with a checksum that is right, and its tables, for which the bytes are taken too.
+/// The beginning of a segment, as it is and with a checksum that is right, and its tables, for
+/// which the bytes are taken too.
 pub(crate) fn segment(bytes: &[u8]) -> bool {
     check_segment(bytes);
     let tables = SegmentHeader::new(2 << 20, 3).unwrap();

@@ -1,6 +1,7 @@
 //! The bytes of files that exist: what is committed is what is written, and can be read.
 //!
-//! After a deliberate change of the format, which has a new number then, `OUTCROP_GOLDEN=write` writes the files anew.
+//! After a deliberate change of the format, which has a new number then, `OUTCROP_GOLDEN=write`
+//! writes the files anew.
 
 use std::{env, fs, path::PathBuf};
 
@@ -76,7 +77,8 @@ fn every_byte_that_nothing_names_is_listed_and_zero() {
     }
 }
 
-/// The bytes of a hex dump in the documentation: lines of an offset and up to 16 bytes; what is left out is zero.
+/// The bytes of a hex dump in the documentation: lines of an offset and up to 16 bytes; what is
+/// left out is zero.
 fn documented(what: &str, length: usize) -> Vec<u8> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/format.md");
     let text = fs::read_to_string(path).unwrap();

@@ -1,4 +1,5 @@
-//! What is promised of every byte: it can be read again, it stays what it is, and a changed one is noticed.
+//! What is promised of every byte: it can be read again, it stays what it is, and a changed one is
+//! noticed.
 
 mod corpus;
 mod damage;

@@ -129,7 +129,8 @@ proptest! {
         let bytes = index.encode().unwrap();
         prop_assert_eq!(index.size().bytes(), bytes.len() as u64);
         let origin = PackOrigin { run: RunId(run), id: OWN, version, hash_kind: HashKind::Blake3 };
-        // Extents may begin anywhere in the first 16 MiB; those that end later belong in a longer payload.
+        // Extents may begin anywhere in the first 16 MiB; those that end later belong in a longer
+        // payload.
         let payload_bytes = payload_pages * PAGE_BYTES as u64 + (1 << 27);
         let header = PackHeader::new(origin, payload_bytes, PAGE_BYTES as u64 + payload_bytes, &bytes).unwrap();
         prop_assert_eq!(PackHeader::decode(&header.encode()), Ok(header));
@@ -183,7 +184,8 @@ proptest! {
         let block: Vec<u8> = seeds.iter().flat_map(|&(byte, count)| std::iter::repeat_n(byte, count)).collect();
         let mut encoder = Encoder::new(coding, level).unwrap();
         let mut decoder = Decoder::new();
-        // Two times, because both keep memory from one block to the next, of which the second is shorter.
+        // Two times, because both keep memory from one block to the next, of which the second is
+        // shorter.
         for block in [&block[..], &block[..block.len() / 2]] {
             let mut coded = vec![0xee; block.len() + 7];
             let stored = encoder.encode(block, &mut coded).unwrap();

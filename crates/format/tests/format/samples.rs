@@ -1,4 +1,5 @@
-//! Packs and manifests whose bytes are committed: a small one, which the documentation shows, and one with everything there is.
+//! Packs and manifests whose bytes are committed: a small one, which the documentation shows, and
+//! one with everything there is.
 
 use outcrop_format::{
     Blocks, Coding, CodingKind, Extent, Hash, HashKind, Index, IndexRegion, Manifest, ManifestPack, ManifestRegion,
@@ -11,7 +12,8 @@ use twox_hash::{XxHash3_64, XxHash3_128};
 pub(crate) const RUN: RunId = RunId(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff);
 
 const PAGE: u64 = PAGE_BYTES as u64;
-/// What LZ4 makes of 256 bytes of 7. Written down, because another version of it may find other words for the same.
+/// What LZ4 makes of 256 bytes of 7. Written down, because another version of it may find other
+/// words for the same.
 const LZ4_BLOCK: [u8; 12] = [0x1f, 7, 1, 0, 0xe6, 0x60, 7, 7, 7, 7, 7, 7];
 /// What Zstandard makes of the same.
 const ZSTD_BLOCK: [u8; 19] = [0x28, 0xb5, 0x2f, 0xfd, 0x60, 0, 0, 0x4d, 0, 0, 0x10, 7, 7, 1, 0, 0x7b, 0x0a, 0x60, 1];
@@ -89,8 +91,8 @@ pub(crate) fn small() -> Sample {
     Sample { file, header, index, manifest }
 }
 
-/// A nameless region, an empty one, and one with blocks of every kind: raw, twice in the pack, in another pack, coded, coded but
-/// stored as it is, and a last one that is shorter.
+/// A nameless region, an empty one, and one with blocks of every kind: raw, twice in the pack, in
+/// another pack, coded, coded but stored as it is, and a last one that is shorter.
 pub(crate) fn full() -> Sample {
     let id = PackId { rank: 1, number: u64::MAX };
     let other = PackId { rank: 0, number: 3 };

@@ -1,12 +1,15 @@
-//! A checksum that devices can compute as well as the host, so that bytes can be compared without moving them.
+//! A checksum that devices can compute as well as the host, so that bytes can be compared without
+//! moving them.
 //!
-//! Words of eight bytes are mixed with their places and added up, so that any number of threads can each sum a share. The
-//! kernels are in `kernels`. It finds accidents, not forgeries.
+//! Words of eight bytes are mixed with their places and added up, so that any number of threads can
+//! each sum a share. The kernels are in `kernels`. It finds accidents, not forgeries.
 
-/// How many shares a device sums at once: enough to keep a large device busy, few enough to be read back in no time.
+/// How many shares a device sums at once: enough to keep a large device busy, few enough to be read
+/// back in no time.
 pub(super) const SHARES: usize = 8192;
 
-/// The checksum of `bytes`, the same as [`DeviceLayer::checksum`](crate::DeviceLayer::checksum) of the same bytes.
+/// The checksum of `bytes`, the same as [`DeviceLayer::checksum`](crate::DeviceLayer::checksum) of
+/// the same bytes.
 pub fn checksum(bytes: &[u8]) -> u64 {
     finish(sum_words(bytes), bytes.len() as u64)
 }

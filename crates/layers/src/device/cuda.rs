@@ -1,10 +1,10 @@
 //! NVIDIA devices, through the driver interface of CUDA, found at run time.
 //!
-//! This has not run on real hardware. It is tested against the stand-in driver of this workspace, which answers the same
-//! calls and checks the rules that a real driver has.
+//! This has not run on real hardware. It is tested against the stand-in driver of this workspace,
+//! which answers the same calls and checks the rules that a real driver has.
 //!
-//! All work is done in the device's primary context, which is also that of programs written with the runtime interface;
-//! it is made current for a call and the program's own put back after it.
+//! All work is done in the device's primary context, which is also that of programs written with
+//! the runtime interface; it is made current for a call and the program's own put back after it.
 
 mod context;
 mod kernel;

@@ -5,11 +5,12 @@ use std::collections::VecDeque;
 use super::{DeviceLayer, Event, Stream, layer::Piece};
 use crate::{Feed, Layer, Memory, Result, Transfer, layer::carry_out};
 
-/// Transfers under way at once. Enough for the next to be there when one ends, also while the feed takes its time.
+/// Transfers under way at once. Enough for the next to be there when one ends, also while the feed
+/// takes its time.
 const UNDER_WAY_MAX: usize = 8;
 
-/// The transfers under way. Dropping it waits for all of them, so that memory is never given up, not even by a panic of
-/// the feed, while the device may use it.
+/// The transfers under way. Dropping it waits for all of them, so that memory is never given up,
+/// not even by a panic of the feed, while the device may use it.
 pub(super) struct Flight<'run> {
     layer: &'run DeviceLayer,
     /// One stream for each direction, as devices copy in both at once; made when first needed.
@@ -40,7 +41,8 @@ impl<'run> Flight<'run> {
                     Err(error) => feed.done(transfer, Err(error)),
                 }
             }
-            // The oldest stays in the queue until it has ended: should waiting panic, its memory is still in use.
+            // The oldest stays in the queue until it has ended: should waiting panic, its memory is
+            // still in use.
             let Some(oldest) = self.under_way.front() else { return };
             let outcome = self.layer.notice(oldest.end.wait());
             if outcome.is_err() {
@@ -51,8 +53,8 @@ impl<'run> Flight<'run> {
         }
     }
 
-    /// Begins a transfer and tells what marks its end; nothing if it has been carried out whole. After an error none of
-    /// it is under way.
+    /// Begins a transfer and tells what marks its end; nothing if it has been carried out whole.
+    /// After an error none of it is under way.
     fn begin(&mut self, transfer: &mut Transfer) -> Result<Option<Box<dyn Event>>> {
         self.layer.check_alive()?;
         let slot = match &transfer.memory {
@@ -104,9 +106,10 @@ impl<'run> Flight<'run> {
 fn begin_pieces(stream: &mut dyn Stream, memory: &mut Memory, pieces: &[Piece]) -> Result<()> {
     for &Piece { place, memory_at, bytes } in pieces {
         match memory {
-            // SAFETY: the piece lies inside the memory, as the transfer was checked to be as long as its extents, and in
-            // mapped chunks. The memory is registered where that is needed; the flight keeps it, sealed or exclusive,
-            // until the end of the transfer has been waited for, and the layer keeps the chunks and the registration.
+            // SAFETY: the piece lies inside the memory, as the transfer was checked to be as long
+            // as its extents, and in mapped chunks. The memory is registered where that is needed;
+            // the flight keeps it, sealed or exclusive, until the end of the transfer has been
+            // waited for, and the layer keeps the chunks and the registration.
             Memory::Write(sealed) => unsafe { stream.begin_copy_in(sealed.as_ptr().add(memory_at), place, bytes) }?,
             // SAFETY: as above; the slot is this transfer's alone.
             Memory::Read(slot) => unsafe { stream.begin_copy_out(place, slot.as_mut_ptr().add(memory_at), bytes) }?,
@@ -119,7 +122,8 @@ impl Drop for Flight<'_> {
     fn drop(&mut self) {
         let is_idle = self.under_way.is_empty();
         for stream in [self.inward.take(), self.outward.take()].into_iter().flatten() {
-            // Dropping a stream waits for what it has begun: before the transfers, and with them their memory, go.
+            // Dropping a stream waits for what it has begun: before the transfers, and with them
+            // their memory, go.
             if is_idle {
                 self.layer.give_back(stream);
             }

@@ -9,19 +9,20 @@ use std::{
 use super::{Buffer, Device, Place, Reservation, Stream, checksum, flight::Flight, registered::Registered};
 use crate::{Error, Feed, Front, Host, Layer, Result, aligned, host::check_range};
 
-/// What slides at least so far is copied within the device; what slides less would be very many small copies, and goes
-/// through the host in pieces of this size.
+/// What slides at least so far is copied within the device; what slides less would be very many
+/// small copies, and goes through the host in pieces of this size.
 const FAR_BYTES: u64 = 1 << 20;
 
 /// Device memory as a layer.
 ///
-/// Its room is reserved at once, and memory is provided chunk by chunk with [`DeviceLayer::touch`], which may go on while
-/// what is already there is used. What is not there yet is an error to use.
+/// Its room is reserved at once, and memory is provided chunk by chunk with [`DeviceLayer::touch`],
+/// which may go on while what is already there is used. What is not there yet is an error to use.
 ///
-/// Copies between the cache and buffers of the program do not wait for kernels of the program: it must have waited for
-/// whatever changes a buffer before it hands it over.
+/// Copies between the cache and buffers of the program do not wait for kernels of the program: it
+/// must have waited for whatever changes a buffer before it hands it over.
 ///
-/// Once the device is lost, so is the layer: every later transfer fails without asking the driver again.
+/// Once the device is lost, so is the layer: every later transfer fails without asking the driver
+/// again.
 pub struct DeviceLayer {
     name: String,
     capacity: u64,
@@ -55,7 +56,8 @@ impl fmt::Debug for DeviceLayer {
 }
 
 impl DeviceLayer {
-    /// Reserves `bytes`, rounded up to whole units, to be mapped in chunks of `chunk_bytes`, or what suits the device.
+    /// Reserves `bytes`, rounded up to whole units, to be mapped in chunks of `chunk_bytes`, or
+    /// what suits the device.
     pub fn new(device: Arc<dyn Device>, bytes: u64, chunk_bytes: Option<u64>) -> Result<Self> {
         let total_bytes = device.total_bytes();
         if bytes > total_bytes {
@@ -101,7 +103,8 @@ impl DeviceLayer {
         &self.device
     }
 
-    /// Has the device provide the memory of every chunk that `range` has a part of. What was there stays as it is.
+    /// Has the device provide the memory of every chunk that `range` has a part of. What was there
+    /// stays as it is.
     pub fn touch(&self, range: Range<u64>) -> Result<()> {
         self.check_inside(&range)?;
         for index in self.chunks_of(&range) {
@@ -141,7 +144,8 @@ impl DeviceLayer {
         })
     }
 
-    /// Copies `bytes` bytes at `offset` of a buffer of the program into the cache, within the device.
+    /// Copies `bytes` bytes at `offset` of a buffer of the program into the cache, within the
+    /// device.
     pub fn store(&self, at: u64, buffer: &Buffer, offset: u64, bytes: u64) -> Result<()> {
         let from = buffer.place(&*self.device, offset, bytes)?;
         self.copy_within(at, bytes, |stream, piece| {
@@ -174,7 +178,8 @@ impl DeviceLayer {
             return Ok(());
         }
         let is_far = distance >= FAR_BYTES;
-        // No step overwrites what a later one reads. Within the device no step may overlap its own target either.
+        // No step overwrites what a later one reads. Within the device no step may overlap its own
+        // target either.
         let step_bytes = if is_far { distance } else { FAR_BYTES };
         let mut steps: Vec<u64> = (0..bytes).step_by(step_bytes as usize).collect();
         if to > from.start {
@@ -201,7 +206,8 @@ impl DeviceLayer {
             for source in &sources {
                 let at = to + source.memory_at as u64;
                 for target in self.pieces(at..at + source.bytes as u64)? {
-                    // SAFETY: both places are parts of mapped chunks, which live as long as the layer.
+                    // SAFETY: both places are parts of mapped chunks, which live as long as the
+                    // layer.
                     unsafe { stream.begin_copy_within(target.beside(source.place), target.place, target.bytes) }?;
                 }
             }
@@ -224,8 +230,9 @@ impl DeviceLayer {
         })
     }
 
-    /// The checksum of what lies in the cache, computed by the device, so that nothing but the checksum is moved.
-    /// [`checksum`](crate::checksum) is the same for host memory. The place must be a multiple of eight bytes.
+    /// The checksum of what lies in the cache, computed by the device, so that nothing but the
+    /// checksum is moved. [`checksum`](crate::checksum) is the same for host memory. The place must
+    /// be a multiple of eight bytes.
     pub fn checksum(&self, at: u64, bytes: u64) -> Result<u64> {
         let range = at..at.saturating_add(bytes);
         if !at.is_multiple_of(8) {
@@ -235,7 +242,8 @@ impl DeviceLayer {
         let mut sum: u64 = 0;
         self.with_stream(|stream| {
             for piece in &pieces {
-                // SAFETY: `pieces` are parts of mapped chunks, whose lengths are multiples of eight, as is the place.
+                // SAFETY: `pieces` are parts of mapped chunks, whose lengths are multiples of
+                // eight, as is the place.
                 sum = sum
                     .wrapping_add(unsafe { stream.sum_words(piece.place, piece.memory_at as u64 / 8, piece.bytes) }?);
             }
@@ -244,10 +252,12 @@ impl DeviceLayer {
         Ok(checksum::finish(sum, bytes))
     }
 
-    /// Page-locks all of a host layer in one piece, so that several copies from and to it can be under way at once. It
-    /// takes long, the more so if the memory has not been touched, and lasts until the host layer or this one is gone.
+    /// Page-locks all of a host layer in one piece, so that several copies from and to it can be
+    /// under way at once. It takes long, the more so if the memory has not been touched, and lasts
+    /// until the host layer or this one is gone.
     ///
-    /// Until then, and if it fails, transfers go on one by one. On devices that need no such thing it does nothing.
+    /// Until then, and if it fails, transfers go on one by one. On devices that need no such thing
+    /// it does nothing.
     pub fn register(&self, host: &Host) -> Result<()> {
         self.check_alive()?;
         if !self.device.needs_registration() {
@@ -284,7 +294,8 @@ impl DeviceLayer {
         Ok(pieces)
     }
 
-    /// Lends a stream for some work. One that has failed is not used again; dropping it waits for what it has begun.
+    /// Lends a stream for some work. One that has failed is not used again; dropping it waits for
+    /// what it has begun.
     fn with_stream(&self, work: impl FnOnce(&mut dyn Stream) -> Result<()>) -> Result<()> {
         let mut stream = self.take_stream()?;
         self.notice(work(&mut *stream))?;
@@ -337,7 +348,8 @@ impl DeviceLayer {
         (range.start / self.chunk_bytes) as usize..range.end.div_ceil(self.chunk_bytes) as usize
     }
 
-    /// What a chunk covers. The last one ends at a multiple of the granularity, which may lie beyond the capacity.
+    /// What a chunk covers. The last one ends at a multiple of the granularity, which may lie
+    /// beyond the capacity.
     fn chunk(&self, index: usize) -> Range<u64> {
         let start = index as u64 * self.chunk_bytes;
         let granularity = self.device.granularity_bytes().max(1);
@@ -387,7 +399,8 @@ impl Layer for DeviceLayer {
     }
 }
 
-/// What these locks guard is changed by single calls, so that it is whole also after a panic elsewhere.
+/// What these locks guard is changed by single calls, so that it is whole also after a panic
+/// elsewhere.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,10 +1,11 @@
 //! Devices with an OpenCL driver, found at run time.
 //!
-//! OpenCL has no address space to reserve: a chunk is a buffer object that is made when it is mapped, and filled with
-//! zeroes at once, as drivers provide the memory of a new buffer only when it is first used. Nor can it page-lock memory
-//! that it has not allocated: a buffer made with `CL_MEM_USE_HOST_PTR` may have a copy on the device that differs from
-//! the host's while it exists, so that a host layer under one could not be used freely. Copies may be under way from and
-//! to any host memory instead, and the driver sees to the rest; hence nothing is registered.
+//! OpenCL has no address space to reserve: a chunk is a buffer object that is made when it is
+//! mapped, and filled with zeroes at once, as drivers provide the memory of a new buffer only when
+//! it is first used. Nor can it page-lock memory that it has not allocated: a buffer made with
+//! `CL_MEM_USE_HOST_PTR` may have a copy on the device that differs from the host's while it
+//! exists, so that a host layer under one could not be used freely. Copies may be under way from
+//! and to any host memory instead, and the driver sees to the rest; hence nothing is registered.
 
 mod context;
 mod kernel;
@@ -62,8 +63,8 @@ pub(super) fn list() -> Result<Vec<FoundDevice>> {
 
 /// The devices of all platforms, in the driver's order.
 ///
-/// They are asked for once, and by one thread: a second one that asks PoCL 3.1 at the same time is told of a device
-/// without memory.
+/// They are asked for once, and by one thread: a second one that asks PoCL 3.1 at the same time is
+/// told of a device without memory.
 fn found() -> Result<&'static [Found]> {
     static FOUND: OnceLock<std::result::Result<Vec<Found>, String>> = OnceLock::new();
     FOUND.get_or_init(find).as_deref().map_err(|reason| Error::NoDriver {
@@ -102,7 +103,8 @@ impl OpenCl {
         Ok(Self::new(context, found))
     }
 
-    /// Uses a device in the program's own context, so that the program can save from and restore to its own `cl_mem`s.
+    /// Uses a device in the program's own context, so that the program can save from and restore to
+    /// its own `cl_mem`s.
     ///
     /// # Safety
     ///
@@ -138,7 +140,8 @@ impl Device for OpenCl {
         self.context.total_bytes()
     }
 
-    /// OpenCL does not tell: this is what there is less what was allocated through this context here.
+    /// OpenCL does not tell: this is what there is less what was allocated through this context
+    /// here.
     fn free_bytes(&self) -> Result<u64> {
         Ok(self.total_bytes().saturating_sub(self.context.used_bytes()))
     }
@@ -178,7 +181,8 @@ impl Device for OpenCl {
         // SAFETY: the caller vouches for the handle.
         unsafe { retain_mem_object(raw) }.map_err(|code| self.context.failure("keep a buffer", code))?;
         let allocation = Allocation { context: Arc::clone(&self.context), raw, claimed_bytes: 0 };
-        // SAFETY: it was found to be of so many bytes, and the reference taken above keeps it alive.
+        // SAFETY: it was found to be of so many bytes, and the reference taken above keeps it
+        // alive.
         Ok(unsafe { Buffer::new(self, handle, bytes, allocation) })
     }
 
@@ -211,7 +215,8 @@ impl Reservation for Room {
         // Filled with the longest element that OpenCL has, where the length is a multiple of it.
         let zeroes = [0_u8; 128];
         let pattern_bytes = if bytes.is_multiple_of(zeroes.len() as u64) { zeroes.len() } else { 1 };
-        // SAFETY: queue and buffer are live and of one context, and the pattern is copied by the call.
+        // SAFETY: queue and buffer are live and of one context, and the pattern is copied by the
+        // call.
         let event = unsafe {
             let pattern = zeroes.as_ptr().cast();
             enqueue_fill_buffer(
@@ -262,7 +267,8 @@ impl Allocation {
 impl Drop for Allocation {
     fn drop(&mut self) {
         self.context.unclaim(self.claimed_bytes);
-        // SAFETY: the reference is this value's own. The driver keeps the memory until copies under way have ended.
+        // SAFETY: the reference is this value's own. The driver keeps the memory until copies under
+        // way have ended.
         if let Err(code) = unsafe { release_mem_object(self.raw) } {
             tracing::warn!(device = self.context.name(), error = %ClError(code), "cannot free device memory");
         }

@@ -13,7 +13,8 @@ use crate::{Error, Result};
 
 /// The mappings that one layer has registered.
 ///
-/// To register takes long, and to end it too, so that neither is done while the list is locked: transfers look at it.
+/// To register takes long, and to end it too, so that neither is done while the list is locked:
+/// transfers look at it.
 #[derive(Default)]
 pub(super) struct Registered {
     mappings: Mutex<Vec<RegisteredMapping>>,
@@ -57,7 +58,8 @@ impl Registered {
 
 /// A mapping that a device knows. It is kept, and counts as kept, for as long as the device does.
 struct RegisteredMapping {
-    /// Before the mapping, as values are dropped in this order: the device gives the memory up before the system may.
+    /// Before the mapping, as values are dropped in this order: the device gives the memory up
+    /// before the system may.
     _registration: Registration,
     mapping: Kept,
 }

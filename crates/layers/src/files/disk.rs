@@ -120,7 +120,8 @@ impl Files for DiskFiles {
     }
 }
 
-/// Opens a plain file. A link leads elsewhere, and a pipe would never answer: in the place of a file they are somebody's doing.
+/// Opens a plain file. A link leads elsewhere, and a pipe would never answer: in the place of a
+/// file they are somebody's doing.
 fn open_plain(options: &mut fs::OpenOptions, path: &Path) -> io::Result<fs::File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let not_plain = || io::Error::new(io::ErrorKind::InvalidData, "it is not a plain file");

@@ -1,7 +1,8 @@
-//! Device memory over CUDA, against the stand-in driver, which counts every broken rule. Nothing here runs on hardware.
+//! Device memory over CUDA, against the stand-in driver, which counts every broken rule. Nothing
+//! here runs on hardware.
 //!
-//! Which driver is loaded is decided when a process first asks for one, so that each test does its work in a child that
-//! finds the stand-in under the driver's name.
+//! Which driver is loaded is decided when a process first asks for one, so that each test does its
+//! work in a child that finds the stand-in under the driver's name.
 
 use std::{
     os::unix::fs::symlink,
@@ -22,7 +23,8 @@ use crate::device_checks::{self, CAPACITY, Script, touched};
 /// The granularity of the stand-in.
 const CHUNK: u64 = 2 << 20;
 
-/// What the driver is called on machines that programs run on, and on those that they are also built on.
+/// What the driver is called on machines that programs run on, and on those that they are also
+/// built on.
 const RUN_TIME_NAME: &str = "libcuda.so.1";
 const BUILD_TIME_NAME: &str = "libcuda.so";
 
@@ -40,7 +42,8 @@ fn with_driver(name: &str, library: Option<(&Path, &str)>, work: fn()) {
     expect_success(command);
 }
 
-/// Runs `work` in a child with the stand-in, and demands that it breaks no rule and leaves nothing behind.
+/// Runs `work` in a child with the stand-in, and demands that it breaks no rule and leaves nothing
+/// behind.
 fn with_stand_in(name: &str, work: fn()) {
     with_stand_in_as(BUILD_TIME_NAME, name, work);
 }
@@ -188,7 +191,8 @@ fn programs_use_their_own_memory_and_keep_their_context() {
         set_devices(2, 64 << 20);
         let (device, other) = (device(), open_device(DeviceKind::Cuda, 1).unwrap());
         let (mut own, mut popped, mut raw) = (ptr::null_mut(), ptr::null_mut(), 0);
-        // SAFETY: plain calls of the driver, as a program makes them: its context is that of the other device.
+        // SAFETY: plain calls of the driver, as a program makes them: its context is that of the
+        // other device.
         unsafe {
             assert_eq!(sys::cuDevicePrimaryCtxRetain(&raw mut own, 1), sys::CUresult::CUDA_SUCCESS);
             assert_eq!(sys::cuCtxPushCurrent_v2(own), sys::CUresult::CUDA_SUCCESS);
@@ -226,7 +230,8 @@ fn the_driver_is_found_where_no_programs_are_built() {
     });
 }
 
-/// Copies within the device wait for nothing in the program's default stream, and it does not wait for them.
+/// Copies within the device wait for nothing in the program's default stream, and it does not wait
+/// for them.
 #[test]
 fn copies_do_not_wait_for_the_program() {
     with_stand_in("device_cuda::copies_do_not_wait_for_the_program", || {
@@ -234,7 +239,8 @@ fn copies_do_not_wait_for_the_program() {
         let layer = touched(&device, CAPACITY, None);
         let (buffer, mut target) = (device_checks::filled(&device, &[1; 8]), device_checks::filled(&device, &[2; 8]));
         let (mut own, mut popped, mut raw) = (ptr::null_mut(), ptr::null_mut(), 0);
-        // SAFETY: plain calls of the driver, as a program makes them. The bytes arrive when the default stream is waited for.
+        // SAFETY: plain calls of the driver, as a program makes them. The bytes arrive when the
+        // default stream is waited for.
         unsafe {
             assert_eq!(sys::cuDevicePrimaryCtxRetain(&raw mut own, 0), sys::CUresult::CUDA_SUCCESS);
             assert_eq!(sys::cuCtxPushCurrent_v2(own), sys::CUresult::CUDA_SUCCESS);
@@ -316,7 +322,8 @@ fn whole_life(host: &Host) -> Result<()> {
     Ok(())
 }
 
-/// Tells the stand-in, before each of many lives, after how many calls something happens, until a life does not come to it.
+/// Tells the stand-in, before each of many lives, after how many calls something happens, until a
+/// life does not come to it.
 fn lose_at_any_moment(control: &[u8]) {
     let host = Host::new(16 * UNIT).unwrap();
     whole_life(&host).unwrap();
@@ -348,7 +355,8 @@ fn a_device_may_be_lost_at_any_moment() {
     });
 }
 
-/// As after an illegal access of a kernel: the driver still answers, but nothing that needs the context succeeds any more.
+/// As after an illegal access of a kernel: the driver still answers, but nothing that needs the
+/// context succeeds any more.
 #[test]
 fn a_context_may_be_broken_at_any_moment_and_the_program_gets_its_own_back() {
     with_stand_in("device_cuda::a_context_may_be_broken_at_any_moment_and_the_program_gets_its_own_back", || {

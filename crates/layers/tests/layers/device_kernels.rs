@@ -1,4 +1,5 @@
-//! Whether the kernels for CUDA compile, and are what the layer was built with. This needs NVRTC, but no device.
+//! Whether the kernels for CUDA compile, and are what the layer was built with. This needs NVRTC,
+//! but no device.
 
 use cudarc::nvrtc::{self, CompileOptions};
 use outcrop_testing::{child, child_directory, expect_success, skip};

@@ -1,4 +1,5 @@
-//! Device memory over OpenCL, on whatever device this machine has: PoCL, which computes on the processor, will do.
+//! Device memory over OpenCL, on whatever device this machine has: PoCL, which computes on the
+//! processor, will do.
 
 use std::{
     io, ptr,
@@ -266,7 +267,8 @@ fn memory_of_a_transfer_that_fails_is_given_back_when_the_device_is_done_with_it
     }
 }
 
-/// A device that is lost for one call when it is told to, that may take its time to register memory, and whose copies are counted.
+/// A device that is lost for one call when it is told to, that may take its time to register
+/// memory, and whose copies are counted.
 #[derive(Default)]
 struct Fragile {
     is_lost: AtomicBool,

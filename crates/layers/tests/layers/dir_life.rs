@@ -1,4 +1,5 @@
-//! The life of a layer's directory: made, locked, removed, and left alone where it belongs to someone else.
+//! The life of a layer's directory: made, locked, removed, and left alone where it belongs to
+//! someone else.
 
 use std::{
     fs,

@@ -1,5 +1,5 @@
-//! Segment files on real media: full, read-only, not permitted, cut short, deleted, never written; and kernels that
-//! refuse io_uring or registered memory.
+//! Segment files on real media: full, read-only, not permitted, cut short, deleted, never written;
+//! and kernels that refuse io_uring or registered memory.
 
 use std::{
     fs,
@@ -306,7 +306,8 @@ fn forbid_io_uring() {
         step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: the program is valid while the kernel copies it, and only concerns a child that ends after this test.
+    // SAFETY: the program is valid while the kernel copies it, and only concerns a child that ends
+    // after this test.
     let is_done = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
             && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0

@@ -1,8 +1,9 @@
-//! Files of a real directory on real media: locks between processes, full, read-only and closed directories, links. What
-//! every tree of files promises is checked by `outcrop-crash`, on these and on recorded ones.
+//! Files of a real directory on real media: locks between processes, full, read-only and closed
+//! directories, links. What every tree of files promises is checked by `outcrop-crash`, on these
+//! and on recorded ones.
 //!
-//! Tests that start processes, or mind them, run alone: a process that is being started has the files and locks of this one
-//! for a moment.
+//! Tests that start processes, or mind them, run alone: a process that is being started has the
+//! files and locks of this one for a moment.
 
 use std::{
     fs, io,

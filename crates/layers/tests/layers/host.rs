@@ -1,4 +1,5 @@
-//! Host memory at its limits: what may be pinned, what the machine or a control group gives, and no huge pages.
+//! Host memory at its limits: what may be pinned, what the machine or a control group gives, and no
+//! huge pages.
 
 use std::fs;
 

@@ -1,4 +1,5 @@
-//! One buffer that several processes share: what each can have, what happens to that of the dead, and what is refused.
+//! One buffer that several processes share: what each can have, what happens to that of the dead,
+//! and what is refused.
 
 use std::{
     fs,
@@ -355,7 +356,8 @@ fn cut_off(path: &Path) {
 fn nonsense_about_owners_harms_nobody() {
     let meeting = meeting();
     let host = open(meeting.path(), TOTAL).unwrap();
-    // All numbers of the header: no such owner has a chunk, and everybody waits for more than there is.
+    // All numbers of the header: no such owner has a chunk, and everybody waits for more than there
+    // is.
     let file = fs::OpenOptions::new().write(true).open(meeting.path().join(FILE)).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &[0xFF; 8192], 64).unwrap();
     host.touch(0..TOTAL).unwrap();

@@ -1,4 +1,5 @@
-//! Lock files that say who is alive: held once, by threads and processes; given up by the dead, kept from forked children.
+//! Lock files that say who is alive: held once, by threads and processes; given up by the dead,
+//! kept from forked children.
 
 use std::{
     fs,

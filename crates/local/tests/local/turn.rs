@@ -1,4 +1,5 @@
-//! The turn that goes round all processes of a machine: order, exclusion, death, other users and whatever lies about.
+//! The turn that goes round all processes of a machine: order, exclusion, death, other users and
+//! whatever lies about.
 
 use std::{
     fs,
@@ -396,7 +397,8 @@ fn the_directory_can_be_named() {
 fn child_forks_in_its_turn() {
     let Some(meeting) = child_directory() else { return };
     let turn = Turn::wait_in(&meeting, "test").unwrap();
-    // SAFETY: the new process only drops the turn, which neither allocates nor takes a lock of this process, and ends.
+    // SAFETY: the new process only drops the turn, which neither allocates nor takes a lock of this
+    // process, and ends.
     let forked = unsafe { libc::fork() };
     if forked == 0 {
         drop(turn);

@@ -70,9 +70,9 @@ impl Mapping {
         self.descriptor.as_ref().map(AsFd::as_fd)
     }
 
-    /// Makes a mapped file, and the mapping, at least `bytes` long. A mapping that is read-only only
-    /// follows the growth that others have done. Addresses stay as they are.
-    /// When it returns, the system has set the space aside and the new length survives a crash.
+    /// Makes a mapped file, and the mapping, at least `bytes` long. A mapping that is read-only
+    /// only follows the growth that others have done. Addresses stay as they are. When it returns,
+    /// the system has set the space aside and the new length survives a crash.
     pub fn grow(&self, bytes: u64) -> Result<()> {
         let _alone = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.bytes();

@@ -1,5 +1,5 @@
-//! What a tape takes of the machine besides its layers: next to no memory, and no processor time while nothing moves.
-//! Each test looks at a whole process, and has one of its own.
+//! What a tape takes of the machine besides its layers: next to no memory, and no processor time
+//! while nothing moves. Each test looks at a whole process, and has one of its own.
 
 use std::{fs, time::Duration};
 

@@ -99,7 +99,8 @@ fn nothing_is_evicted_before_the_cache_is_mapped_and_filled() {
     assert_eq!(tape.stats().hits, 8, "all were still there");
 }
 
-/// The keys that went each way, in the order in which they set out, without the first spans of the timeline.
+/// The keys that went each way, in the order in which they set out, without the first spans of the
+/// timeline.
 fn ways(tape: &Tape, skipped: usize, kinds: &[SpanKind]) -> BTreeMap<String, Vec<u64>> {
     let mut spans = tape.trace().spans().split_off(skipped);
     spans.sort_by_key(|span| span.start_ns);
@@ -110,8 +111,8 @@ fn ways(tape: &Tape, skipped: usize, kinds: &[SpanKind]) -> BTreeMap<String, Vec
     ways
 }
 
-/// Paper points A1, A8 and A9: first in, first out on the way down; last in, first out on the way up; between all three layers,
-/// with equal and with different sizes.
+/// Paper points A1, A8 and A9: first in, first out on the way down; last in, first out on the way
+/// up; between all three layers, with equal and with different sizes.
 #[test]
 fn snapshots_sink_in_the_order_of_saves_and_come_up_in_reverse() {
     const STEPS: u64 = 64;
@@ -148,7 +149,8 @@ fn snapshots_sink_in_the_order_of_saves_and_come_up_in_reverse() {
         for (way, keys) in &down {
             assert!(keys.is_sorted_by(|one, next| one < next), "{way}: {keys:?}");
         }
-        // What takes long to be read from the directory may be overtaken by what is read at the same time.
+        // What takes long to be read from the directory may be overtaken by what is read at the
+        // same time.
         for (way, keys) in &up {
             let mut wanted = keys.clone();
             wanted.sort_by(|one, next| next.cmp(one));
@@ -214,7 +216,8 @@ fn snapshots_of_many_sizes_find_their_places_on_the_device() {
     }
 }
 
-/// Also below host memory or another device: what is not the front is mapped when it is needed, too.
+/// Also below host memory or another device: what is not the front is mapped when it is needed,
+/// too.
 #[test]
 fn a_device_may_lie_below_other_memory() {
     let (Some(device), Some(second)) = (device(), device()) else { return };

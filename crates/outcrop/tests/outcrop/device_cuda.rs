@@ -1,4 +1,5 @@
-//! Tapes over CUDA, against the stand-in driver, which counts every broken rule. Nothing here runs on hardware.
+//! Tapes over CUDA, against the stand-in driver, which counts every broken rule. Nothing here runs
+//! on hardware.
 //!
 //! Each test does its work in a child, which finds the stand-in under the driver's name.
 
@@ -43,7 +44,8 @@ fn tell(function: &str, number: u64) {
 /// A text of the stand-in.
 fn text(function: &str) -> String {
     let mut bytes = vec![0_u8; 4096];
-    // SAFETY: the stand-in is loaded, its functions that write a text have this type, and there is room for it.
+    // SAFETY: the stand-in is loaded, its functions that write a text have this type, and there is
+    // room for it.
     let length = unsafe {
         let write = sys::culib().get::<unsafe extern "C" fn(*mut u8, usize) -> usize>(function.as_bytes()).unwrap();
         write(bytes.as_mut_ptr(), bytes.len())
@@ -128,7 +130,8 @@ fn a_device_with_less_memory_than_asked_for_is_a_smaller_cache() {
     });
 }
 
-/// What a program does with a tape, from first to last, through three layers. Gives the first error.
+/// What a program does with a tape, from first to last, through three layers. Gives the first
+/// error.
 fn life(scratch: &Path) -> Result<(), String> {
     let device = open_device(DeviceKind::Cuda, 0).map_err(|error| error.to_string())?;
     let layer = DeviceLayer::new(Arc::clone(&device), 4 * MIB, Some(2 * MIB)).map_err(|error| error.to_string())?;

@@ -1,4 +1,5 @@
-//! Tapes over a device that is slow, full or lost when a test wants it to be: a real OpenCL device behind a wrapper.
+//! Tapes over a device that is slow, full or lost when a test wants it to be: a real OpenCL device
+//! behind a wrapper.
 
 use std::{
     io,
@@ -139,7 +140,8 @@ fn values(step: u64) -> Vec<u64> {
     vec![step.wrapping_mul(0x9E37_79B9_7F4A_7C15); (20_000 + step * 7919 % 100_000) as usize]
 }
 
-/// Saves from and restores to host memory and a buffer of the device, through three layers. Gives the first error.
+/// Saves from and restores to host memory and a buffer of the device, through three layers. Gives
+/// the first error.
 fn life(device: &Arc<dyn Device>, faults: &Arc<Faults>, scratch: &Path) -> outcrop::Result<()> {
     const STEPS: u64 = 24;
     let builder = Tape::builder().layer(layer(device, faults, 3 * MIB)).host(4 * MIB).dir(scratch, "64 MiB");
@@ -223,7 +225,8 @@ fn a_save_waits_only_for_the_chunk_that_it_needs() {
         tape
     });
     assert_eq!(tape.stats().layers[0].memory.unwrap().touched_bytes, 2 * MIB);
-    // What lies there has long gone on to host memory, so that there would be room if it were evicted.
+    // What lies there has long gone on to host memory, so that there would be room if it were
+    // evicted.
     let start = Instant::now();
     while tape.stats().layers[1].used_bytes < 2 * MIB {
         assert!(start.elapsed() < LIMIT, "nothing drains: {:?}", tape.stats());
@@ -275,7 +278,8 @@ fn a_device_that_is_full_when_a_later_chunk_is_mapped_is_a_smaller_cache() {
     }
 }
 
-/// Copies are under way that nobody has waited for when the tape goes: it waits for them, and gives all memory back.
+/// Copies are under way that nobody has waited for when the tape goes: it waits for them, and gives
+/// all memory back.
 #[test]
 fn a_tape_may_be_dropped_while_copies_are_under_way() {
     let Some(device) = device() else { return };

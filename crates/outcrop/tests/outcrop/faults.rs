@@ -1,4 +1,5 @@
-//! What happens when something goes wrong: a clear error or a clean continuation, and nothing lost in silence.
+//! What happens when something goes wrong: a clear error or a clean continuation, and nothing lost
+//! in silence.
 
 use std::{fs, path::Path, sync::Arc, time::Duration};
 
@@ -252,7 +253,8 @@ fn changed_bytes_are_never_handed_over() {
     for fault in [Fault::WriteFlipsBit, Fault::WriteTorn, Fault::WriteLost] {
         let scratch = tempfile::tempdir().unwrap();
         let (mut tape, faulty) = faulty_tape(scratch.path());
-        // Places that hold other snapshots' bytes already, so that a lost write leaves plausible ones.
+        // Places that hold other snapshots' bytes already, so that a lost write leaves plausible
+        // ones.
         for step in 0..10 {
             tape.save(step, &values(step)).unwrap();
         }

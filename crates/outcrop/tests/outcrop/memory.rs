@@ -1,4 +1,5 @@
-//! Host memory of a tape: touched when it pays, pinned when all of it is touched, and what happens where that is refused.
+//! Host memory of a tape: touched when it pays, pinned when all of it is touched, and what happens
+//! where that is refused.
 
 use std::{
     ops::Range,
@@ -211,8 +212,9 @@ fn memory_is_pinned_in_the_turn_and_not_beside_it() {
     until("the turn is over", || std::fs::read_dir(&meeting).unwrap().next().is_none());
 }
 
-/// In a child, in a control group of 256 MiB: fills tapes that were opened when there was more memory than there is now. A tape
-/// that pre-faults memory takes it at the moment at which the program would: there the program takes its own first.
+/// In a child, in a control group of 256 MiB: fills tapes that were opened when there was more
+/// memory than there is now. A tape that pre-faults memory takes it at the moment at which the
+/// program would: there the program takes its own first.
 #[test]
 fn child_in_a_small_group() {
     let Some(directory) = child_directory() else { return };

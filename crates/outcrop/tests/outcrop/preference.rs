@@ -1,4 +1,5 @@
-//! Layers are chosen by how fast they are, not by where they stand, and the choice follows them when that changes.
+//! Layers are chosen by how fast they are, not by where they stand, and the choice follows them
+//! when that changes.
 
 use std::{
     sync::Arc,
@@ -36,8 +37,8 @@ fn take(tape: &mut Tape, steps: impl Iterator<Item = u64>) {
     }
 }
 
-/// Times are real here, and on a machine with other work a good layer looks slow now and then: what must be so has to be so in
-/// one of a few attempts. A plan that does not do it never does.
+/// Times are real here, and on a machine with other work a good layer looks slow now and then: what
+/// must be so has to be so in one of a few attempts. A plan that does not do it never does.
 fn attempts<T>(mut run: impl FnMut() -> T, is_good: impl Fn(&T) -> bool) -> T {
     let mut outcome = run();
     for _ in 0..3 {
@@ -49,8 +50,8 @@ fn attempts<T>(mut run: impl FnMut() -> T, is_good: impl Fn(&T) -> bool) -> T {
     outcome
 }
 
-/// A forward pass in whose middle the near layer becomes slow for writing. Gives the snapshots that it took after that,
-/// the seconds from then to the end of the pass, and its preference at the end.
+/// A forward pass in whose middle the near layer becomes slow for writing. Gives the snapshots that
+/// it took after that, the seconds from then to the end of the pass, and its preference at the end.
 fn slow_writing(preference: Preference) -> (u64, f64, Option<usize>) {
     let (near, far) = (throttled(256 * MIB, 400, 400), throttled(256 * MIB, 100, 200));
     let mut tape = tape(preference, &near, &far);
@@ -79,13 +80,15 @@ fn a_layer_that_becomes_slow_for_writing_is_left_for_another() {
     assert!(measured_seconds * 2.0 < fixed_seconds, "{measured_seconds} s against {fixed_seconds} s");
 }
 
-/// A backward pass in whose middle the near layer becomes slow for reading, while the far layer has copies of what is still
-/// to be read. Gives the reads from the near layer after that, the seconds that were left, and its preference at the end.
+/// A backward pass in whose middle the near layer becomes slow for reading, while the far layer has
+/// copies of what is still to be read. Gives the reads from the near layer after that, the seconds
+/// that were left, and its preference at the end.
 fn slow_reading(preference: Preference) -> (u64, f64, Option<usize>) {
     let (near, far) = (throttled(64 * MIB, 800, 200), throttled(256 * MIB, 400, 100));
     let mut tape = tape(preference, &near, &far);
     (0..64).for_each(|step| tape.save(step, &values(step)).unwrap());
-    // Everything beyond half of the near layer sinks on in the background, until it has come to rest.
+    // Everything beyond half of the near layer sinks on in the background, until it has come to
+    // rest.
     let mut sunk = (0, 1);
     while sunk.0 != sunk.1 || sunk.0 < 26 {
         std::thread::sleep(Duration::from_millis(50));
@@ -114,8 +117,9 @@ fn a_layer_that_becomes_slow_for_reading_is_left_for_another() {
     assert!(measured_seconds * 1.5 < fixed_seconds, "{measured_seconds} s against {fixed_seconds} s");
 }
 
-/// A forward pass on a near layer that is slow for writing at first and never for reading. Gives its preferences for writing and
-/// reading while it is slow, after it has recovered, and how many of 120 snapshots went to it then.
+/// A forward pass on a near layer that is slow for writing at first and never for reading. Gives
+/// its preferences for writing and reading while it is slow, after it has recovered, and how many
+/// of 120 snapshots went to it then.
 fn recovery() -> ([Option<usize>; 4], u64) {
     let (near, far) = (throttled(512 * MIB, 4, 800), throttled(512 * MIB, 40, 50));
     let mut tape = tape(Preference::Measured, &near, &far);
@@ -183,7 +187,8 @@ fn a_profile_orders_layers_before_anything_is_measured() {
     }
     .store(&profile)
     .unwrap();
-    // Nothing is touched ahead: its rate would be measured at once, and replace the one of the profile.
+    // Nothing is touched ahead: its rate would be measured at once, and replace the one of the
+    // profile.
     let builder = || {
         let tape = Tape::builder().host(4 * MIB).dir(&slow, "64 MiB").dir(&fast, "64 MiB");
         tape.touching(Touching::Never)

@@ -1,4 +1,5 @@
-//! Settings: that builders, texts and the environment say the same things, and that nothing happens before `open`.
+//! Settings: that builders, texts and the environment say the same things, and that nothing happens
+//! before `open`.
 
 use std::{fs, path::Path, time::Duration};
 

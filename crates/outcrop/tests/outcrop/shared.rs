@@ -25,7 +25,8 @@ fn in_use(tape: &Tape) -> u64 {
     tape.stats().layers[0].memory.unwrap().touched_bytes
 }
 
-/// Another process with a tape of its own, which does what it is told: `save N`, `take N`, and says how much memory it has.
+/// Another process with a tape of its own, which does what it is told: `save N`, `take N`, and says
+/// how much memory it has.
 struct Other(Companion);
 
 impl Other {

@@ -386,8 +386,9 @@ fn what_hardware_writes_can_be_told() {
     let dir = tempfile::tempdir().unwrap();
     let file = tempfile::tempfile().unwrap();
     file.set_len(400_000).unwrap();
-    // Two mappings of one file: what is written to the second changes the first, as hardware would, without a write there.
-    // SAFETY: nobody else has the file, and while one of the mappings is written to, the other one is not borrowed.
+    // Two mappings of one file: what is written to the second changes the first, as hardware would,
+    // without a write there. SAFETY: nobody else has the file, and while one of the mappings is
+    // written to, the other one is not borrowed.
     let (memory, mut hardware) =
         unsafe { (memmap2::MmapOptions::new().map_mut(&file).unwrap(), memmap2::MmapMut::map_mut(&file).unwrap()) };
     let mut session = session(builder(dir.path()).tracking(Way::Pages));

@@ -1,11 +1,13 @@
-//! Crashes at every moment, with everything that they can leave behind: what was reported durable is found again.
+//! Crashes at every moment, with everything that they can leave behind: what was reported durable
+//! is found again.
 //!
-//! A store works on recordings. For each image of what a crash could have left of them, what is there must be a version that was
-//! saved, whole, and not older than what had been reported. Most images are looked at without being changed; some are opened,
-//! saved to, and opened again; and of some the recovery itself is recorded and crashed.
+//! A store works on recordings. For each image of what a crash could have left of them, what is
+//! there must be a version that was saved, whole, and not older than what had been reported. Most
+//! images are looked at without being changed; some are opened, saved to, and opened again; and of
+//! some the recovery itself is recorded and crashed.
 //!
-//! Threads make every log another one, though its scenario is the same for the same seed: a failure therefore leaves the files of
-//! its image behind, besides its name and story.
+//! Threads make every log another one, though its scenario is the same for the same seed: a failure
+//! therefore leaves the files of its image behind, besides its name and story.
 
 use std::{
     path::Path,
@@ -323,7 +325,8 @@ impl Recorded {
         Ok(())
     }
 
-    /// Opens an image, goes on from what is found, saves, and looks whether that comes back. All that can be crashed once more.
+    /// Opens an image, goes on from what is found, saves, and looks whether that comes back. All
+    /// that can be crashed once more.
     fn open(&self, image: &Image<'_>, marks_before: &[String], crashed: Option<&Counts>) -> Result<(), String> {
         let recording = Recording::from_tree(image.tree().clone());
         self.go_on_and_find(&recording, marks_before)?;
@@ -344,7 +347,8 @@ impl Recorded {
         Ok(())
     }
 
-    /// Goes on with what is there, and looks whether what is saved then comes back. What was promised before still holds.
+    /// Goes on with what is there, and looks whether what is saved then comes back. What was
+    /// promised before still holds.
     fn go_on_and_find(&self, recording: &Recording, marks_before: &[String]) -> Result<(), String> {
         let files: Arc<dyn Files> = Arc::new(recording.clone());
         let promises = || Promises::of(&[marks_before, recording.log().marks()].concat());

@@ -1,5 +1,5 @@
-//! Every byte of a small store changed in turn, and every file cut at every length: found, or harmless; never a panic, never wrong
-//! bytes.
+//! Every byte of a small store changed in turn, and every file cut at every length: found, or
+//! harmless; never a panic, never wrong bytes.
 
 use std::{
     collections::BTreeMap,
@@ -100,7 +100,8 @@ impl Saved {
         tree
     }
 
-    /// Reads all versions: each gives what was saved, or an error. Verification says that something is damaged.
+    /// Reads all versions: each gives what was saved, or an error. Verification says that something
+    /// is damaged.
     fn read(&self, tree: Tree) {
         let catalog = Catalog::new(Arc::new(Recording::from_tree(tree)));
         let versions = catalog.versions("heat").unwrap();

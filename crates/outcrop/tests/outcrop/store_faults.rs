@@ -1,4 +1,5 @@
-//! Files that fail: whatever fails, and whenever, the program hears of it, nothing hangs, and what was reported durable stays.
+//! Files that fail: whatever fails, and whenever, the program hears of it, nothing hangs, and what
+//! was reported durable stays.
 
 use std::{
     fs,
@@ -42,7 +43,8 @@ fn builder() -> StoreBuilder {
 struct Outcome {
     /// What the program was told, in its order.
     errors: Vec<String>,
-    /// Versions that were saved and of which it was not told that they have failed, and those among them reported durable on a layer.
+    /// Versions that were saved and of which it was not told that they have failed, and those among
+    /// them reported durable on a layer.
     saved: Vec<u64>,
     durable: Vec<(usize, u64)>,
 }
@@ -119,7 +121,8 @@ impl Scenario {
         outcome
     }
 
-    /// That everything which was reported is there: now, and after a crash that loses all that can be lost.
+    /// That everything which was reported is there: now, and after a crash that loses all that can
+    /// be lost.
     fn check(&self) -> std::result::Result<(), String> {
         let log = self.recording.log();
         let promises = Promises::of(log.marks());
@@ -273,7 +276,8 @@ fn a_fault_of_one_rank_harms_no_version_that_all_have() {
 #[test]
 fn what_could_not_be_synced_is_not_reported_durable() {
     for of in [Operation::Sync, Operation::SyncDir] {
-        // Of a version: the pack and the manifest are synced, and the directory before and after the manifest.
+        // Of a version: the pack and the manifest are synced, and the directory before and after
+        // the manifest.
         for after in 0..2 {
             let recording = Recording::from_tree(tree_of(&LAYERS));
             let failing = Failing::over(recording.clone());

@@ -1,8 +1,10 @@
-//! Real processes that are killed at any moment: the next ones find what had been reported, and go on from there.
+//! Real processes that are killed at any moment: the next ones find what had been reported, and go
+//! on from there.
 //!
-//! The test starts this very program again as one rank or as several. They save one version after the other as fast as they can, and
-//! note in a file of their own what they find when they begin and what is reported durable to them. What a version consists of
-//! follows from its number and the rank.
+//! The test starts this very program again as one rank or as several. They save one version after
+//! the other as fast as they can, and note in a file of their own what they find when they begin
+//! and what is reported durable to them. What a version consists of follows from its number and the
+//! rank.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -27,7 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const RANK: &str = "OUTCROP_TEST_RANK";
 const RANKS: &str = "OUTCROP_TEST_RANKS";
 
-/// What a rank saves: a field of which a few places change from one version to the next, and something that changes its length.
+/// What a rank saves: a field of which a few places change from one version to the next, and
+/// something that changes its length.
 fn state(rank: u32, version: u64) -> (Vec<u64>, Vec<u8>) {
     let mut field: Vec<u64> = (0..3000).collect();
     for step in version.saturating_sub(9000)..=version {

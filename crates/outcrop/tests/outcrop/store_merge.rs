@@ -71,7 +71,8 @@ fn a_program_that_reads_by_itself_goes_on_with_an_increment() {
     let catalog = Catalog::open(&dir.path().join("near")).unwrap();
     let stored = catalog.version("heat", Some(2)).unwrap().stored_bytes();
     assert!(stored <= 6 * 4096, "{stored} bytes are no increment");
-    // Back to the first, in the same process, without reading it: what the memory holds is what is saved.
+    // Back to the first, in the same process, without reading it: what the memory holds is what is
+    // saved.
     second.go_on_after(1).unwrap();
     second.save(3, &[Part::new("field", &field(2)), Part::new("extra", &extra)]).unwrap();
     second.finish().unwrap();

@@ -127,7 +127,8 @@ fn blocks_that_several_ranks_have_are_kept_once() {
         session.save(1, &[Part::new("state", &mine)]).unwrap();
         session.wait(1, Reached::All).unwrap();
         let written = store.stats().layers[1].written_bytes;
-        // Later versions change little, and the blocks of other ranks must stay although version 1 is dropped.
+        // Later versions change little, and the blocks of other ranks must stay although version 1
+        // is dropped.
         for version in 2..6 {
             mine[40_000] = version * 10 + rank;
             session.save(version, &[Part::new("state", &mine)]).unwrap();
@@ -192,7 +193,8 @@ fn a_rank_that_has_ended_is_an_error_and_not_a_wait() {
         save(&mut session, rank, 2);
         let error = session.wait(2, Reached::All).unwrap_err();
         assert!(error.to_string().contains("rank 1"), "{error}");
-        // Told at once if it is known by then that the other layer has it not either, else when it is waited for.
+        // Told at once if it is known by then that the other layer has it not either, else when it
+        // is waited for.
         let saved = session.save(3, &[]);
         Some(saved.and_then(|()| session.wait(3, Reached::All)).is_err())
     });

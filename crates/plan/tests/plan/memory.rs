@@ -1,4 +1,5 @@
-//! Memory that is slow at first: when it is touched, when it is pinned, and when it is better left alone.
+//! Memory that is slow at first: when it is touched, when it is pinned, and when it is better left
+//! alone.
 
 use outcrop_plan::{
     Action, Event, LayerSettings, MemorySettings, Order, Pinning, Planner, Settings, SnapshotId, Strategy, Timestamp,
@@ -81,7 +82,8 @@ impl Machine {
         }
     }
 
-    /// Lets time pass up to `until`, or to the next thing that ends, if that is all there is to wait for.
+    /// Lets time pass up to `until`, or to the next thing that ends, if that is all there is to
+    /// wait for.
     fn pass(&mut self, until: Option<u64>) {
         while let Some(index) = (0..self.under_way.len()).min_by_key(|&index| self.under_way[index].0) {
             if until.is_some_and(|until| self.under_way[index].0 > until) {

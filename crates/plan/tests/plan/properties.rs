@@ -1,4 +1,5 @@
-//! Random workloads on random stacks: nothing over its limit, nothing lost, no deadlock, prefetch as early as possible.
+//! Random workloads on random stacks: nothing over its limit, nothing lost, no deadlock, prefetch
+//! as early as possible.
 
 use outcrop_plan::{Event, Fault, Order, Refusal};
 use proptest::prelude::*;
@@ -36,8 +37,8 @@ fn settle(world: &mut World, pick: &mut dyn FnMut(usize) -> usize) {
     }
 }
 
-/// A save that is refused as full must really have found the stack full, but for the room kept for reading back and what
-/// cannot be used because a snapshot lies on one layer.
+/// A save that is refused as full must really have found the stack full, but for the room kept for
+/// reading back and what cannot be used because a snapshot lies on one layer.
 fn assert_full(world: &World, stack: &[u64], bytes: u64) {
     let slack = 8 * stack.len() as u64 + 8;
     let total: u64 = stack.iter().sum();
@@ -80,7 +81,8 @@ proptest! {
             prop_assert_eq!(answer, Answer::Handed);
             world.release(id);
             settle(&mut world, &mut pick);
-            // Everything has come to rest: the next one that is not in the front must have found no room there.
+            // Everything has come to rest: the next one that is not in the front must have found no
+            // room there.
             if let Some(next) = keys[position + 1..].iter().find(|&&next| !world.is_in_front(next)) {
                 prop_assert!(world.largest_hole() < world.size(*next), "{} was not prefetched", next);
             }

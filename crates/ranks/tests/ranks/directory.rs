@@ -1,4 +1,5 @@
-//! Ranks that talk through a directory: what they gather, also when one gives up, dies, forks or is damaged.
+//! Ranks that talk through a directory: what they gather, also when one gives up, dies, forks or is
+//! damaged.
 
 use std::{
     fs::{self, File},
@@ -199,7 +200,8 @@ fn bytes_that_are_late_are_waited_for_and_damage_is_said() {
         let gathering = scope.spawn(move || (text(other.gather("a", b"one")), other));
         outcrop_testing::until("said", || file.metadata().unwrap().len() > before);
         let whole = fs::read(dir.path().join("rank-00001.mailbox")).unwrap();
-        // The length is there, the bytes are not; then the head is there; then one bit of the body is another.
+        // The length is there, the bytes are not; then the head is there; then one bit of the body
+        // is another.
         let said = &whole[before as usize..];
         let mut flipped = said.to_vec();
         *flipped.last_mut().unwrap() ^= 1;
@@ -261,7 +263,8 @@ fn a_mailbox_that_was_read_takes_no_more_room() {
                 let (length, blocks) = fs::metadata(&path).map(|it| (it.len(), it.blocks())).unwrap();
                 ranks.gather("end", b"").unwrap();
                 assert!(length > u64::from(rounds) * 2 * MIB as u64, "{length}");
-                // Of two MiB in each round, others may be some rounds behind with saying what they have read.
+                // Of two MiB in each round, others may be some rounds behind with saying what they
+                // have read.
                 assert!(blocks * 512 < 12 * MIB as u64, "{} bytes of {length}", blocks * 512);
             });
         }

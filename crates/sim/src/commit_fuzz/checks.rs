@@ -107,7 +107,8 @@ impl World {
             }
             self.check_promises(layer)?;
             for (version, run) in &self.promised[layer] {
-                // A later run may have saved the same version, complete on another layer: then that counts.
+                // A later run may have saved the same version, complete on another layer: then that
+                // counts.
                 let known = self.ranks[0].versions.get(version).map(|progress| progress.run);
                 if found.get(version) != Some(run) && known.is_none_or(|known| known == *run) {
                     return Err(format!("version {version} was complete on layer {layer}, and is not found"));
@@ -138,8 +139,8 @@ impl World {
                 return Err(format!("rank {index} does not end"));
             }
         }
-        // Where ranks share packs, one that others have ceased to need goes when its owner looks the next time; and while
-        // something is kept that may become whole again, nothing goes.
+        // Where ranks share packs, one that others have ceased to need goes when its owner looks
+        // the next time; and while something is kept that may become whole again, nothing goes.
         if is_closing
             && !self.has_fault
             && !self.is_shared

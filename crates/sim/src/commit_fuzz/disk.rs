@@ -1,4 +1,5 @@
-//! The directory of one rank on one layer, on paper: what is there now, and what may be there after a crash.
+//! The directory of one rank on one layer, on paper: what is there now, and what may be there after
+//! a crash.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,7 +25,8 @@ pub(super) enum File {
     Pack(u128),
 }
 
-/// What a name has been since the directory was last synced, the oldest first. After a crash it is any of these.
+/// What a name has been since the directory was last synced, the oldest first. After a crash it is
+/// any of these.
 type History = Vec<Option<File>>;
 
 /// See the module's documentation.
@@ -69,7 +71,8 @@ impl Disk {
         self.cursed.extend(cursed);
     }
 
-    /// The power fails: each name is what it was at some moment since the last sync. Or only the process is killed, and all stays.
+    /// The power fails: each name is what it was at some moment since the last sync. Or only the
+    /// process is killed, and all stays.
     pub(super) fn crash(&mut self, random: &mut Rng, is_power_cut: bool) {
         for history in self.names.values_mut() {
             let at = if is_power_cut { random.usize(..history.len()) } else { history.len() - 1 };

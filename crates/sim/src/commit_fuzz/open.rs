@@ -1,4 +1,5 @@
-//! Restarts: crashes, directories that are missing and come back, and what is found when a session is opened again.
+//! Restarts: crashes, directories that are missing and come back, and what is found when a session
+//! is opened again.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,7 +13,8 @@ use super::{
 };
 
 impl World {
-    /// All processes end: the power fails, or they are killed. Then some directories are missing, or back.
+    /// All processes end: the power fails, or they are killed. Then some directories are missing,
+    /// or back.
     pub(super) fn crash(&mut self) {
         let is_power_cut = self.random.bool();
         self.note(format!("everything ends, by a power cut: {is_power_cut}"));
@@ -37,7 +39,8 @@ impl World {
         for ((rank, layer), disk) in std::mem::take(&mut self.missing) {
             self.note(format!("the directory of rank {rank} on layer {layer} is back"));
             self.disks[rank][layer] = disk;
-            // What was complete with another directory is not with this one. Without that, everything is as it was.
+            // What was complete with another directory is not with this one. Without that,
+            // everything is as it was.
             self.promised[layer] = self.suspended[layer].take().unwrap_or_default();
         }
     }

@@ -69,13 +69,15 @@ pub(super) struct World {
     pub(super) promised: Vec<BTreeMap<u64, RunId>>,
     /// Promises that wait for missing directories to come back.
     pub(super) suspended: Vec<Option<BTreeMap<u64, RunId>>>,
-    /// By version and layer, in this run and era: whether some rank was told that it is complete, and some that it failed.
+    /// By version and layer, in this run and era: whether some rank was told that it is complete,
+    /// and some that it failed.
     pub(super) told: BTreeMap<(u64, LayerIndex), [bool; 2]>,
     /// By layer: versions that were complete in this run and era, whether anybody was told or not.
     pub(super) completed: Vec<BTreeSet<u64>>,
     /// Some ranks go back, perhaps not all yet: versions above this one are not promised.
     pub(super) rewinding: Option<Option<u64>>,
-    /// A rank has left a version out in this run: others wait until it says something of a later one, or ends.
+    /// A rank has left a version out in this run: others wait until it says something of a later
+    /// one, or ends.
     pub(super) has_left_out: bool,
     /// Something has failed in this run.
     pub(super) has_fault: bool,

@@ -1,4 +1,5 @@
-//! The figures of "Maximizing I/O Bandwidth for Reverse Time Migration on Heterogeneous Large-Scale Systems" (MLBS).
+//! The figures of "Maximizing I/O Bandwidth for Reverse Time Migration on Heterogeneous Large-Scale
+//! Systems" (MLBS).
 
 use outcrop_plan::MemorySettings;
 
@@ -19,7 +20,8 @@ const SNAPSHOTS: usize = 200;
 /// The paper: 70 % of the memory for buffers.
 const MEMORY_SHARE: f64 = 0.7;
 
-/// The paper: 64 snapshots of 512 x 512 x 128 fit into the part of a device's memory that is used for them.
+/// The paper: 64 snapshots of 512 x 512 x 128 fit into the part of a device's memory that is used
+/// for them.
 const DEVICE_BYTES: u64 = 64 * 512 * 512 * 128 * 4;
 
 /// Large, as snapshots are: every piece is an event of its own.
@@ -27,7 +29,8 @@ const TOUCH_PIECE_BYTES: u64 = 256 << 20;
 
 const NODES: &[u32] = &[1, 4, 16, 64, 256, 1024, 2048];
 
-/// The number of groups of nodes. They start one after the other within the first gap, so that nodes are not in step.
+/// The number of groups of nodes. They start one after the other within the first gap, so that
+/// nodes are not in step.
 const GROUPS_MAX: u32 = 4;
 
 /// A grid of single-precision values, saved every ten steps.
@@ -157,7 +160,8 @@ fn scaling(machine: &Machine, grid: Grid, is_quick: bool) -> Result<Scaling> {
 }
 
 impl Scaling {
-    /// How many times faster the whole run is than with the file system alone, with the best way, at most.
+    /// How many times faster the whole run is than with the file system alone, with the best way,
+    /// at most.
     fn speedup_max(&self) -> f64 {
         let plain = &self.results[0];
         let of_way =
@@ -183,8 +187,8 @@ pub(super) fn summit(machine: &Machine, is_quick: bool) -> Result<Figure> {
     Ok(Figure { name: "", title: "", rows: scaling.rows, headline, chart: scaling.chart })
 }
 
-/// Where the time of one process goes, with and without buffers, for a grid that fits into device memory and one that
-/// does not.
+/// Where the time of one process goes, with and without buffers, for a grid that fits into device
+/// memory and one that does not.
 pub(super) fn breakdown(machine: &Machine, _is_quick: bool) -> Result<Figure> {
     let machine = Machine { processes_per_node: 1, ..machine.clone() };
     let grids = [("256 x 256 x 64", Grid::new(256, 256, 64, 350)), ("512 x 512 x 128", Grid::new(512, 512, 128, 350))];

@@ -1,4 +1,5 @@
-//! The figures of "Towards Efficient Cache Allocation for High-Frequency Checkpointing", on a DGX-A100 node.
+//! The figures of "Towards Efficient Cache Allocation for High-Frequency Checkpointing", on a
+//! DGX-A100 node.
 
 use outcrop_plan::Touching;
 

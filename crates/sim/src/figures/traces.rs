@@ -9,8 +9,8 @@ const RAW_BYTES: f64 = 192.0 * 1024.0 * 1024.0;
 /// The paper: "as high as 30x compression".
 const COMPRESSION_MAX: f64 = 30.0;
 
-/// The sizes of one shot's snapshots: small while the wave has not gone far, then growing, with noise. The paper has
-/// eight shots with 20 to 24 GB each; these are made to be like them.
+/// The sizes of one shot's snapshots: small while the wave has not gone far, then growing, with
+/// noise. The paper has eight shots with 20 to 24 GB each; these are made to be like them.
 pub(super) fn shot(process: usize) -> Vec<u64> {
     let mut random = fastrand::Rng::with_seed(0x5107 + process as u64);
     // The wave fills the model sooner in some shots than in others.

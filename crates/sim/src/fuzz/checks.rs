@@ -33,7 +33,8 @@ impl Trial {
         Ok(())
     }
 
-    /// Takes an extent. It must lie inside its layer, in memory that is touched if it must be, and nobody may need it.
+    /// Takes an extent. It must lie inside its layer, in memory that is touched if it must be, and
+    /// nobody may need it.
     pub(super) fn occupy(&mut self, layer: LayerIndex, extents: &Extents, id: SnapshotId) -> Checked {
         for piece in extents {
             let real = &self.layers[layer];
@@ -192,8 +193,9 @@ impl Trial {
         })
     }
 
-    /// The front can give no more room away: not all that lies nowhere else would find room below. What is read last goes
-    /// first, and may be too large for an extent that something smaller would fit.
+    /// The front can give no more room away: not all that lies nowhere else would find room below.
+    /// What is read last goes first, and may be too large for an extent that something smaller
+    /// would fit.
     fn check_nothing_could_sink(&self, refused: SnapshotId) -> Checked {
         let stuck = |saved: &&Saved| saved.is_live && is_only_on(saved, 0);
         let Some(bytes) = self.saved.values().filter(stuck).map(|saved| saved.bytes).max() else { return Ok(()) };
@@ -207,8 +209,9 @@ impl Trial {
         Ok(())
     }
 
-    /// With nothing in the program's hands, what lies elsewhere as well can leave the front, and the rest can slide: a snapshot
-    /// that fits then is not refused. A save also has to leave room for the largest that may have to come up.
+    /// With nothing in the program's hands, what lies elsewhere as well can leave the front, and
+    /// the rest can slide: a snapshot that fits then is not refused. A save also has to leave room
+    /// for the largest that may have to come up.
     fn check_no_room(&self, id: SnapshotId, saved: &Saved) -> Checked {
         let front = &self.layers[0];
         if !front.is_sound() || self.saved.values().any(|saved| saved.is_lent || saved.holders > 0) {

@@ -276,7 +276,8 @@ impl Trial {
             if !self.jobs.is_empty() {
                 self.end_job()?;
             } else if !self.tick()? {
-                // Nothing is under way: the program itself has to make room, or else somebody is refused.
+                // Nothing is under way: the program itself has to make room, or else somebody is
+                // refused.
                 let free = self.program.handles.iter().position(Handle::is_free);
                 match (free, self.any_live()) {
                     (Some(_), Some(id)) if self.saved[&id].damaged != 0 => self.discard_one(id)?,
@@ -302,7 +303,8 @@ impl Trial {
         Ok(())
     }
 
-    /// With nothing to be had any more, handles that are free end: now the others cannot hope for anything.
+    /// With nothing to be had any more, handles that are free end: now the others cannot hope for
+    /// anything.
     fn drop_free_handles(&mut self) -> Checked {
         let count = self.program.waiting.len() as u32;
         let keep: Vec<_> = self.program.handles.iter().map(|handle| !handle.is_free()).collect();

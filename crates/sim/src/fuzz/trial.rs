@@ -317,7 +317,8 @@ impl Trial {
         self.tell(Event::Failed { id, from, to, fault })
     }
 
-    /// What goes down may not arrive, and what comes up may not be readable. The front fails rarely, as a lost device does.
+    /// What goes down may not arrive, and what comes up may not be readable. The front fails
+    /// rarely, as a lost device does.
     fn fault(&mut self, from: LayerIndex, to: LayerIndex) -> Option<Fault> {
         if !self.may_fault || self.random.u32(0..6) > 0 {
             return None;

@@ -1,4 +1,5 @@
-//! The figures say what the papers say: the same order of the ways, the same crossovers, headlines no worse by a quarter.
+//! The figures say what the papers say: the same order of the ways, the same crossovers, headlines
+//! no worse by a quarter.
 
 use outcrop_sim::{Figure, figure, figures};
 
@@ -69,7 +70,8 @@ fn with_takes_what_was_prepared_pays_and_paging_does_not() {
     let [direct, paging, memset, ours] =
         ["direct pin", "on demand", "incremental memset", "ours"].map(|way| column(&figure, way));
     assert!(is_below(&ours, &memset) && is_below(&memset, &direct), "{figure:?}");
-    // For short gaps, paging is no better than pinning first; for long ones it is better than filling pages.
+    // For short gaps, paging is no better than pinning first; for long ones it is better than
+    // filling pages.
     assert!(memset[0] < paging[0] && paging[0] > direct[0] * 0.9, "{paging:?} {direct:?}");
     assert!(paging.last() < memset.last(), "{paging:?} {memset:?}");
 }
@@ -163,7 +165,8 @@ fn on_summit_the_burst_buffer_wins_only_on_many_nodes_and_for_reading_sooner() {
     // 1, 4, 16, 64, 256, 1024 and 2048 nodes.
     assert_eq!(faster("write_gib_per_second"), [false, false, false, false, false, false, true]);
     assert_eq!(faster("read_gib_per_second"), [false, false, false, false, true, true, true]);
-    // With both, the plan finds out which one pays: never much worse than the better one, and better than either on few nodes.
+    // With both, the plan finds out which one pays: never much worse than the better one, and
+    // better than either on few nodes.
     let walls = |way| of_way(&figure, way, "wall_seconds");
     let better =
         walls("ours + file system").into_iter().zip(walls("ours + burst buffer")).map(|(one, other)| one.min(other));

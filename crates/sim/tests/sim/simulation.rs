@@ -6,7 +6,8 @@ use outcrop_sim::{Approach, Error, Experiment, Group, Layer, Machine, Outcome, P
 const MIB: u64 = 1 << 20;
 const MS: u64 = 1_000_000;
 
-/// A machine of round numbers: a byte per nanosecond into the directory, two out of it, ten into memory.
+/// A machine of round numbers: a byte per nanosecond into the directory, two out of it, ten into
+/// memory.
 fn plain() -> Machine {
     let rates = PlainRates {
         copy_untouched: 10e9,
@@ -120,7 +121,8 @@ fn workloads(start_ns: u64, bytes: u64) -> Vec<Workload> {
 
 #[test]
 fn nothing_is_read_twice_from_the_slowest_layer() {
-    // The file system is what everybody waits for: what is on its way to host memory must not be read again for the device.
+    // The file system is what everybody waits for: what is on its way to host memory must not be
+    // read again for the device.
     let outcome = nodes(vec![Group { nodes: 8, workloads: workloads(0, 100 * MIB) }]);
     let process = &outcome.processes[0];
     let read: u64 = process.lane_bytes.iter().filter(|((from, _), _)| *from == 2).map(|(_, bytes)| bytes).sum();

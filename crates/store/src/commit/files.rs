@@ -52,7 +52,8 @@ fn failed(session: &SessionCore, error: &Error, may_be_visible: bool) -> Outcome
     Outcome::Failed { reason: error.to_string(), may_be_visible, next_number: session.content().next_number }
 }
 
-/// Writes a manifest and makes it durable. If only the latter fails, it is there until a crash, and may be after it.
+/// Writes a manifest and makes it durable. If only the latter fails, it is there until a crash, and
+/// may be after it.
 fn write(files: &dyn Files, session: &SessionCore, manifest: &Manifest, packs: Vec<ManifestPack>) -> Outcome {
     let attempt = |source| failure(files, "write a manifest", source);
     let dir = rank_dir(session);
@@ -85,7 +86,8 @@ fn borrowed(files: &dyn Files, session: &SessionCore) -> io::Result<Option<BTree
                 Ok(Err(_)) | Err(_) => is_readable = false,
             }
         }
-        // A rank that replaces one version by the next has both for a moment, but a list that is made meanwhile may have none.
+        // A rank that replaces one version by the next has both for a moment, but a list that is
+        // made meanwhile may have none.
         if before == manifests_of_others(files, session)? {
             return Ok(is_readable.then_some(numbers));
         }

@@ -1,4 +1,5 @@
-//! Lays the blocks of a slot out as a pack, in place: what is left out or becomes shorter makes those behind it move up.
+//! Lays the blocks of a slot out as a pack, in place: what is left out or becomes shorter makes
+//! those behind it move up.
 
 use std::time::Instant;
 
@@ -39,7 +40,8 @@ pub(crate) struct Laid {
 struct Group {
     region: usize,
     first_block: u64,
-    /// Where the first one lies; nothing for one block that a lower rank writes, until that has said where.
+    /// Where the first one lies; nothing for one block that a lower rank writes, until that has
+    /// said where.
     at: Option<(PackId, u64)>,
     coding: Coding,
     hashes: Vec<Hash>,
@@ -141,7 +143,8 @@ impl Layout<'_, '_> {
         is_here && lent[block.clone()] == lent[at..at + block.len()]
     }
 
-    /// How the blocks of a region are compressed; nothing if that would take longer than to write them as they are.
+    /// How the blocks of a region are compressed; nothing if that would take longer than to write
+    /// them as they are.
     fn encoder(&self, region: &RegionJob, sample: &[u8], block_bytes: usize) -> Result<Option<(Encoder, Coding)>> {
         let (kind, level) = match region.compression {
             Compression::None => return Ok(None),
@@ -214,7 +217,8 @@ impl Laid {
         self.id
     }
 
-    /// Its slot and the bytes of its blocks, its index, and the other packs in which some of its blocks lie.
+    /// Its slot and the bytes of its blocks, its index, and the other packs in which some of its
+    /// blocks lie.
     pub(crate) fn index(self, regions: &[RegionJob], shares: &Shares<'_>) -> Result<(Lent, u64, Index, Vec<PackId>)> {
         let mut groups = Vec::new();
         for mut group in self.groups {

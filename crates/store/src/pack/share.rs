@@ -1,8 +1,10 @@
-//! Which blocks are there already: in an earlier version, elsewhere in this one, or at another rank.
+//! Which blocks are there already: in an earlier version, elsewhere in this one, or at another
+//! rank.
 //!
-//! Ranks tell each other the hashes of what they are about to write. A block that several have belongs to the lowest of them;
-//! the others refer to its pack. Everything happens within one version, so that nothing has to be remembered from one to the
-//! next: what refers to a pack of another rank lists it in its manifest, and whoever removes packs looks there.
+//! Ranks tell each other the hashes of what they are about to write. A block that several have
+//! belongs to the lowest of them; the others refer to its pack. Everything happens within one
+//! version, so that nothing has to be remembered from one to the next: what refers to a pack of
+//! another rank lists it in its manifest, and whoever removes packs looks there.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -54,7 +56,8 @@ pub(crate) struct Shares<'a> {
 }
 
 impl<'a> Shares<'a> {
-    /// Ranks share blocks if they are asked to, and if all that a version has of them fits into host memory at once on each.
+    /// Ranks share blocks if they are asked to, and if all that a version has of them fits into
+    /// host memory at once on each.
     pub(crate) fn new(
         shared: &'a Shared,
         session: &'a SessionCore,
@@ -62,7 +65,8 @@ impl<'a> Shares<'a> {
         regions: usize,
         (bytes, is_full): (u64, bool),
     ) -> Result<Self> {
-        // With certainty, a hash of another rank's block proves nothing, and its bytes are not here to compare.
+        // With certainty, a hash of another rank's block proves nothing, and its bytes are not here
+        // to compare.
         let is_certain = shared.settings.is_certain;
         let dedup = if is_certain { shared.settings.dedup.min(Dedup::Inside) } else { shared.settings.dedup };
         let mut shares = Self {
@@ -192,8 +196,8 @@ impl<'a> Shares<'a> {
         Ok(())
     }
 
-    /// Where the bytes of this block lie already, if they need not be written again: placed before in this version, or nothing
-    /// but the promise of a lower rank.
+    /// Where the bytes of this block lie already, if they need not be written again: placed before
+    /// in this version, or nothing but the promise of a lower rank.
     pub(crate) fn find(&self, block: (Hash, u32)) -> Option<Source> {
         if self.dedup == Dedup::Versions {
             return None;
@@ -239,7 +243,8 @@ impl<'a> Shares<'a> {
     /// Takes part in an exchange.
     fn gather(&mut self, what: usize, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
         self.exchanged = what + 1;
-        // Of one version, so that a rank which comes too late for one is in step with the others for the next.
+        // Of one version, so that a rank which comes too late for one is in step with the others
+        // for the next.
         let Self { session, version, .. } = self;
         let topic = format!("{} {} {} {version}", EXCHANGES[what], session.name, session.run);
         let gathered = self.shared.ranks.gather(&topic, mine);
@@ -251,7 +256,8 @@ impl<'a> Shares<'a> {
     }
 }
 
-/// A version that fails on this rank shares nothing. The others go through all exchanges, and must not wait for this one.
+/// A version that fails on this rank shares nothing. The others go through all exchanges, and must
+/// not wait for this one.
 impl Drop for Shares<'_> {
     fn drop(&mut self) {
         while self.is_between_ranks() && self.exchanged < EXCHANGES.len() {

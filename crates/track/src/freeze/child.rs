@@ -1,9 +1,10 @@
 //! A frozen image in a child process, which does nothing but be there.
 //!
-//! The child is made without the C library's knowledge, and of a program that may have other threads only one is in it: it may do
-//! nothing but ask the system for things. It gives back all memory that is not part of the image, so that the program's writes
-//! elsewhere are not copied, closes all files, and then unmaps what it is told to. It ends when it is killed, or by itself when
-//! the program has ended, in whatever way.
+//! The child is made without the C library's knowledge, and of a program that may have other
+//! threads only one is in it: it may do nothing but ask the system for things. It gives back all
+//! memory that is not part of the image, so that the program's writes elsewhere are not copied,
+//! closes all files, and then unmaps what it is told to. It ends when it is killed, or by itself
+//! when the program has ended, in whatever way.
 
 use std::{
     fs,
@@ -30,7 +31,8 @@ use crate::{
     ranges::{addresses, released_pages, tidy, touched_pages, without},
 };
 
-/// What the child keeps on either side of where its stack is, and of where its thread's own variables are.
+/// What the child keeps on either side of where its stack is, and of where its thread's own
+/// variables are.
 const OWN_BYTES: usize = 256 << 10;
 
 /// An order to the child to unmap something.
@@ -83,8 +85,9 @@ impl Child {
         child.and_then(|child| child.check(memory).map(|()| child)).inspect_err(|_| kill(pid))
     }
 
-    /// Whether the child has all the memory, and can be read from. Memory can be marked so that a fork leaves it out, or wipes it,
-    /// each mapping by itself: one byte of each that is not 0 is the proof.
+    /// Whether the child has all the memory, and can be read from. Memory can be marked so that a
+    /// fork leaves it out, or wipes it, each mapping by itself: one byte of each that is not 0 is
+    /// the proof.
     fn check(&self, memory: &[&[u8]]) -> Result<()> {
         for (part, memory) in memory.iter().enumerate() {
             let range = addresses(memory);
@@ -145,8 +148,8 @@ fn unreadable(source: io::Error) -> Error {
 
 /// Ends the child process.
 fn kill(pid: libc::pid_t) {
-    // SAFETY: the child is ours and not yet waited for, so that nobody else has its number. It is not one that an ordinary wait
-    // of the program finds.
+    // SAFETY: the child is ours and not yet waited for, so that nobody else has its number. It is
+    // not one that an ordinary wait of the program finds.
     unsafe {
         libc::kill(pid, libc::SIGKILL);
         while libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL) < 0
@@ -166,7 +169,8 @@ fn first_set(memory: &[u8]) -> Option<usize> {
 /// The memory that the child does not need: orders, listed in memory that it keeps.
 fn excess(mut kept: Vec<Range<usize>>) -> io::Result<Private> {
     let pieces = Maps::now()?.pieces(&(0..usize::MAX / 2))?;
-    // Each hole makes one piece two. Besides what is frozen, there are this list, the stack and the thread's own variables.
+    // Each hole makes one piece two. Besides what is frozen, there are this list, the stack and the
+    // thread's own variables.
     let mut list = Private::new((pieces.len() + kept.len() + 3) * ORDER_BYTES, Pages::Small)?;
     // SAFETY: asks where the thread's own variables are.
     let own = unsafe { libc::__errno_location() }.addr();
@@ -199,11 +203,13 @@ fn obey(order: &[u8; ORDER_BYTES]) {
     let _ = unsafe { munmap(std::ptr::without_provenance_mut(number(start)), number(bytes)) };
 }
 
-/// Makes the child process. No signal reaches it but those that cannot be blocked, and its end raises none.
+/// Makes the child process. No signal reaches it but those that cannot be blocked, and its end
+/// raises none.
 fn clone(parent: &OwnedFd, inbox: &OwnedFd, excess: &[u8]) -> io::Result<libc::pid_t> {
     const NONE: libc::c_long = 0;
     let (parent, inbox) = (parent.as_fd(), inbox.as_fd());
-    // SAFETY: plain numbers, filled by the calls before they are used; the mask is the thread's own.
+    // SAFETY: plain numbers, filled by the calls before they are used; the mask is the thread's
+    // own.
     let mut before: libc::sigset_t = unsafe { std::mem::zeroed() };
     // SAFETY: as above.
     unsafe {
@@ -211,7 +217,8 @@ fn clone(parent: &OwnedFd, inbox: &OwnedFd, excess: &[u8]) -> io::Result<libc::p
         libc::sigfillset(&mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
     }
-    // SAFETY: like fork, but without a signal at the end; the child calls nothing that would need the C library to know of it.
+    // SAFETY: like fork, but without a signal at the end; the child calls nothing that would need
+    // the C library to know of it.
     let pid = unsafe { libc::syscall(libc::SYS_clone, NONE, NONE, NONE, NONE, NONE) };
     if pid == 0 {
         keep(parent, inbox, excess);

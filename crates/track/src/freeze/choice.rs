@@ -1,8 +1,9 @@
 //! Which way of freezing should cost less.
 //!
-//! To fork, the system copies the page tables of the whole process; to protect, it goes through those of the frozen memory.
-//! Then each page that the program writes to is copied, which with protection is a message to a thread and back: how long that
-//! takes is measured once per process. What making an image costs is measured each time that one is made.
+//! To fork, the system copies the page tables of the whole process; to protect, it goes through
+//! those of the frozen memory. Then each page that the program writes to is copied, which with
+//! protection is a message to a thread and back: how long that takes is measured once per process.
+//! What making an image costs is measured each time that one is made.
 
 use std::{
     sync::{Mutex, OnceLock, PoisonError},
@@ -51,7 +52,8 @@ fn costs(change: impl FnOnce(&mut Costs)) -> Costs {
     *costs
 }
 
-/// The way that should cost less for so many frozen bytes in a process with page tables of that size.
+/// The way that should cost less for so many frozen bytes in a process with page tables of that
+/// size.
 pub(super) fn choose(bytes: u64, table_bytes: u64) -> FreezeWay {
     costs(|_| ()).choose(bytes, table_bytes, protect_page_ns())
 }

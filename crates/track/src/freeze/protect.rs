@@ -1,13 +1,14 @@
 //! A frozen image by write protection: a page is copied before anybody may write to it.
 //!
-//! A thread hears of each write to a protected page, copies the page to a pool, and lets the writer go on. What is still
-//! protected is read where it lies. The memory is the program's, which may take it away at any time; so it is only ever read
-//! through the system, which says if it is not there, and afterwards it is checked that it is still protected and ours: only then
-//! what was read is what was frozen.
+//! A thread hears of each write to a protected page, copies the page to a pool, and lets the writer
+//! go on. What is still protected is read where it lies. The memory is the program's, which may
+//! take it away at any time; so it is only ever read through the system, which says if it is not
+//! there, and afterwards it is checked that it is still protected and ours: only then what was read
+//! is what was frozen.
 //!
-//! Nothing here may wait for memory that is protected here. So whole pages inside the frozen memory are protected only (the
-//! ends are copied at once), and neither the thread nor a reader allocates: a program that frees frozen memory would let the
-//! allocator hand it out.
+//! Nothing here may wait for memory that is protected here. So whole pages inside the frozen memory
+//! are protected only (the ends are copied at once), and neither the thread nor a reader allocates:
+//! a program that frees frozen memory would let the allocator hand it out.
 
 use std::{
     io,
@@ -154,14 +155,15 @@ impl Protected {
         self.shared.state().extra_bytes()
     }
 
-    /// Lets all memory be as it was. In a forked process, which has neither the thread nor the protection, there is nothing to do.
+    /// Lets all memory be as it was. In a forked process, which has neither the thread nor the
+    /// protection, there is nothing to do.
     pub(super) fn end(&mut self, is_ours: bool) {
         if !is_ours {
             return;
         }
         let Some(thread) = self.thread.take() else { return };
-        // First, because to end a thread may mean to write to protected memory. And it is not enough to close the descriptor: a
-        // forked process may have it open too.
+        // First, because to end a thread may mean to write to protected memory. And it is not
+        // enough to close the descriptor: a forked process may have it open too.
         let mut state = self.shared.state();
         self.shared.give_up(&mut state);
         for part in state.parts.iter().filter(|part| !part.pages.is_empty()) {
@@ -238,8 +240,9 @@ impl Shared {
         }
     }
 
-    /// Visits the stretches of these pages that have been protected by us all the time: who unprotects them holds the state. What
-    /// is not protected is not touched, because it may be somebody else's by now.
+    /// Visits the stretches of these pages that have been protected by us all the time: who
+    /// unprotects them holds the state. What is not protected is not touched, because it may be
+    /// somebody else's by now.
     fn still_frozen(&self, state: &State, pages: &Range<usize>, mut visit: impl FnMut(&Range<usize>)) {
         let _ = state.map.protected(pages, |stretch| {
             if self.fault.register(&stretch).is_ok() {
@@ -447,7 +450,8 @@ fn read_self(pid: libc::pid_t, at: usize, into: &mut [u8]) -> io::Result<()> {
         let rest = &mut into[done..];
         let local = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
         let remote = libc::iovec { iov_base: std::ptr::without_provenance_mut(at + done), iov_len: rest.len() };
-        // SAFETY: the local place is a slice that may be written to; the other is only read, and checked by the system.
+        // SAFETY: the local place is a slice that may be written to; the other is only read, and
+        // checked by the system.
         let count = unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) };
         match usize::try_from(count) {
             Ok(0) => return Err(Errno::FAULT.into()),

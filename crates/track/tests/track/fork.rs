@@ -1,5 +1,5 @@
-//! Trackers in processes that were forked, or that lack what an ordinary process may do. Each test runs in a process of its
-//! own: a fork copies whatever other threads are in the middle of.
+//! Trackers in processes that were forked, or that lack what an ordinary process may do. Each test
+//! runs in a process of its own: a fork copies whatever other threads are in the middle of.
 
 use std::os::fd::FromRawFd;
 

@@ -62,7 +62,8 @@ fn an_image_is_that_of_the_moment_while_threads_write() {
                 let mut random = random.fork();
                 Meanwhile::repeat(move || {
                     let at = start + random.usize(..bytes);
-                    // SAFETY: inside the mapping, which outlives the thread; nobody else looks at it.
+                    // SAFETY: inside the mapping, which outlives the thread; nobody else looks at
+                    // it.
                     unsafe { std::ptr::with_exposed_provenance_mut::<u8>(at).write_volatile(random.u8(..)) };
                 })
             })

@@ -1,5 +1,6 @@
-//! Frozen images and the process: what a fork sees of them, what they leave behind, and memory that is taken away. Each test
-//! runs in a process of its own, because they fork, and because nobody else is to get the memory.
+//! Frozen images and the process: what a fork sees of them, what they leave behind, and memory that
+//! is taken away. Each test runs in a process of its own, because they fork, and because nobody
+//! else is to get the memory.
 
 use std::{
     fs,
@@ -225,7 +226,8 @@ fn memory_that_is_not_frozen_is_not_kept() {
 
 /// Becomes a user without rights. False if this user cannot.
 fn become_nobody() -> bool {
-    // SAFETY: acts on this process alone. A process that changes its user is not to be looked into, unless it says so.
+    // SAFETY: acts on this process alone. A process that changes its user is not to be looked into,
+    // unless it says so.
     let is_done =
         unsafe { libc::setresuid(65_534, 65_534, 65_534) == 0 && libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0) == 0 };
     if !is_done {

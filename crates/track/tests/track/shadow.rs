@@ -1,4 +1,5 @@
-//! Random writes to random regions, compared with a shadow copy: every byte that differs is reported, in every way.
+//! Random writes to random regions, compared with a shadow copy: every byte that differs is
+//! reported, in every way.
 
 use std::ops::Range;
 
@@ -161,7 +162,8 @@ proptest! {
     }
 }
 
-/// Memory that is large enough to be worth watching by choice, so that samples, watching and pauses all come to pass.
+/// Memory that is large enough to be worth watching by choice, so that samples, watching and pauses
+/// all come to pass.
 #[test]
 fn nothing_is_missed_while_the_way_changes() {
     let bytes = 8 << 20;

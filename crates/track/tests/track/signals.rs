@@ -1,4 +1,5 @@
-//! The signal handler of `Way::Protection` and the handlers that were there before. Each test runs in a process of its own.
+//! The signal handler of `Way::Protection` and the handlers that were there before. Each test runs
+//! in a process of its own.
 
 use std::{
     os::unix::process::ExitStatusExt,

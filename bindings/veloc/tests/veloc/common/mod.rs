@@ -22,7 +22,8 @@ pub(crate) fn source(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// What cargo has built of this package last. It lies beside this program, under a name that says how it was built.
+/// What cargo has built of this package last. It lies beside this program, under a name that says
+/// how it was built.
 fn archive() -> PathBuf {
     let program = env::current_exe().unwrap();
     let files = fs::read_dir(program.parent().unwrap()).unwrap().map(|entry| entry.unwrap());

@@ -1,4 +1,5 @@
-//! A small protocol that keeps versions, rightly or with a bug that was planted, and what must be left of them.
+//! A small protocol that keeps versions, rightly or with a bug that was planted, and what must be
+//! left of them.
 
 use std::io;
 

@@ -12,7 +12,8 @@ use cudarc::driver::sys::{self, CUresult};
 
 use crate::{DeviceKind, Error, Result};
 
-/// All that is called of the driver. `cudarc` panics on a function that is missing, so they are looked for first.
+/// All that is called of the driver. `cudarc` panics on a function that is missing, so they are
+/// looked for first.
 const FUNCTIONS: &[&str] = &[
     "cuInit",
     "cuDeviceGet",
@@ -192,8 +193,8 @@ impl Context {
         self.check("allocate device memory", code)
     }
 
-    /// Carries out what gives something back. There is nobody to tell of a failure but the log, and after the loss of the
-    /// device there is nothing to give back.
+    /// Carries out what gives something back. There is nobody to tell of a failure but the log, and
+    /// after the loss of the device there is nothing to give back.
     pub(super) fn clean(&self, attempt: &'static str, give_back: impl FnOnce() -> CUresult) {
         match self.enter().and_then(|_current| self.check(attempt, give_back())) {
             Ok(()) => {}
@@ -205,7 +206,8 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: the share is this value's own, and all that was made in it is gone, as it has a share of this value.
+        // SAFETY: the share is this value's own, and all that was made in it is gone, as it has a
+        // share of this value.
         let outcome = unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
         if let Err(error) = self.check("close the device", outcome) {
             tracing::warn!(%error, "the device stays open");
@@ -222,8 +224,8 @@ pub(super) struct Current {
 impl Drop for Current {
     fn drop(&mut self) {
         let mut popped = ptr::null_mut();
-        // SAFETY: takes back what `enter` did; contexts are entered and left like brackets on each thread, as this value
-        // is never sent to another.
+        // SAFETY: takes back what `enter` did; contexts are entered and left like brackets on each
+        // thread, as this value is never sent to another.
         let code = unsafe { sys::cuCtxPopCurrent_v2(&raw mut popped) };
         if code != CUresult::CUDA_SUCCESS {
             tracing::warn!(?code, "cannot put the program's own CUDA context back");

@@ -1,9 +1,10 @@
 //! The checksum kernel over CUDA.
 //!
-//! It is compiled beforehand: the driver makes machine code for its device of the text in `checksum.ptx`. That text is
-//! what NVRTC 12.9 makes of `checksum.cu`, but for the version in its head, which is set back so that older drivers
-//! take it too. It has not run on hardware: the stand-in driver does in its place what it would do. The kernel for OpenCL,
-//! which is the same line by line, runs on PoCL.
+//! It is compiled beforehand: the driver makes machine code for its device of the text in
+//! `checksum.ptx`. That text is what NVRTC 12.9 makes of `checksum.cu`, but for the version in its
+//! head, which is set back so that older drivers take it too. It has not run on hardware: the
+//! stand-in driver does in its place what it would do. The kernel for OpenCL, which is the same
+//! line by line, runs on PoCL.
 
 use std::{
     ffi::{CStr, c_void},
@@ -53,8 +54,8 @@ impl Kernel {
     ///
     /// # Safety
     ///
-    /// The place must be so many bytes of live memory of this device, at a multiple of eight, until the sum is there; the
-    /// stream must be live.
+    /// The place must be so many bytes of live memory of this device, at a multiple of eight, until
+    /// the sum is there; the stream must be live.
     pub(super) unsafe fn begin(
         &self,
         stream: sys::CUstream,
@@ -68,8 +69,8 @@ impl Kernel {
         let mut parameters: [*mut c_void; 4] =
             [(&raw mut address).cast(), (&raw mut length).cast(), (&raw mut first).cast(), (&raw mut sums).cast()];
         let blocks = SHARES as u32 / THREADS_PER_BLOCK;
-        // SAFETY: the parameters are those of the kernel, and are read before the call returns; the caller vouches for the
-        // memory and the stream.
+        // SAFETY: the parameters are those of the kernel, and are read before the call returns; the
+        // caller vouches for the memory and the stream.
         let outcome = unsafe {
             let (parameters, extra) = (parameters.as_mut_ptr(), ptr::null_mut());
             sys::cuLaunchKernel(self.function, blocks, 1, 1, THREADS_PER_BLOCK, 1, 1, 0, stream, parameters, extra)
@@ -81,7 +82,8 @@ impl Kernel {
 
 impl Drop for Kernel {
     fn drop(&mut self) {
-        // SAFETY: the module is this value's own, and no kernel of it runs, as whoever starts one waits for it.
+        // SAFETY: the module is this value's own, and no kernel of it runs, as whoever starts one
+        // waits for it.
         self.context.clean("unload a kernel", || unsafe { sys::cuModuleUnload(self.module) });
     }
 }

@@ -1,4 +1,5 @@
-//! Memory over CUDA: address space that is mapped chunk by chunk, buffers, and page-locked host memory.
+//! Memory over CUDA: address space that is mapped chunk by chunk, buffers, and page-locked host
+//! memory.
 
 use std::{ops::Range, ptr::NonNull, sync::Arc};
 
@@ -51,7 +52,8 @@ struct Addresses {
 
 impl Drop for Addresses {
     fn drop(&mut self) {
-        // SAFETY: this is what was reserved, and every chunk in it has a share of this value, so that none is mapped.
+        // SAFETY: this is what was reserved, and every chunk in it has a share of this value, so
+        // that none is mapped.
         self.context.clean("free address space", || unsafe { sys::cuMemAddressFree(self.start, self.bytes) });
     }
 }
@@ -103,12 +105,14 @@ impl Physical {
 
 impl Drop for Physical {
     fn drop(&mut self) {
-        // SAFETY: the handle is this value's own, and a mapping of it, if there was one, has been undone.
+        // SAFETY: the handle is this value's own, and a mapping of it, if there was one, has been
+        // undone.
         self.context.clean("free device memory", || unsafe { sys::cuMemRelease(self.handle) });
     }
 }
 
-/// Memory that is mapped. Dropping it unmaps and frees the memory, and the addresses if it was the last.
+/// Memory that is mapped. Dropping it unmaps and frees the memory, and the addresses if it was the
+/// last.
 struct Chunk {
     at: CUdeviceptr,
     bytes: usize,
@@ -169,7 +173,8 @@ impl Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        // SAFETY: the memory is this value's own; nobody uses it any more, as whoever does has the buffer.
+        // SAFETY: the memory is this value's own; nobody uses it any more, as whoever does has the
+        // buffer.
         self.context.clean("free device memory", || unsafe { sys::cuMemFree_v2(self.address) });
     }
 }

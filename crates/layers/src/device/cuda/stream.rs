@@ -39,12 +39,13 @@ impl CudaStream {
 impl Stream for CudaStream {
     unsafe fn copy_in(&mut self, bytes: &[u8], to: Place) -> Result<()> {
         let _current = self.context.enter()?;
-        // SAFETY: the caller vouches for the place; the bytes are no longer needed when the call returns.
+        // SAFETY: the caller vouches for the place; the bytes are no longer needed when the call
+        // returns.
         let outcome = unsafe { sys::cuMemcpyHtoD_v2(to.address(), bytes.as_ptr().cast(), bytes.len()) };
         self.context.check("copy to the device", outcome)?;
-        // The call may return when the bytes have been taken but have not arrived, and streams such as this one do not
-        // wait for the default one, where the copy is.
-        // SAFETY: the null stream is always there.
+        // The call may return when the bytes have been taken but have not arrived, and streams such
+        // as this one do not wait for the default one, where the copy is. SAFETY: the null stream
+        // is always there.
         self.context.check("copy to the device", unsafe { sys::cuStreamSynchronize(ptr::null_mut()) })
     }
 
@@ -81,7 +82,8 @@ impl Stream for CudaStream {
             Some(kernel) => kernel,
             None => self.kernel.insert(Kernel::load(&self.context)?),
         };
-        // SAFETY: the caller vouches for the place, and it is waited for below; the stream is this value's own.
+        // SAFETY: the caller vouches for the place, and it is waited for below; the stream is this
+        // value's own.
         let sums_at = unsafe { kernel.begin(self.raw, at, first_word, bytes) }?;
         self.wait()?;
         let mut sums = vec![0; SHARES * size_of::<u64>()];
@@ -143,7 +145,8 @@ impl Event for Mark {
 
 impl Drop for Mark {
     fn drop(&mut self) {
-        // SAFETY: the event is this value's own. One that the stream has not come to yet is destroyed when it has.
+        // SAFETY: the event is this value's own. One that the stream has not come to yet is
+        // destroyed when it has.
         self.context.clean("drop an event", || unsafe { sys::cuEventDestroy_v2(self.raw) });
     }
 }

@@ -75,7 +75,8 @@ impl Context {
         self.used_bytes.load(Relaxed)
     }
 
-    /// Counts memory that is about to be allocated, if there is any left: drivers may promise more than they have.
+    /// Counts memory that is about to be allocated, if there is any left: drivers may promise more
+    /// than they have.
     pub(super) fn claim(&self, bytes: u64) -> Result<()> {
         let add = |used: u64| used.checked_add(bytes).filter(|&used| used <= self.total_bytes);
         let Err(used) = self.used_bytes.fetch_update(Relaxed, Relaxed, add) else { return Ok(()) };
@@ -114,14 +115,16 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: the reference is this value's own, and all that was made with it has been released.
+        // SAFETY: the reference is this value's own, and all that was made with it has been
+        // released.
         if let Err(code) = unsafe { release_context(self.raw) } {
             tracing::warn!(device = self.name, error = %ClError(code), "cannot release the context");
         }
     }
 }
 
-/// OpenCL has no code for a lost device. These, of objects that were valid, mean that they no longer are.
+/// OpenCL has no code for a lost device. These, of objects that were valid, mean that they no
+/// longer are.
 fn is_lost(code: cl_int) -> bool {
     matches!(code, CL_DEVICE_NOT_AVAILABLE | CL_INVALID_DEVICE | CL_INVALID_CONTEXT | CL_INVALID_COMMAND_QUEUE)
 }

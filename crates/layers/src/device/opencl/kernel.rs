@@ -42,12 +42,13 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// Begins to sum words in `queue`, which keeps its order; the shares are at the result when it has come so far.
+    /// Begins to sum words in `queue`, which keeps its order; the shares are at the result when it
+    /// has come so far.
     ///
     /// # Safety
     ///
-    /// The place must be so many bytes of live memory of this device, at a multiple of eight, until the sum is there; the
-    /// queue must be live.
+    /// The place must be so many bytes of live memory of this device, at a multiple of eight, until
+    /// the sum is there; the queue must be live.
     pub(super) unsafe fn begin(
         &mut self,
         queue: cl_command_queue,
@@ -60,7 +61,8 @@ impl Kernel {
         let numbers = [at.offset, bytes as u64, first_word];
         let event = set_arguments(self.raw, memory, numbers, self.sums.raw).and_then(|()| {
             let threads = SHARES;
-            // SAFETY: the kernel has all of its arguments; the caller vouches for the memory and the queue.
+            // SAFETY: the kernel has all of its arguments; the caller vouches for the memory and
+            // the queue.
             unsafe {
                 let (none, no_events) = (ptr::null(), ptr::null());
                 enqueue_nd_range_kernel(queue, self.raw, 1, none, &raw const threads, none, 0, no_events)

@@ -115,10 +115,12 @@ impl Stream for Queue {
             Some(kernel) => kernel,
             None => self.kernel.insert(Kernel::compile(&self.context)?),
         };
-        // SAFETY: the caller vouches for the place, and it is waited for below; the queue is this value's own.
+        // SAFETY: the caller vouches for the place, and it is waited for below; the queue is this
+        // value's own.
         let sums_at = unsafe { kernel.begin(self.raw, at, first_word, bytes) }?;
         let mut sums = vec![0; SHARES * size_of::<u64>()];
-        // SAFETY: the kernel has room for so many results. The queue keeps its order, so that this waits for the kernel.
+        // SAFETY: the kernel has room for so many results. The queue keeps its order, so that this
+        // waits for the kernel.
         unsafe { self.copy_out(sums_at, &mut sums) }?;
         Ok(add_up(&sums))
     }
@@ -140,7 +142,8 @@ impl Stream for Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // SAFETY: the queue is this value's own, and nothing is in it any more once `finish` has returned.
+        // SAFETY: the queue is this value's own, and nothing is in it any more once `finish` has
+        // returned.
         let outcome = self.finish().and_then(|()| unsafe { release_command_queue(self.raw) });
         if let Err(code) = outcome {
             tracing::warn!(device = self.context.name(), error = %ClError(code), "cannot release a command queue");

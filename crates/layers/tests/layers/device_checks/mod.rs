@@ -103,7 +103,8 @@ pub(crate) fn copy_at_any_offset(device: &Arc<dyn Device>) {
     }
 }
 
-/// What lies in the cache slides by any distance, up or down, over itself and over the ends of chunks.
+/// What lies in the cache slides by any distance, up or down, over itself and over the ends of
+/// chunks.
 pub(crate) fn slide_over_itself(device: &Arc<dyn Device>) {
     const MIB: u64 = 1 << 20;
     let chunk = device.granularity_bytes().max(MIB + UNIT);
@@ -133,7 +134,8 @@ pub(crate) fn slide_over_itself(device: &Arc<dyn Device>) {
     assert!(matches!(unmapped.slide(0..UNIT, 2 * chunk), Err(Error::Unmapped { .. })));
 }
 
-/// The device finds the same checksum as the host, over the ends of chunks too, and another after any change.
+/// The device finds the same checksum as the host, over the ends of chunks too, and another after
+/// any change.
 pub(crate) fn sum_like_the_host(device: &Arc<dyn Device>) {
     let chunk = device.granularity_bytes().max(2 * UNIT);
     let layer = DeviceLayer::new(Arc::clone(device), 3 * chunk, Some(chunk)).unwrap();
@@ -176,7 +178,8 @@ pub(crate) fn refuse_wrong_buffers(device: &Arc<dyn Device>, other: &Arc<dyn Dev
     assert_eq!(found, [7; 64]);
 }
 
-/// Many transfers are under way at once, with a host layer that is registered, and each keeps its bytes.
+/// Many transfers are under way at once, with a host layer that is registered, and each keeps its
+/// bytes.
 pub(crate) fn run_many_at_once(device: &Arc<dyn Device>) {
     const COUNT: u64 = 40;
     let chunk = device.granularity_bytes().max(8 * UNIT);

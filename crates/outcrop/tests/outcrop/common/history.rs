@@ -120,8 +120,8 @@ impl Promises {
         }
     }
 
-    /// Looks at a layer without changing it: the newest version is there, or a newer one; as many as are to be kept are there; and
-    /// the newest, or all, hold exactly what was saved.
+    /// Looks at a layer without changing it: the newest version is there, or a newer one; as many
+    /// as are to be kept are there; and the newest, or all, hold exactly what was saved.
     pub(crate) fn check_layer(
         &self,
         history: &History,

@@ -1,4 +1,5 @@
-//! What the tests of a store's survival share: states that can be told apart, and what must be found of them afterwards.
+//! What the tests of a store's survival share: states that can be told apart, and what must be
+//! found of them afterwards.
 
 pub(crate) mod history;
 pub(crate) mod trees;
@@ -6,7 +7,8 @@ pub(crate) mod trees;
 use fastrand::Rng;
 use outcrop::{Part, PartMut, Session};
 
-/// What a program saves. No two saves of a test have the same stamp, so that it tells what the rest must be.
+/// What a program saves. No two saves of a test have the same stamp, so that it tells what the rest
+/// must be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct State {
     pub(crate) stamp: u64,

@@ -5,7 +5,8 @@ use std::{io, sync::Arc};
 use outcrop::layers::files::{File, FileLock, Files};
 use outcrop_crash::Tree;
 
-/// A directory of other files, as files by themselves: two layers in one recording have one order of events.
+/// A directory of other files, as files by themselves: two layers in one recording have one order
+/// of events.
 struct Below {
     files: Arc<dyn Files>,
     dir: &'static str,

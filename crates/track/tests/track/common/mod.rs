@@ -64,7 +64,8 @@ impl Mapping {
         assert_eq!(outcome, 0, "{}", io::Error::last_os_error());
     }
 
-    /// Unmaps some of it. The rest stays until the process ends: by then somebody else may have this place.
+    /// Unmaps some of it. The rest stays until the process ends: by then somebody else may have
+    /// this place.
     pub(crate) fn unmap(&mut self, from: usize, bytes: usize) {
         // SAFETY: inside the mapping, which nobody can use any more.
         assert_eq!(unsafe { libc::munmap(self.start.add(from).cast(), bytes) }, 0);
@@ -158,7 +159,8 @@ pub(crate) fn everything(changes: &Changes, bytes: usize) -> bool {
     changes.is_everything && changes.ranges.iter().eq(std::iter::once(&(0..bytes)))
 }
 
-/// A program with memory worth watching that writes to one byte in so many, and says that hashing takes so long.
+/// A program with memory worth watching that writes to one byte in so many, and says that hashing
+/// takes so long.
 pub(crate) fn chosen(options: TrackOptions, step: usize, hash_ns_per_byte: f64) -> (Vec<Way>, TrackStats) {
     let mut memory = Mapping::new(16 << 20);
     memory.fill(1);
@@ -174,7 +176,8 @@ pub(crate) fn chosen(options: TrackOptions, step: usize, hash_ns_per_byte: f64) 
     (ways, tracker.stats("memory").unwrap())
 }
 
-/// Makes the system call userfaultfd fail from now on, as an old kernel or a container does. False if that is not possible.
+/// Makes the system call userfaultfd fail from now on, as an old kernel or a container does. False
+/// if that is not possible.
 pub(crate) fn refuse_userfaultfd() -> bool {
     let filter = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
     let mut program = [
