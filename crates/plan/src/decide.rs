@@ -344,7 +344,8 @@ impl Planner {
     /// Brings up, to every layer that has room, what is read soonest and lies deeper.
     fn prefetch(&mut self, pressure: &mut [Pressure; LAYERS_MAX]) {
         for (to, pressure) in pressure[..self.layers.len() - 1].iter_mut().enumerate() {
-            while *pressure == Pressure::None {
+            // What comes to a layer that keeps bytes stays there: only its owner sends it there.
+            while *pressure == Pressure::None && !self.layers[to].keeps() {
                 let Some((due, id, from)) = self.soonest_below(to) else { break };
                 if !self.is_worth_staging(from, to) || !self.has_lane(from, to, self.snapshots[&id].bytes) {
                     break;

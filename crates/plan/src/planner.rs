@@ -439,6 +439,8 @@ impl Planner {
         self.end_move(id, from, to, true);
         self.change(id, |snapshot| {
             snapshot.read_faults = 0;
+            // What has reached a layer has, also if it cannot be read there later.
+            snapshot.persists_on &= !(1 << to);
             if let Some(copy) = snapshot.copy_mut(to) {
                 copy.is_arriving = false;
             }
@@ -474,7 +476,11 @@ impl Planner {
         let is_given_up = snapshot.read_faults + 1 >= READ_FAULTS_MAX;
         let has_other = snapshot.copies.iter().any(|copy| copy.layer != from && !copy.is_arriving);
         if is_given_up && has_other && snapshot.copy(from).is_some_and(|copy| copy.readers == 0) {
-            self.drop_copy(id, from);
+            match self.layers[from].keeps() {
+                // Its owner counts the bytes that stay there.
+                true => self.evict(id, from),
+                false => self.drop_copy(id, from),
+            }
             self.change(id, |snapshot| snapshot.read_faults = 0);
             return;
         }

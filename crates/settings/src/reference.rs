@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::{
     DeviceSettings, Settings, SharedDirectorySettings, SharedHostSettings, StoreDir, StoreSettings, TapeDir,
-    TapeSettings,
+    TapeSettings, tape::AnyLayer,
 };
 
 /// Variables of the environment that are not settings of a tape or store.
@@ -31,7 +31,8 @@ An unknown setting is an error that names the nearest known one. To describe a t
 opens and creates nothing: that happens when it is opened.
 
 A *size* is a text such as `\"2 GiB\"` or `\"500 MB\"`, or a number of bytes. The layers of a tape
-are, from the fastest: `device`, `host`, `shared_host`, `dir`.
+are, from the fastest: `device`, `host`, `shared_host`, `dir`. Any other stack is written as a list:
+`layers = [{ host = \"1 GiB\" }, { dir = \"/nvme\" }, { host = \"8 GiB\" }, { dir = \"/scratch\" }]`.
 
 This page is made by `cargo xtask settings`.
 ";
@@ -40,6 +41,7 @@ This page is made by `cargo xtask settings`.
 pub fn reference() -> String {
     let mut page = INTRODUCTION.to_owned();
     section::<TapeSettings>(&mut page, "Tape");
+    section::<AnyLayer>(&mut page, "Layers in any order");
     section::<TapeDir>(&mut page, "Directories of a tape");
     section::<DeviceSettings>(&mut page, "Devices");
     section::<SharedHostSettings>(&mut page, "Shared host memory");
@@ -99,6 +101,7 @@ Path = Union[str, \"os.PathLike[str]\"]
     class::<TapeDir>(&mut module, "TapeDir", "");
     class::<DeviceSettings>(&mut module, "Device", "");
     class::<SharedHostSettings>(&mut module, "SharedHost", "");
+    class::<AnyLayer>(&mut module, "Layer", "");
     class::<StoreDir>(&mut module, "StoreDir", "");
     class::<SharedDirectorySettings>(&mut module, "Ranks", "");
     class::<TapeSettings>(&mut module, "TapeSettings", " | None");
@@ -135,6 +138,7 @@ mod tests {
     #[test]
     fn the_defaults_of_the_tables_are_those_that_hold() {
         check_defaults::<TapeSettings>();
+        check_defaults::<AnyLayer>();
         check_defaults::<TapeDir>();
         check_defaults::<DeviceSettings>();
         check_defaults::<SharedHostSettings>();

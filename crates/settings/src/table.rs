@@ -213,6 +213,32 @@ mod tests {
     }
 
     #[test]
+    fn a_stack_can_be_written_in_any_order() {
+        let stack = "layers = [{ host = '1 GiB' }, { dir = '/fast' }, { host = '2 GiB' }, { dir = { path = '/slow', depth = 2 } }]";
+        let dir = |path: &str, depth| {
+            TapeLayer::Dir(TapeDir::new(path, "90%", DirOptions { depth, ..DirOptions::default() }))
+        };
+        let host = |size: &str| TapeLayer::Host(Size::from(size));
+        let usual = DirOptions::default().depth;
+        let expected = [host("1 GiB"), dir("/fast", usual), host("2 GiB"), dir("/slow", 2)];
+        assert_eq!(tape(stack).layers, expected);
+        // A builder's stack can be overridden as a whole, and one kind of layer of such a stack.
+        let told =
+            overridden(tape("host = 1\ndir = '/a'"), &[("OUTCROP_LAYERS", &stack["layers = ".len()..])]).unwrap();
+        assert_eq!(told.layers, expected);
+        let told = overridden(told, &[("OUTCROP_HOST", "3 GiB")]).unwrap();
+        assert_eq!(told.layers, [host("3 GiB"), dir("/fast", usual), dir("/slow", 2)]);
+        for (text, hint) in [
+            ("layers = [{}]", "layers: a layer is one of device, host, shared_host and dir"),
+            ("layers = [{ host = 1, dir = 'x' }]", "a layer is one of"),
+            ("layers = [{ hots = 1 }]", "layers: there is no hots; did you mean host?"),
+            ("layers = '/fast'", "write a table with device, host, shared_host, dir"),
+        ] {
+            assert!(tape_error(text).contains(hint), "{text}: {}", tape_error(text));
+        }
+    }
+
+    #[test]
     fn everything_a_store_can_be_told_can_be_written() {
         let text = r#"{"dir": ["/near", {"path": "/far", "limit": "1 TB", "keep_last": 9}], "keep_last": 2, "keep_seconds": 60,
             "ranks": {"dir": "/talk", "rank": 1, "count": 2}, "interval": "exact", "failures_seconds": 3600,

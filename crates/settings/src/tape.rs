@@ -119,6 +119,9 @@ impl Settings for TapeSettings {
     const OF: &'static str = "a tape";
 
     const TABLE: &'static [Setting<Self>] = rows! {
+        layers: Vec<AnyLayer> = "the four below, in this order",
+            "The whole stack, fastest first, for an order that `device`, `host`, `shared_host` and `dir` cannot give; each of those then replaces all layers of its kind.",
+            |tape, layers| tape.restack(layers.into_iter().flat_map(|layer| layer.0).collect());
         device: Vec<DeviceSettings> = "none",
             "Memory of a device, in which saves then begin.",
             |tape, devices| tape.replace(0, devices.into_iter().map(TapeLayer::Device).collect());
@@ -197,6 +200,53 @@ impl TapeSettings {
         let place = place.unwrap_or(self.layers.len());
         self.layers.retain(|layer| !is_same(layer));
         self.layers.splice(place..place, layers);
+    }
+
+    /// Puts these layers in the place of all others. Objects of the program stay, above or below
+    /// them as they were.
+    fn restack(&mut self, layers: Vec<TapeLayer>) {
+        let is_given = |layer: &TapeLayer| layer.position().is_none();
+        let place = self.layers.iter().position(|layer| !is_given(layer)).unwrap_or(self.layers.len());
+        self.layers.retain(is_given);
+        self.layers.splice(place..place, layers);
+    }
+}
+
+/// One layer of a stack in any order.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct AnyLayer(Vec<TapeLayer>);
+
+impl Settings for AnyLayer {
+    const OF: &'static str = "a layer";
+
+    const TABLE: &'static [Setting<Self>] = rows! {
+        device: DeviceSettings = "none", "Memory of a device.", |layer, device| layer.0.push(TapeLayer::Device(device));
+        host: Size = "none", "Host memory.", |layer, size| layer.0.push(TapeLayer::Host(size));
+        shared_host: SharedHostSettings = "none",
+            "Host memory that several processes of this machine share.",
+            |layer, shared| layer.0.push(TapeLayer::SharedHost(shared));
+        dir: TapeDir = "none", "A directory.", |layer, dir| layer.0.push(TapeLayer::Dir(dir));
+    };
+
+    fn check(&self) -> Result<(), String> {
+        match self.0.len() {
+            1 => Ok(()),
+            _ => Err("a layer is one of device, host, shared_host and dir, such as { host = \"2 GiB\" }".to_owned()),
+        }
+    }
+}
+
+impl Readable for AnyLayer {
+    fn kind() -> String {
+        "[table](#layers-in-any-order)".to_owned()
+    }
+
+    fn python() -> String {
+        "Layer".to_owned()
+    }
+
+    fn read(value: Value) -> Result<Self, String> {
+        table(value)
     }
 }
 

@@ -29,6 +29,51 @@ impl Trial {
             demand(used <= layer.room_bytes, || {
                 format!("layer {index} uses {used}, and its medium was full at {}", layer.room_bytes)
             })?;
+            if layer.kept_bytes.is_some() {
+                let real = self.shelved_bytes(index);
+                demand(used == real, || format!("layer {index} uses {used}, and {real} bytes lie there"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What lies on a layer that keeps bytes, or is on its way there.
+    fn shelved_bytes(&self, layer: LayerIndex) -> u64 {
+        let is_there =
+            |id: SnapshotId, saved: &Saved| saved.complete.contains_key(&layer) || self.is_arriving(id, layer);
+        let there = self.saved.iter().filter(|&(&id, saved)| is_there(id, saved)).map(|(_, saved)| saved.bytes);
+        self.layers[layer].kept_bytes.unwrap_or(0) + there.sum::<u64>()
+    }
+
+    /// Only what does not fit is left out.
+    pub(super) fn check_left_out(&self, id: SnapshotId, layer: LayerIndex) -> Checked {
+        let (saved, real) = (self.known(id)?, &self.layers[layer]);
+        demand(self.persists && real.kept_bytes.is_some(), || {
+            format!("{id:?} is left out on layer {layer}, which keeps nothing")
+        })?;
+        demand(saved.is_live && !self.is_there_or_spared(id, saved, layer), || {
+            format!("{id:?} is left out on layer {layer}, where it need not come")
+        })?;
+        let bytes = self.shelved_bytes(layer);
+        demand(bytes + saved.bytes > real.capacity_bytes, || {
+            format!("{id:?} is left out on layer {layer}, which has {bytes} of {}", real.capacity_bytes)
+        })
+    }
+
+    fn is_there_or_spared(&self, id: SnapshotId, saved: &Saved, layer: LayerIndex) -> bool {
+        saved.complete.contains_key(&layer) || saved.spared & (1 << layer) != 0 || self.is_arriving(id, layer)
+    }
+
+    /// When nothing is under way any more, everything has reached every layer that was not spared
+    /// it.
+    pub(super) fn check_persisted(&self) -> Checked {
+        let layers = if self.persists { 1..self.layers.len() } else { 0..0 };
+        for (layer, (&id, saved)) in layers.flat_map(|layer| self.saved.iter().map(move |one| (layer, one))) {
+            // What could not be read may be given up.
+            let must_be = saved.is_live && saved.doubtful == 0;
+            demand(!must_be || self.is_there_or_spared(id, saved, layer), || {
+                format!("{id:?} never came to layer {layer}, and nobody was told")
+            })?;
         }
         Ok(())
     }
@@ -105,8 +150,11 @@ impl Trial {
         demand(saved.missing & (1 << from.layer) == 0, || {
             format!("{id:?} is lost: its only copy, on layer {}, was never written", from.layer)
         })?;
-        demand((purpose == Purpose::Drain) == (to.layer > from.layer), || {
-            format!("{purpose:?} from {from:?} to {to:?}")
+        // What has to reach every layer comes from any that has it.
+        let is_down = to.layer > if self.persists { 0 } else { from.layer };
+        demand((purpose == Purpose::Drain) == is_down, || format!("{purpose:?} from {from:?} to {to:?}"))?;
+        demand(saved.spared & (1 << to.layer) == 0, || {
+            format!("{id:?} is sent to layer {}, where it was or was given up", to.layer)
         })?;
         let bytes: u64 = to.extents.iter().map(|piece| piece.end - piece.start).sum();
         demand(bytes == saved.bytes, || format!("{id:?} has {} bytes and gets an extent of {bytes}", saved.bytes))?;
@@ -246,7 +294,10 @@ impl Trial {
             Refusal::Full | Refusal::Held => {
                 demand(!is_moving, || format!("{id:?} is refused while something moves that could make room"))?;
                 demand(self.program.is_all_waiting(), || format!("{id:?} is refused while others could make room"))?;
-                self.check_nothing_could_sink(id)?;
+                match self.persists {
+                    true => self.check_persisted()?,
+                    false => self.check_nothing_could_sink(id)?,
+                }
                 if why == Refusal::Full { self.check_no_room(id, saved) } else { Ok(()) }
             }
             Refusal::Gone => demand(!saved.is_live, || format!("{id:?} is refused as gone, and it is not")),

@@ -101,6 +101,7 @@ impl Trial {
     /// A whole life: a random program, its end, and everything that is left is read.
     pub(super) fn run(&mut self) -> Checked {
         self.tell(Event::Handles(self.program.handles.len() as u32))?;
+        self.change_kept()?;
         for _ in 0..self.program.steps {
             let is_program = self.jobs.is_empty() || self.random.u32(0..100) < self.program.eagerness;
             match is_program {
@@ -113,6 +114,7 @@ impl Trial {
         }
         self.may_fault = false;
         self.finish()?;
+        self.check_persisted()?;
         self.read_all()
     }
 
@@ -147,6 +149,7 @@ impl Trial {
             6..=11 if !handle.handed.is_empty() => self.release(index),
             12 if self.random.u32(0..4) == 0 => self.discard(),
             13 if self.random.u32(0..8) == 0 => self.change_handles(),
+            14 if self.persists => self.change_kept(),
             _ => {
                 let is_last = self.random.u32(0..3) > 0;
                 self.read(index, is_last)
@@ -190,12 +193,42 @@ impl Trial {
         if is_abandoned {
             return self.tell(Event::Abandoned(id));
         }
+        if self.random.u32(0..4) == 0 {
+            self.shorten(id)?;
+        }
+        let saved = self.saved.get_mut(&id).ok_or("a slot that is filled was lent")?;
         saved.is_live = true;
         if keeps {
             saved.holders += 1;
             self.program.handles[index].handed.push(id);
         }
         self.tell(Event::Sealed { id, keep: keeps })
+    }
+
+    /// A slot needs less than was asked for.
+    fn shorten(&mut self, id: SnapshotId) -> Checked {
+        let saved = self.saved.get_mut(&id).ok_or("a slot that is filled was lent")?;
+        saved.bytes = self.random.u64(1..=saved.bytes);
+        let bytes = saved.bytes;
+        for place in saved.complete.values_mut().flatten() {
+            place.end = place.start + bytes;
+            if let Some(extent) = self.layers[0].extents.get_mut(&place.start) {
+                extent.0 = place.end;
+            }
+        }
+        self.tell(Event::Shortened { id, bytes })
+    }
+
+    /// The owner of a layer that keeps bytes removes some, or finds that there were some before.
+    fn change_kept(&mut self) -> Checked {
+        for layer in 1..self.layers.len() {
+            let is_new = self.saved.is_empty();
+            let Some(kept) = self.layers[layer].kept_bytes.as_mut() else { continue };
+            *kept = if is_new { self.random.u64(0..3) } else { self.random.u64(0..=*kept) };
+            let bytes = *kept;
+            self.tell(Event::Kept { layer, bytes })?;
+        }
+        Ok(())
     }
 
     fn release(&mut self, index: usize) -> Checked {

@@ -9,12 +9,19 @@ pub(super) const BYTES_MAX: u64 = 9;
 /// Keys are below this.
 pub(super) const KEYS: u64 = 40;
 
-/// One to four layers, some of them memory, with all that can be set.
+/// One to four layers, some of them memory, with all that can be set. A fifth of the stacks are
+/// those of stores: every snapshot has to reach every layer below the front.
 pub(super) fn settings(random: &mut Rng) -> Settings {
+    let persists = random.u32(0..5) == 0;
     let count = random.usize(1..=7).div_ceil(2);
-    let layers = (0..count).map(|index| layer(random, index)).collect();
-    let order = order(random);
+    let layers = (0..count).map(|index| match persists && index > 0 {
+        true => shelf(random),
+        false => layer(random, index),
+    });
+    let layers = layers.collect();
+    let order = if persists && random.bool() { Order::Unknown } else { order(random) };
     let mut settings = Settings::new(layers, order);
+    settings.persists = persists;
     settings.lane_bytes_max = random.u64(2..40);
     settings.patience_ns = random.u64(0..20_000);
     settings.preference = if random.bool() { Preference::Measured } else { Preference::Fixed };
@@ -36,6 +43,12 @@ fn layer(random: &mut Rng, index: usize) -> LayerSettings {
     let is_unlimited = index > 0 && memory.is_none() && random.u32(0..8) == 0;
     let capacity_bytes = (!is_unlimited).then_some(capacity_bytes);
     LayerSettings { capacity_bytes, keeps: false, drain_above_bytes, write_rate, read_rate, memory }
+}
+
+/// A layer on which bytes stay until their owner removes them, with or without a limit.
+fn shelf(random: &mut Rng) -> LayerSettings {
+    let limited = LayerSettings::new(random.u64(4..140));
+    LayerSettings { keeps: true, ..if random.bool() { limited } else { LayerSettings::unlimited() } }
 }
 
 fn memory(random: &mut Rng) -> MemorySettings {

@@ -63,6 +63,9 @@ pub(super) struct Saved {
     pub(super) damaged: u32,
     /// Of these a test has let the planner believe that they are complete.
     pub(super) missing: u32,
+    /// Layers that it had to reach and need not any more: they were full, or failed, or it was
+    /// there.
+    pub(super) spared: u32,
     pub(super) holders: u32,
     pub(super) is_lent: bool,
     /// Saved and neither consumed nor discarded.
@@ -86,6 +89,8 @@ pub(super) struct RealLayer {
     pub(super) is_broken: bool,
     pub(super) is_touching: bool,
     pub(super) has_pinned: bool,
+    /// Bytes on it that the planner has forgotten or never knew, if bytes stay on it.
+    pub(super) kept_bytes: Option<u64>,
     /// Places that were taken, start to end and owner; some owners may be gone.
     pub(super) extents: BTreeMap<u64, (u64, SnapshotId)>,
 }
@@ -106,6 +111,8 @@ pub(super) struct Trial {
     pub(super) program: Program,
     pub(super) now_ns: u64,
     pub(super) may_fault: bool,
+    /// Every snapshot has to reach every layer.
+    pub(super) persists: bool,
     /// Something has left the front since the planner was told something.
     pub(super) has_evicted: bool,
     pub(super) coverage: Coverage,
@@ -123,6 +130,7 @@ impl Trial {
         let may_fault = random.u32(0..4) > 0;
         Self {
             layers: real_layers(&settings),
+            persists: settings.persists,
             planner: Planner::new(settings),
             random,
             saved: BTreeMap::new(),
@@ -212,7 +220,11 @@ impl Trial {
                 Ok(())
             }
             Action::Evict { id, layer } => self.evict(id, layer),
-            Action::LeaveOut { id, layer } => Err(format!("{id:?} is left out on layer {layer}, which keeps nothing")),
+            Action::LeaveOut { id, layer } => {
+                self.check_left_out(id, layer)?;
+                self.saved.entry(id).and_modify(|saved| saved.spared |= 1 << layer);
+                Ok(())
+            }
             Action::Slide { id, from, to } => self.slide(id, from, to),
             Action::Touch { layer, range } => {
                 self.check_touch(layer, &range)?;
@@ -240,6 +252,10 @@ impl Trial {
         self.has_evicted |= layer == 0;
         let saved = self.saved.get_mut(&id).ok_or("what is evicted was never there")?;
         let extents = saved.complete.remove(&layer).unwrap_or_default();
+        if let Some(kept) = &mut self.layers[layer].kept_bytes {
+            *kept += saved.bytes;
+            saved.spared |= 1 << layer;
+        }
         saved.doubtful &= !(1 << layer);
         saved.damaged &= !(1 << layer);
         saved.missing &= !(1 << layer);
@@ -299,6 +315,8 @@ impl Trial {
                 saved.doubtful |= 1 << from;
                 saved.damaged |= u32::from(stays_damaged) << from;
             }
+            // A layer that has to get everything is spared what it could not take, and tried again.
+            Fault::TargetFull | Fault::TargetBroken if self.persists => saved.spared |= 1 << to,
             Fault::TargetBroken => self.layers[to].is_broken = true,
             Fault::TargetFull if self.sabotage.lies_about_writes => {
                 let saved = self.saved.get_mut(&id).ok_or("what moves was never there")?;
@@ -325,7 +343,7 @@ impl Trial {
         }
         match self.random.u32(0..5) {
             0 | 1 if to > 0 => Some(Fault::TargetFull),
-            2 if to > 0 || self.random.u32(0..8) == 0 => Some(Fault::TargetBroken),
+            2 if to > 0 || (!self.persists && self.random.u32(0..8) == 0) => Some(Fault::TargetBroken),
             3 if from > 0 => Some(Fault::SourceUnreadable),
             4 if from > 0 => Some(Fault::SourceDamaged),
             _ => None,
@@ -360,6 +378,7 @@ fn real_layers(settings: &Settings) -> Vec<RealLayer> {
         is_broken: false,
         is_touching: false,
         has_pinned: false,
+        kept_bytes: layer.keeps.then_some(0),
         extents: BTreeMap::new(),
     };
     settings.layers.iter().map(real).collect()
