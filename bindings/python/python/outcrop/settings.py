@@ -54,6 +54,19 @@ class SharedHost(TypedDict, total=False):
     """How much this process may use."""
 
 
+class Layer(TypedDict, total=False):
+    """Settings of a layer."""
+
+    device: Device
+    """Memory of a device."""
+    host: Size
+    """Host memory."""
+    shared_host: SharedHost
+    """Host memory that several processes of this machine share."""
+    dir: Path | TapeDir
+    """A directory."""
+
+
 class StoreDir(TypedDict, total=False):
     """Settings of a directory of a store."""
 
@@ -83,6 +96,8 @@ class Ranks(TypedDict, total=False):
 class TapeSettings(TypedDict, total=False):
     """Settings of a tape."""
 
+    layers: Layer | Iterable[Layer] | None
+    """The whole stack, fastest first, for an order that `device`, `host`, `shared_host` and `dir` cannot give; each of those then replaces all layers of its kind."""
     device: Device | Iterable[Device] | None
     """Memory of a device, in which saves then begin."""
     host: Size | None
