@@ -59,12 +59,11 @@ impl Ledger {
             return;
         }
         let here = &mut self.layers[layer];
-        here.is_rewrite_blocked = false;
         here.wants_collection |= self.is_closing;
         let is_doubtful = number < here.doubtful_below;
         match failure.or_else(|| here.failure.clone().filter(|_| is_doubtful)) {
             None => {
-                here.packs.insert(number, pack.file_bytes);
+                here.listing.add_pack(number, pack.file_bytes);
                 here.unsynced.insert(number);
             }
             Some(reason) => {
@@ -163,18 +162,18 @@ impl Ledger {
         let packs = self.with_merges(layer, &draft.manifest.packs);
         // Others may refer to packs that have become others here.
         let shared = if self.settings.is_shared { &draft.manifest.packs[..] } else { &[] };
-        let mut needed = own_packs(&packs, self.settings.rank).chain(own_packs(shared, self.settings.rank));
-        let missing = needed.find(|number| !here.packs.contains_key(number));
-        drop(needed);
-        match missing {
+        let own = packs.iter().chain(shared).filter(|pack| pack.id.rank == self.settings.rank);
+        // One that was found may be shorter than it was, or another one.
+        let is_missing = |pack: &&ManifestPack| here.listing.pack_bytes(pack.id.number) != Some(pack.file_bytes);
+        match own.clone().find(is_missing) {
             // What is not on its way will not come.
-            Some(number) if !self.is_coming(number, layer) => return Fate::Lost(why()),
+            Some(pack) if !self.is_coming(pack.id.number, layer) => return Fate::Lost(why()),
             Some(_) => return Fate::Waits,
             None if self.settings.is_shared && self.is_owing(layer, draft.next_number) => return Fate::Waits,
             None => {}
         }
-        let replaced = here.manifests.get(&draft.save.version).map(|visible| visible.standing);
-        if replaced == Some(Standing::Kept { may_return: true }) && !here.has_completed {
+        if here.listing.standing(draft.save.version) == Some(Standing::Kept { may_return: true }) && !here.has_completed
+        {
             return Fate::Fails(MAY_RETURN.to_owned());
         }
         Fate::Commits(packs)
@@ -202,5 +201,5 @@ impl Ledger {
 }
 
 /// Why a version must not take the place of one that was found.
-const MAY_RETURN: &str = "an earlier run has saved this version, another rank's directory with its part seems to be missing, and \
-nothing newer is complete here; make that directory available, rewind to give the old version up, or save another number";
+pub const MAY_RETURN: &str = "an earlier run has saved this version, another rank's directory with its part seems to be missing, and \
+nothing newer is complete here; make that directory available, forget incomplete versions, or save another number";

@@ -4,6 +4,8 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use outcrop_format::{Manifest, ManifestPack, News};
 
+use crate::Merge;
+
 /// A directory of the store, 0 being the first.
 pub type LayerIndex = usize;
 
@@ -59,13 +61,8 @@ pub enum Event {
         /// Why.
         reason: String,
     },
-    /// Packs of this rank have become others. Newest first, as they are in chains.
-    Merged {
-        /// The numbers of the old ones.
-        old: Vec<u64>,
-        /// The new ones.
-        new: Vec<ManifestPack>,
-    },
+    /// Packs of this rank have become others.
+    Merged(Merge),
     /// The next version builds upon this one, which was restored, if upon any.
     Based {
         /// The version.
@@ -138,6 +135,15 @@ pub enum Step {
         manifest: Arc<Manifest>,
         /// The packs that it lists on this layer.
         packs: Vec<ManifestPack>,
+    },
+    /// Have a manifest that is there list the packs that others have become, each in its turn. Under
+    /// another name first, and durably, as [`Write`](Self::Write). Fails, without a trace, if it
+    /// cannot be read or does not list them.
+    Rewrite {
+        /// The version.
+        version: u64,
+        /// What has become what.
+        merges: Vec<Merge>,
     },
     /// Remove the manifest of a version. That it is not there is no failure.
     Drop {

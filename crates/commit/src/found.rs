@@ -6,11 +6,12 @@ use std::{
     sync::Arc,
 };
 
-use outcrop_format::{HeldLayer, Holdings, Manifest, RunId};
+use outcrop_format::{Held, HeldLayer, Holdings, Manifest, RunId};
 
 use crate::{
     LayerIndex, Ledger, Settings,
-    layer::{Layer, Standing, Visible, own_packs},
+    layer::{Layer, Standing, own_packs},
+    listing::{Listing, Visible},
 };
 
 /// What this rank has found in one of its directories.
@@ -28,28 +29,24 @@ impl Ledger {
     /// The ledger of a session that is opened: what this rank has found, and what all ranks have,
     /// itself included, by rank.
     pub fn open(settings: Settings, found: Vec<Found>, everybody: &[Holdings]) -> Self {
-        let whole = whole(everybody);
+        let (whole, users) = (whole(everybody), users(everybody));
         let mut next_number = 0;
         let mut layers = Vec::with_capacity(found.len());
         for (index, found) in found.into_iter().enumerate() {
             let listed = found.manifests.values().flat_map(|it| own_packs(&it.packs, settings.rank));
             let last = listed.chain(found.packs.keys().copied()).max();
             next_number = next_number.max(last.map_or(0, |last| last + 1));
-            let visible = |(version, manifest): (u64, Arc<Manifest>)| {
+            let mut listing = Listing::new(settings.layers[index].keep, found.packs);
+            for (version, manifest) in found.manifests {
                 let run = manifest.run;
                 let standing = match whole.get(&version) == Some(&run) && lacking(everybody, index, version, run) == 0 {
                     true => Standing::Complete,
-                    false => Standing::Kept { may_return: may_return(everybody, index, version, run) },
+                    false => Standing::Kept { may_return: may_return(everybody, &users, index, version, run) },
                 };
-                (version, Visible { packs: manifest.packs.clone(), manifest, standing })
-            };
-            layers.push(Layer {
-                manifests: found.manifests.into_iter().map(visible).collect(),
-                packs: found.packs,
-                unreadable: found.unreadable,
-                wants_collection: true,
-                ..Layer::default()
-            });
+                listing.insert(version, Visible::new(&manifest, &manifest.packs, standing));
+            }
+            let (unreadable, wants_collection) = (found.unreadable, true);
+            layers.push(Layer { listing, unreadable, wants_collection, ..Layer::default() });
         }
         Self::new(settings, layers, next_number)
     }
@@ -71,15 +68,34 @@ impl Ledger {
     pub fn versions(&self) -> BTreeMap<u64, (RunId, Vec<bool>)> {
         let mut versions = BTreeMap::new();
         for (index, layer) in self.layers.iter().enumerate() {
-            for (version, visible) in &layer.manifests {
+            for (version, visible) in layer.listing.manifests() {
                 if visible.standing == Standing::Complete {
-                    let nowhere = || (visible.manifest.run, vec![false; self.layers.len()]);
-                    versions.entry(*version).or_insert_with(nowhere).1[index] = true;
+                    let nowhere = || (visible.run, vec![false; self.layers.len()]);
+                    versions.entry(version).or_insert_with(nowhere).1[index] = true;
                 }
             }
         }
         versions
     }
+}
+
+/// By layer: versions that only some ranks have there, and that may become whole again. All ranks
+/// find the same.
+pub fn returning(everybody: &[Holdings]) -> Vec<BTreeSet<u64>> {
+    let users = users(everybody);
+    let layers = everybody.iter().map(|holdings| holdings.layers.len()).max().unwrap_or(0);
+    let mut returning = vec![BTreeSet::new(); layers];
+    for holdings in everybody {
+        for (index, layer) in holdings.layers.iter().enumerate() {
+            let may_return = |(version, held): (&u64, &Held)| {
+                (lacking(everybody, index, *version, held.run) > 0
+                    && may_return(everybody, &users, index, *version, held.run))
+                .then_some(*version)
+            };
+            returning[index].extend(layer.versions.iter().filter_map(may_return));
+        }
+    }
+    returning
 }
 
 /// The versions that every rank has, from the same run and on the same layer; the latest run if
@@ -107,14 +123,28 @@ fn has(layer: Option<&HeldLayer>, version: u64, run: RunId) -> bool {
     layer.and_then(|layer| layer.versions.get(&version)).is_some_and(|held| held.run == run)
 }
 
+/// By rank and layer: the runs that are known to have used the directory.
+fn users(everybody: &[Holdings]) -> Vec<Vec<BTreeSet<RunId>>> {
+    let of_layer = |layer: &HeldLayer| {
+        let saved = layer.versions.values().map(|held| held.run);
+        layer.runs.iter().copied().chain(saved).collect()
+    };
+    everybody.iter().map(|holdings| holdings.layers.iter().map(of_layer).collect()).collect()
+}
+
 /// Whether a version that not all ranks have on a layer may become whole again: a rank that lacks
 /// it there has nothing by which to know that this is the directory which that run has used, or has
 /// something there that cannot be read.
-fn may_return(everybody: &[Holdings], layer: LayerIndex, version: u64, run: RunId) -> bool {
-    let may_have_had = |holdings: &Holdings| {
-        let Some(layer) = holdings.layers.get(layer) else { return true };
-        let was_there = layer.runs.contains(&run) || layer.versions.values().any(|held| held.run == run);
-        !has(Some(layer), version, run) && (!was_there || layer.unreadable.contains(&version))
+fn may_return(
+    everybody: &[Holdings],
+    users: &[Vec<BTreeSet<RunId>>],
+    layer: LayerIndex,
+    version: u64,
+    run: RunId,
+) -> bool {
+    let may_have_had = |(holdings, users): (&Holdings, &Vec<BTreeSet<RunId>>)| {
+        let (Some(there), Some(users)) = (holdings.layers.get(layer), users.get(layer)) else { return true };
+        !has(Some(there), version, run) && (!users.contains(&run) || there.unreadable.contains(&version))
     };
-    everybody.iter().any(may_have_had)
+    everybody.iter().zip(users).any(may_have_had)
 }

@@ -1,22 +1,17 @@
 //! What one layer has of a session.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use outcrop_format::{Manifest, ManifestPack};
+use outcrop_format::ManifestPack;
 
-use crate::{SaveId, Step};
+use crate::{SaveId, Step, listing::Listing};
 
 /// What a layer has of a session.
 #[derive(Debug, Default)]
 pub(crate) struct Layer {
-    /// Manifests of this rank that are visible, or may be, by version.
-    pub(crate) manifests: BTreeMap<u64, Visible>,
-    /// Packs of this rank that are there, with their lengths.
-    pub(crate) packs: BTreeMap<u64, u64>,
-    /// Those among them whose names are not known to be durable.
+    /// Its manifests and packs.
+    pub(crate) listing: Listing,
+    /// Packs that are there, and whose names are not known to be durable.
     pub(crate) unsynced: BTreeSet<u64>,
     /// Packs of manifests that are gone or were replaced, and that a crash may bring back: until
     /// the directory is synced.
@@ -60,23 +55,14 @@ pub(crate) struct Layer {
     pub(crate) is_dirty: bool,
     /// A sync has failed: there is none before the next version.
     pub(crate) is_sync_blocked: bool,
-    /// A rewritten manifest could not be written: tried again when a pack has arrived.
-    pub(crate) is_rewrite_blocked: bool,
+    /// Versions whose manifests could not be rewritten: they list what they listed before.
+    pub(crate) unmerged: BTreeSet<u64>,
     /// Some packs may not be needed any more.
     pub(crate) wants_collection: bool,
     /// Packs that nobody needs any more, to be removed, with their lengths.
     pub(crate) garbage: VecDeque<(u64, u64)>,
     /// Complete versions of which the program hears when there is room for the next one.
     pub(crate) withheld: VecDeque<SaveId>,
-}
-
-/// A manifest that is visible, or may be.
-#[derive(Debug, Clone)]
-pub(crate) struct Visible {
-    pub(crate) manifest: Arc<Manifest>,
-    /// The packs that it lists here.
-    pub(crate) packs: Vec<ManifestPack>,
-    pub(crate) standing: Standing,
 }
 
 /// What a visible manifest is worth.
@@ -119,18 +105,18 @@ pub(crate) struct Base {
 }
 
 impl Layer {
-    /// The newest version that all ranks have.
-    pub(crate) fn newest_complete(&self) -> Option<u64> {
-        self.manifests.iter().rev().find(|(_, it)| it.standing == Standing::Complete).map(|(version, _)| *version)
-    }
-
     /// The next version builds upon this one, which therefore stays for now.
     pub(crate) fn build_upon(&mut self, base: Option<Base>) {
         self.base = base;
         let Some(version) = base.map(|base| base.version) else { return };
-        if self.manifests.get(&version).is_some_and(|it| it.standing == Standing::Complete) {
+        if self.listing.standing(version) == Some(Standing::Complete) {
             self.doomed.remove(&version);
         }
+    }
+
+    /// What could not be removed may be removed now.
+    pub(crate) fn retry_removals(&mut self) {
+        self.doomed.append(&mut self.stuck);
     }
 
     /// Everything in the directory is durable that was there when the sync began.
@@ -146,8 +132,7 @@ impl Layer {
     /// again, or one that could not be removed may still be, and directories that are missing now
     /// may refer to their packs.
     pub(crate) fn keeps_all(&self) -> bool {
-        let may_return = |it: &Visible| it.standing == Standing::Kept { may_return: true };
-        !self.unreadable.is_empty() || !self.stuck.is_empty() || self.manifests.values().any(may_return)
+        !self.unreadable.is_empty() || !self.stuck.is_empty() || self.listing.returning().next().is_some()
     }
 }
 

@@ -126,7 +126,7 @@ impl Ledger {
                 self.chain.clear();
                 (0..self.layers.len()).for_each(|layer| self.fail(layer, save, &reason));
             }
-            Event::Merged { old, new } => self.merged(old, new),
+            Event::Merged(merge) => self.merged(merge),
             Event::Based { version, packs } => {
                 let base = (!packs.is_empty()).then_some(Base { version, drafted: self.newest_draft });
                 self.layers.iter_mut().for_each(|layer| layer.build_upon(base));
@@ -260,9 +260,10 @@ impl Ledger {
         self.rewinding = Some(Ok(()));
         for layer in &mut self.layers {
             let is_above = |other: &u64| version.is_none_or(|version| *other > version);
-            for (version, visible) in layer.manifests.iter_mut().filter(|(version, _)| is_above(version)) {
-                visible.standing = Standing::Doubtful;
-                layer.doomed.insert(*version);
+            let above: Vec<u64> = layer.listing.manifests().map(|(version, _)| version).filter(is_above).collect();
+            for version in above {
+                layer.listing.stand(version, Standing::Doubtful);
+                layer.doomed.insert(version);
             }
             layer.stuck.clear();
             layer.pending.clear();

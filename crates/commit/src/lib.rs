@@ -28,10 +28,13 @@ mod event;
 mod found;
 mod layer;
 mod ledger;
+mod listing;
 mod merges;
 mod ranks;
 mod steps;
 
+pub use drafts::MAY_RETURN;
 pub use event::{Action, Draft, Event, LayerIndex, Outcome, Report, SaveId, Step};
-pub use found::Found;
+pub use found::{Found, returning};
 pub use ledger::{LayerSettings, Ledger, Settings};
+pub use merges::Merge;

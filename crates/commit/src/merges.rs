@@ -2,88 +2,119 @@
 
 use outcrop_format::ManifestPack;
 
-use crate::{LayerIndex, Ledger, Step, layer::Visible};
+use crate::{LayerIndex, Ledger, Step, layer::Layer};
 
-/// Packs of this rank that have become others. Newest first, as they are in chains.
-#[derive(Debug)]
-pub(crate) struct Merge {
-    old: Vec<u64>,
-    new: Vec<ManifestPack>,
+/// Packs of one rank that have become others. Newest first, as they are in chains.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Merge {
+    /// The numbers of the old ones.
+    pub old: Vec<u64>,
+    /// The new ones.
+    pub new: Vec<ManifestPack>,
 }
 
 impl Merge {
+    /// Puts the new packs in the place of the old ones in the list of a manifest of this rank. Says
+    /// whether they were there.
+    pub fn apply(&self, rank: u32, packs: &mut Vec<ManifestPack>) -> bool {
+        let is_old = |(pack, number): (&ManifestPack, &u64)| {
+            pack.id.rank == rank && pack.id.number == *number && !pack.is_borrowed
+        };
+        let is_here = |window: &[ManifestPack]| window.iter().zip(&self.old).all(is_old);
+        let start = packs.windows(self.old.len().max(1)).position(is_here);
+        if let Some(start) = start {
+            packs.splice(start..start + self.old.len(), self.new.iter().copied());
+        }
+        start.is_some()
+    }
+
     /// Whether a pack is one of the new ones.
     pub(crate) fn makes(&self, number: u64) -> bool {
         self.new.iter().any(|pack| pack.id.number == number)
     }
 
-    /// Where the old ones are in a list of packs.
-    fn find(&self, rank: u32, packs: &[ManifestPack]) -> Option<usize> {
-        let is_old = |(pack, number): (&ManifestPack, &u64)| {
-            pack.id.rank == rank && pack.id.number == *number && !pack.is_borrowed
+    /// Where the old ones are in a chain.
+    fn find(&self, chain: &[u64]) -> Option<usize> {
+        chain.windows(self.old.len()).position(|window| window == self.old)
+    }
+
+    /// A version of a layer that lists the old ones, and can be had to list the new ones.
+    fn stale(&self, here: &Layer, is_wanted: impl Fn(u64) -> bool) -> Option<u64> {
+        // Who lists them all lists the first.
+        let mut listing = here.listing.listing(self.old[0]).filter(|version| !here.unmerged.contains(version));
+        let lists_all = |version: &u64| {
+            is_wanted(*version) && here.listing.manifest(*version).is_some_and(|it| self.find(&it.chain).is_some())
         };
-        let is_here = |window: &[ManifestPack]| window.iter().zip(&self.old).all(is_old);
-        packs.windows(self.old.len()).position(is_here)
+        listing.find(lists_all)
     }
 }
 
 impl Ledger {
     /// Packs have become others.
-    pub(crate) fn merged(&mut self, old: Vec<u64>, new: Vec<ManifestPack>) {
-        if old.is_empty() {
+    pub(crate) fn merged(&mut self, merge: Merge) {
+        if merge.old.is_empty() {
             return;
         }
-        if old.iter().all(|number| self.chain.contains(number)) {
-            self.chain.retain(|number| !old.contains(number));
-            self.chain.extend(new.iter().map(|pack| pack.id.number));
+        if merge.old.iter().all(|number| self.chain.contains(number)) {
+            self.chain.retain(|number| !merge.old.contains(number));
+            self.chain.extend(merge.new.iter().map(|pack| pack.id.number));
         }
-        self.merges.push(Merge { old, new });
-        self.layers.iter_mut().for_each(|layer| layer.is_rewrite_blocked = false);
+        self.merges.push(merge);
     }
 
     /// A list of packs, with those that have become others on this layer replaced by them.
     pub(crate) fn with_merges(&self, layer: LayerIndex, packs: &[ManifestPack]) -> Vec<ManifestPack> {
         let mut packs = packs.to_vec();
         for merge in self.merges.iter().filter(|merge| self.has_arrived(layer, merge)) {
-            if let Some(start) = merge.find(self.settings.rank, &packs) {
-                packs.splice(start..start + merge.old.len(), merge.new.iter().copied());
-            }
+            merge.apply(self.settings.rank, &mut packs);
         }
         packs
     }
 
     fn has_arrived(&self, layer: LayerIndex, merge: &Merge) -> bool {
-        merge.new.iter().all(|pack| self.layers[layer].packs.contains_key(&pack.id.number))
+        merge.new.iter().all(|pack| self.layers[layer].listing.pack_bytes(pack.id.number).is_some())
     }
 
     /// The next manifest of a layer to be written anew, as packs that it lists have become others.
     pub(crate) fn next_rewrite(&mut self, layer: LayerIndex) -> Option<Step> {
-        let here = &self.layers[layer];
-        if self.merges.is_empty() || here.is_rewrite_blocked {
+        if self.merges.is_empty() {
             return None;
         }
-        let rank = self.settings.rank;
-        let is_stale = |(version, visible): &(&u64, &Visible)| {
-            let applies = |merge: &Merge| merge.find(rank, &visible.packs).is_some() && self.has_arrived(layer, merge);
-            !here.doomed.contains(version) && self.merges.iter().any(applies)
-        };
-        let Some((_, visible)) = here.manifests.iter().find(is_stale) else {
+        let here = &self.layers[layer];
+        let is_wanted = |version: u64| !here.doomed.contains(&version);
+        let mut arrived = self.merges.iter().filter(|merge| self.has_arrived(layer, merge));
+        let Some(version) = arrived.find_map(|merge| merge.stale(here, is_wanted)) else {
             self.forget_merges();
             return None;
         };
         if !here.unsynced.is_empty() {
             return Some(Step::Sync);
         }
-        let packs = self.with_merges(layer, &visible.packs);
-        Some(Step::Write { manifest: visible.manifest.clone(), packs })
+        let mut chain = here.listing.manifest(version)?.chain.clone();
+        let mut applies = |merge: &&Merge| match self.has_arrived(layer, merge) {
+            true => relisted(&mut chain, merge),
+            false => false,
+        };
+        let merges = self.merges.iter().filter(|merge| applies(merge)).cloned().collect();
+        Some(Step::Rewrite { version, merges })
     }
 
     /// Forgets merges that nothing can apply any more.
     fn forget_merges(&mut self) {
-        let rank = self.settings.rank;
-        let of_drafts = self.drafts.iter().map(|drafted| &drafted.draft.manifest.packs);
-        let of_layers = self.layers.iter().flat_map(|layer| layer.manifests.values()).map(|visible| &visible.packs);
-        let listings: Vec<&Vec<ManifestPack>> = of_drafts.chain(of_layers).collect();
-        self.merges.retain(|merge| listings.iter().any(|packs| merge.find(rank, packs).is_some()));
+        let (rank, drafts, layers) = (self.settings.rank, &self.drafts, &self.layers);
+        self.merges.retain(|merge| {
+            let is_drafted = drafts.iter().any(|it| merge.apply(rank, &mut it.draft.manifest.packs.clone()));
+            is_drafted || layers.iter().any(|layer| merge.stale(layer, |_| true).is_some())
+        });
     }
+}
+
+/// Puts the new packs of a merge in the place of the old ones in a chain. Says whether they were
+/// there.
+pub(crate) fn relisted(chain: &mut Box<[u64]>, merge: &Merge) -> bool {
+    let Some(start) = merge.find(chain) else { return false };
+    let mut packs = chain.to_vec();
+    packs.splice(start..start + merge.old.len(), merge.new.iter().map(|pack| pack.id.number));
+    *chain = packs.into();
+    true
 }

@@ -109,7 +109,7 @@ impl Ledger {
     /// A rank has its part of a version.
     fn hold(&mut self, layer: LayerIndex, version: u64, rank: u32) {
         let here = &mut self.layers[layer];
-        let is_past = here.has_completed && here.newest_complete().is_some_and(|newest| version <= newest);
+        let is_past = here.has_completed && here.listing.newest_complete().is_some_and(|newest| version <= newest);
         if here.refused.contains_key(&version) || is_past {
             return;
         }
@@ -124,9 +124,8 @@ impl Ledger {
     /// All ranks have a version.
     fn complete(&mut self, layer: LayerIndex, version: u64) {
         let here = &mut self.layers[layer];
-        let Some(visible) = here.manifests.get_mut(&version) else { return };
-        let Standing::Pending(save) = visible.standing else { return };
-        visible.standing = Standing::Complete;
+        let Some(Standing::Pending(save)) = here.listing.standing(version) else { return };
+        here.listing.stand(version, Standing::Complete);
         here.has_completed = true;
         here.pending.retain(|pending, _| *pending > version);
         here.refused.retain(|refused, _| *refused > version);
@@ -143,7 +142,7 @@ impl Ledger {
     /// A version will not be complete on a layer, as this rank does not have it there.
     fn refuse(&mut self, layer: LayerIndex, version: u64, rank: u32, reason: &str) {
         let here = &mut self.layers[layer];
-        let standing = here.manifests.get(&version).map(|visible| visible.standing);
+        let standing = here.listing.standing(version);
         if here.refused.contains_key(&version) || (here.has_completed && standing == Some(Standing::Complete)) {
             return;
         }
@@ -166,7 +165,7 @@ impl Ledger {
     pub(crate) fn unsaid(&mut self, news: &News, reason: &str) {
         let Tidings::Here { layer, version } = news.tidings else { return };
         let here = &self.layers[layer as usize];
-        let standing = here.manifests.get(&version).map(|visible| visible.standing);
+        let standing = here.listing.standing(version);
         if let Some(Standing::Pending(save)) = standing.filter(|_| news.era == self.era) {
             self.report(Report::Failed { save, layer: layer as usize, reason: reason.to_owned() });
         }

@@ -1,12 +1,9 @@
 //! What is done on a layer, one step after the other, and what follows from how each has ended.
 
-use std::sync::Arc;
-
 use outcrop_format::{Manifest, ManifestPack};
 
 use crate::{
-    Action, LayerIndex, Ledger, Outcome, Report, Step,
-    layer::{Standing, Visible, own_packs},
+    Action, LayerIndex, Ledger, Merge, Outcome, Report, Step, layer::Standing, listing::Visible, merges::relisted,
 };
 
 impl Ledger {
@@ -28,7 +25,7 @@ impl Ledger {
 
     pub(crate) fn start(&mut self, layer: LayerIndex, step: Step) {
         let here = &mut self.layers[layer];
-        if matches!(step, Step::Sync | Step::Write { .. }) {
+        if matches!(step, Step::Sync | Step::Write { .. } | Step::Rewrite { .. }) {
             here.syncing = here.unsynced.clone();
         }
         here.busy = Some(step.clone());
@@ -62,9 +59,14 @@ impl Ledger {
             }
             (Step::Sync, _) => self.layers[layer].synced(),
             (Step::Write { manifest, packs }, Outcome::Failed { reason, may_be_visible, next_number }) => {
-                self.write_failed(layer, manifest, packs, &reason, may_be_visible, next_number);
+                self.doubt(layer, &reason, next_number);
+                self.write_failed(layer, &manifest, may_be_visible.then_some(&packs), &reason);
             }
-            (Step::Write { manifest, packs }, _) => self.written(layer, manifest, packs),
+            (Step::Write { manifest, packs }, _) => self.written(layer, &manifest, &packs),
+            (Step::Rewrite { version, merges }, Outcome::Failed { reason, may_be_visible, next_number }) => {
+                self.rewrite_failed(layer, version, &merges, &reason, may_be_visible.then_some(next_number));
+            }
+            (Step::Rewrite { version, merges }, _) => self.rewritten(layer, version, &merges),
             (Step::Drop { version }, Outcome::Failed { reason, .. }) => {
                 self.layers[layer].doomed.remove(&version);
                 self.layers[layer].stuck.insert(version);
@@ -96,7 +98,7 @@ impl Ledger {
     fn doubt(&mut self, layer: LayerIndex, reason: &str, next_number: u64) {
         let here = &mut self.layers[layer];
         for number in std::mem::take(&mut here.unsynced) {
-            here.packs.remove(&number);
+            here.listing.remove_pack(number);
         }
         here.syncing.clear();
         here.doubtful_below = here.doubtful_below.max(next_number);
@@ -108,22 +110,16 @@ impl Ledger {
     }
 
     /// A manifest is there, and everything before it is durable.
-    fn written(&mut self, layer: LayerIndex, manifest: Arc<Manifest>, packs: Vec<ManifestPack>) {
+    fn written(&mut self, layer: LayerIndex, manifest: &Manifest, packs: &[ManifestPack]) {
         let version = manifest.version;
         let here = &mut self.layers[layer];
         here.synced();
         here.unreadable.remove(&version);
-        let stuck = std::mem::take(&mut here.stuck);
-        here.doomed.extend(stuck);
-        let Some(save) = here.writing.take() else {
-            if let Some(visible) = here.manifests.get_mut(&version) {
-                visible.packs = packs;
-            }
-            here.wants_collection = true;
-            return;
-        };
+        here.unmerged.remove(&version);
+        here.retry_removals();
+        let Some(save) = here.writing.take() else { return };
         here.doomed.remove(&version);
-        let replaced = here.manifests.insert(version, Visible { manifest, packs, standing: Standing::Pending(save) });
+        let replaced = here.listing.insert(version, Visible::new(manifest, packs, Standing::Pending(save)));
         here.wants_collection |= replaced.is_some();
         if !self.settle(layer, version) {
             // It has failed meanwhile.
@@ -142,41 +138,74 @@ impl Ledger {
         }
     }
 
-    /// A manifest could not be written, or not be made durable.
+    /// A manifest lists other packs, and everything before it is durable.
+    fn rewritten(&mut self, layer: LayerIndex, version: u64, merges: &[Merge]) {
+        self.layers[layer].synced();
+        self.layers[layer].retry_removals();
+        self.relist(layer, version, merges);
+        self.layers[layer].wants_collection = true;
+    }
+
+    fn relist(&mut self, layer: LayerIndex, version: u64, merges: &[Merge]) {
+        let listing = &mut self.layers[layer].listing;
+        if let Some(mut chain) = listing.manifest(version).map(|visible| visible.chain.clone()) {
+            for merge in merges {
+                relisted(&mut chain, merge);
+            }
+            listing.relist(version, chain);
+        }
+    }
+
+    /// A manifest does not list other packs, or may not after a crash: then the number of the next
+    /// pack is given.
+    fn rewrite_failed(
+        &mut self,
+        layer: LayerIndex,
+        version: u64,
+        merges: &[Merge],
+        reason: &str,
+        next_number: Option<u64>,
+    ) {
+        self.layers[layer].syncing.clear();
+        match next_number {
+            None => drop(self.layers[layer].unmerged.insert(version)),
+            Some(next_number) => {
+                self.doubt(layer, reason, next_number);
+                // After a crash there is the new one or the old one: what either lists stays until
+                // that is known.
+                self.linger(layer, version);
+                self.relist(layer, version, merges);
+            }
+        }
+        self.report(Report::Stays { layer, reason: format!("a long chain of version {version}: {reason}") });
+    }
+
+    /// What a manifest lists stays until the directory is synced.
+    fn linger(&mut self, layer: LayerIndex, version: u64) {
+        let here = &mut self.layers[layer];
+        here.lingering.extend(here.listing.manifest(version).into_iter().flat_map(Visible::packs));
+    }
+
+    /// A manifest could not be written, or not be made durable: then it may be visible, and lists
+    /// these packs.
     fn write_failed(
         &mut self,
         layer: LayerIndex,
-        manifest: Arc<Manifest>,
-        packs: Vec<ManifestPack>,
+        manifest: &Manifest,
+        visible: Option<&Vec<ManifestPack>>,
         reason: &str,
-        may_be_visible: bool,
-        next_number: u64,
     ) {
         let version = manifest.version;
-        self.doubt(layer, reason, next_number);
-        let rank = self.settings.rank;
-        let here = &mut self.layers[layer];
-        let save = here.writing.take();
-        here.is_rewrite_blocked = true;
-        if may_be_visible {
-            // After a crash there is the new one or the old one: what either lists stays until that
-            // is known.
-            let before = here.manifests.get(&version);
-            here.lingering.extend(before.into_iter().flat_map(|visible| own_packs(&visible.packs, rank)));
-            match (before.map(|visible| visible.standing), save) {
-                (Some(standing), None) => drop(here.manifests.insert(version, Visible { manifest, packs, standing })),
-                _ => {
-                    here.manifests.insert(version, Visible { manifest, packs, standing: Standing::Doubtful });
-                    here.doomed.insert(version);
-                }
-            }
+        let save = self.layers[layer].writing.take();
+        if let Some(packs) = visible {
+            // As above: the new one or the old one.
+            self.linger(layer, version);
+            let here = &mut self.layers[layer];
+            here.listing.insert(version, Visible::new(manifest, packs, Standing::Doubtful));
+            here.doomed.insert(version);
         }
-        match save {
-            Some(save) if self.settle(layer, version) => self.fail(layer, save, reason),
-            Some(_) => {}
-            None => {
-                self.report(Report::Stays { layer, reason: format!("a long chain of version {version}: {reason}") })
-            }
+        if let Some(save) = save.filter(|_| self.settle(layer, version)) {
+            self.fail(layer, save, reason);
         }
     }
 
@@ -191,19 +220,19 @@ impl Ledger {
     /// A manifest is to be removed that counts for nothing.
     fn doom(&mut self, layer: LayerIndex, version: u64) {
         let here = &mut self.layers[layer];
-        if let Some(visible) = here.manifests.get_mut(&version) {
-            visible.standing = Standing::Doubtful;
+        if here.listing.manifest(version).is_some() {
+            here.listing.stand(version, Standing::Doubtful);
             here.doomed.insert(version);
         }
     }
 
     /// A manifest is gone, unless a crash brings it back.
     fn dropped(&mut self, layer: LayerIndex, version: u64) {
-        let rank = self.settings.rank;
         let here = &mut self.layers[layer];
         here.doomed.remove(&version);
-        if let Some(visible) = here.manifests.remove(&version) {
-            here.lingering.extend(own_packs(&visible.packs, rank));
+        here.unmerged.remove(&version);
+        if let Some(visible) = here.listing.remove(version) {
+            here.lingering.extend(visible.packs());
         }
         here.is_dirty = true;
         here.is_sync_blocked = false;

@@ -7,7 +7,7 @@ use std::{
 };
 
 use outcrop_catalog::Copies;
-use outcrop_commit::Event;
+use outcrop_commit::{Event, Merge};
 use outcrop_engine::{Handle, Layout};
 use outcrop_format::{
     Blocks, Extent, Hash, Index, IndexRegion, IndexSize, PAGE_BYTES, PackHeader, PackId, PackOrigin, Place, Stored,
@@ -179,6 +179,6 @@ fn replace(session: &Arc<SessionCore>, notes: &Sender<Note>, old: &[Link], mut l
     drop(content);
     let new = links.iter().map(|link| link.pack).collect();
     // Without a committer nothing is rewritten, and the old packs stay.
-    let merged = Event::Merged { old: numbers, new };
+    let merged = Event::Merged(Merge { old: numbers, new });
     let _ = notes.send(Note::Event(Arc::clone(session), merged));
 }

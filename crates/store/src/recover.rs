@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, io, sync::Arc};
 
-use outcrop_commit::{Found, LayerSettings, Ledger, Settings};
+use outcrop_commit::{Found, LayerSettings, Ledger, Settings, returning};
 use outcrop_format::{
     Answer, Held, HeldLayer, Holdings, LOCK_NAME, MANIFEST_BYTES_MAX, MARK_BYTES_MAX, MARK_NAME, Manifest, Mark, RunId,
     check_session_name, parse_draft_name, parse_pack_name, parse_version_name, rank_name, version_name,
@@ -75,6 +75,7 @@ pub(crate) fn open(shared: &Shared, name: &str) -> Result<Opened> {
     for (version, (run, layers)) in ledger.versions() {
         session.found(version, run, layers);
     }
+    session.expect(returning(&everybody));
     // New packs get numbers that none has, nor had.
     session.content().next_number = ledger.next_number();
     Ok(Opened { session, unreadable: entered.unreadable, ledger, locks: entered.locks })

@@ -206,10 +206,7 @@ impl Session {
     /// in which they said so.
     fn candidates(&self) -> Result<(u64, Vec<(u64, RunId)>)> {
         self.core.wait_packed(u64::MAX);
-        let state = self.core.state();
-        let there = state.versions.iter().filter(|(_, progress)| progress.is_there());
-        let mine = Candidates(there.map(|(version, progress)| (*version, progress.run)).collect());
-        drop(state);
+        let mine = Candidates(self.core.state().there().collect());
         let messages = self.gather("candidates", &mine.encode())?;
         let round = self.core.rounds.fetch_add(1, Relaxed);
         let everybody = decode_all(&messages, Candidates::decode)?;
@@ -282,7 +279,7 @@ impl Session {
     /// Where a version is, fastest first.
     fn places(&mut self, version: u64, skipped: &mut Vec<Skipped>) -> Vec<(String, Arc<Manifest>, Arc<dyn Files>)> {
         let mut places: Vec<(String, Arc<Manifest>, Arc<dyn Files>)> = Vec::new();
-        let in_host = self.core.state().versions.get(&version).and_then(|progress| progress.manifest.clone());
+        let in_host = self.core.state().manifests.get(&version).cloned();
         if let Some(manifest) = in_host {
             let chain = self.core.content().chain.clone();
             let files = HostFiles::new(&mut self.handle, &self.core, &chain);

@@ -1,11 +1,11 @@
 //! How far each version has come, for who waits.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
 };
 
-use outcrop_commit::SaveId;
+use outcrop_commit::{MAY_RETURN, SaveId};
 use outcrop_format::{Manifest, RunId};
 
 use super::chain::Content;
@@ -47,6 +47,16 @@ pub(crate) struct SessionCore {
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) versions: BTreeMap<u64, Progress>,
+    /// Those to which something may still happen.
+    unsettled: BTreeSet<u64>,
+    /// Those that have failed everywhere, or are on no layer any more, and that the program may not
+    /// have heard of.
+    gone: BTreeSet<u64>,
+    /// What versions were packed as by this process, while that may be asked for.
+    pub(crate) manifests: BTreeMap<u64, Arc<Manifest>>,
+    /// By layer: numbers of versions that were found, that not all ranks have, and that may become
+    /// whole again. Until this run has completed a version there, none takes their place.
+    returning: Vec<BTreeSet<u64>>,
     /// Failures that the program has not been told of.
     failures: VecDeque<(u64, usize, String)>,
     /// The last version that could not be saved, and how often that was tried.
@@ -63,8 +73,6 @@ pub(crate) struct Progress {
     /// The run that has saved it.
     pub(crate) run: RunId,
     pub(crate) is_packed: bool,
-    /// As it was packed by this process.
-    pub(crate) manifest: Option<Arc<Manifest>>,
     /// By layer: whether this rank has done its part.
     here: Vec<bool>,
     /// By layer: whether all ranks have it there now. It may have been there once, and not be kept
@@ -77,7 +85,7 @@ pub(crate) struct Progress {
 impl Progress {
     fn new(save: SaveId, run: RunId, layers: usize) -> Self {
         let (here, there) = (vec![false; layers], vec![false; layers]);
-        Self { attempt: save.attempt, run, is_packed: false, manifest: None, here, there, layers: vec![None; layers] }
+        Self { attempt: save.attempt, run, is_packed: false, here, there, layers: vec![None; layers] }
     }
 
     /// Whether nothing more will happen to it.
@@ -94,10 +102,41 @@ impl Progress {
     fn is_gone(&self) -> bool {
         self.is_settled() && !self.there.contains(&true)
     }
+}
 
-    /// Whether this process has it, or all ranks have it on some layer.
-    pub(crate) fn is_there(&self) -> bool {
-        self.manifest.is_some() || self.there.contains(&true)
+impl State {
+    /// The versions that this process has, or that all ranks have on some layer, with their runs.
+    pub(crate) fn there(&self) -> impl Iterator<Item = (u64, RunId)> {
+        let is_there = |(version, progress): &(&u64, &Progress)| {
+            progress.there.contains(&true) || self.manifests.contains_key(version)
+        };
+        self.versions.iter().filter(is_there).map(|(version, progress)| (*version, progress.run))
+    }
+
+    /// Takes note of how far a version has come by now.
+    fn note(&mut self, version: u64) {
+        let Some(progress) = self.versions.get(&version).filter(|progress| progress.is_settled()) else { return };
+        self.unsettled.remove(&version);
+        if progress.is_gone() {
+            self.gone.insert(version);
+        }
+        self.forget_manifests();
+    }
+
+    /// A version that is on some layer is read there, unless it is the newest.
+    fn forget_manifests(&mut self) {
+        let newest = self.versions.last_key_value().map(|(version, _)| *version);
+        let versions = &self.versions;
+        let is_elsewhere = |it: &Progress| it.is_settled() && it.there.contains(&true);
+        self.manifests
+            .retain(|version, _| Some(*version) == newest || !versions.get(version).is_some_and(is_elsewhere));
+    }
+
+    fn remove(&mut self, version: u64) {
+        self.versions.remove(&version);
+        self.unsettled.remove(&version);
+        self.gone.remove(&version);
+        self.manifests.remove(&version);
     }
 }
 
@@ -154,20 +193,24 @@ impl SessionCore {
             return Err(Problem::VersionExists { session: self.name.clone(), version, newest }.into());
         }
         self.until(|state| {
+            if let Some(layer) = state.returning.iter().position(|returning| returning.contains(&version)) {
+                return Some(Err(self.not_reached(version, layer, MAY_RETURN.to_owned())));
+            }
             if let Some((version, layer, reason)) = state.failures.pop_front() {
                 return Some(Err(self.not_reached(version, layer, reason)));
             }
             if let Some(reason) = &state.is_over {
                 return Some(Err(Problem::Session { session: self.name.clone(), problem: reason.clone() }.into()));
             }
-            if state.versions.values().filter(|progress| !progress.is_settled()).count() >= in_flight_max {
+            if state.unsettled.len() >= in_flight_max {
                 return None;
             }
             // The program has been told what became of them.
-            state.versions.retain(|_, progress| !progress.is_gone());
+            std::mem::take(&mut state.gone).into_iter().for_each(|gone| state.remove(gone));
             let before = state.abandoned.filter(|save| save.version == version).map_or(0, |save| save.attempt);
             let save = SaveId { version, attempt: before + 1 };
             state.versions.insert(version, Progress::new(save, self.run, self.layers.len()));
+            state.unsettled.insert(version);
             Some(Ok(save))
         })
     }
@@ -175,7 +218,7 @@ impl SessionCore {
     /// A version that could not be saved leaves nothing behind.
     pub(crate) fn abandon(&self, save: SaveId) {
         self.update(|state| {
-            state.versions.remove(&save.version);
+            state.remove(save.version);
             state.abandoned = Some(save);
         });
     }
@@ -184,15 +227,22 @@ impl SessionCore {
     pub(crate) fn found(&self, version: u64, run: RunId, there: Vec<bool>) {
         let layer = |is_there: &bool| Some(if *is_there { Ok(()) } else { Err("it is not there".into()) });
         let layers = there.iter().map(layer).collect();
-        let progress =
-            Progress { attempt: 0, run, is_packed: true, manifest: None, here: there.clone(), there, layers };
+        let progress = Progress { attempt: 0, run, is_packed: true, here: there.clone(), there, layers };
         self.update(|state| state.versions.insert(version, progress));
+    }
+
+    /// By layer: versions that were found, that not all ranks have, and that may become whole again.
+    pub(crate) fn expect(&self, returning: Vec<BTreeSet<u64>>) {
+        self.update(|state| state.returning = returning);
     }
 
     /// All versions above this one are gone.
     pub(crate) fn went_back(&self, version: Option<u64>) {
         self.update(|state| {
-            state.versions.retain(|other, _| version.is_some_and(|version| *other <= version));
+            let above = |other: &u64| version.is_none_or(|version| *other > version);
+            let gone: Vec<u64> = state.versions.keys().copied().filter(above).collect();
+            gone.into_iter().for_each(|version| state.remove(version));
+            state.returning.iter_mut().for_each(|returning| returning.retain(|other| !above(other)));
             state.abandoned = None;
         });
     }
@@ -202,8 +252,9 @@ impl SessionCore {
         self.update(|state| {
             if let Some(progress) = state.versions.get_mut(&version) {
                 progress.there[layer] = false;
-                if progress.is_dropped() {
-                    state.versions.remove(&version);
+                match progress.is_dropped() {
+                    true => state.remove(version),
+                    false => state.note(version),
                 }
             }
         });
@@ -213,7 +264,7 @@ impl SessionCore {
         self.update(|state| {
             if let Some(progress) = state.versions.get_mut(&version) {
                 progress.is_packed = true;
-                progress.manifest = Some(manifest);
+                state.manifests.insert(version, manifest);
             }
         });
     }
@@ -231,6 +282,8 @@ impl SessionCore {
                 progress.there[layer] = true;
             }
         });
+        // What may become whole again is not waited for any more.
+        self.state().returning.get_mut(layer).map(BTreeSet::clear);
     }
 
     /// A version will not come to a layer: the program is told by its next call.
@@ -243,6 +296,7 @@ impl SessionCore {
             progress.is_packed = true;
             progress.layers[layer] = Some(Err(reason.to_owned()));
             state.failures.push_back((version, layer, reason.to_owned()));
+            state.note(version);
         });
     }
 
@@ -251,14 +305,15 @@ impl SessionCore {
         self.update(|state| {
             let progress = state.versions.get_mut(&save.version).filter(|progress| progress.attempt == save.attempt);
             progress.map(change);
+            state.note(save.version);
         });
     }
 
     /// Waits until the packer is done with all versions below this one.
     pub(crate) fn wait_packed(&self, below: u64) {
         self.until(|state| {
-            let is_packed = state.versions.range(..below).all(|(_, progress)| progress.is_packed);
-            (is_packed || state.is_over.is_some()).then_some(())
+            let is_packed = |version: &u64| state.versions.get(version).is_none_or(|progress| progress.is_packed);
+            (state.unsettled.range(..below).all(is_packed) || state.is_over.is_some()).then_some(())
         });
     }
 
@@ -302,7 +357,9 @@ impl SessionCore {
         };
         let wanted = match reached {
             Reached::Host if !progress.is_packed => return None,
-            Reached::Host if progress.manifest.is_some() || progress.here.contains(&true) => return Some(Ok(())),
+            Reached::Host if state.manifests.contains_key(&version) || progress.here.contains(&true) => {
+                return Some(Ok(()));
+            }
             Reached::Host => 0..1,
             Reached::Here(layer) if progress.here[layer - 1] => return Some(Ok(())),
             Reached::Layer(layer) | Reached::Here(layer) => layer - 1..layer,
@@ -326,8 +383,7 @@ impl SessionCore {
     /// told of a failure.
     pub(crate) fn settle_all(&self) -> Result<()> {
         self.until(|state| {
-            let is_settled = state.versions.values().all(Progress::is_settled);
-            if !is_settled && state.is_over.is_none() {
+            if !state.unsettled.is_empty() && state.is_over.is_none() {
                 return None;
             }
             let failure = state.failures.pop_front();
@@ -339,8 +395,10 @@ impl SessionCore {
     /// Nothing more will become of what is under way.
     pub(crate) fn end(&self, reason: &str) {
         self.update(|state| {
-            let State { versions, failures, is_over, .. } = state;
-            for (&version, progress) in versions.iter_mut() {
+            let State { versions, unsettled, failures, is_over, .. } = state;
+            let ended: Vec<u64> = unsettled.iter().copied().collect();
+            for &version in &ended {
+                let Some(progress) = versions.get_mut(&version) else { continue };
                 progress.is_packed = true;
                 for (layer, outcome) in progress.layers.iter_mut().enumerate().filter(|(_, outcome)| outcome.is_none())
                 {
@@ -349,6 +407,7 @@ impl SessionCore {
                 }
             }
             is_over.get_or_insert_with(|| reason.to_owned());
+            ended.into_iter().for_each(|version| state.note(version));
         });
     }
 

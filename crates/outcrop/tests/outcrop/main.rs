@@ -17,6 +17,7 @@ mod store_crash;
 mod store_damage;
 mod store_faults;
 mod store_kill;
+mod store_ledger;
 mod store_merge;
 mod store_ranks;
 mod tape;

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use fastrand::Rng;
-use outcrop_commit::{Draft, Event, LayerIndex, SaveId};
+use outcrop_commit::{Draft, Event, LayerIndex, Merge, SaveId};
 use outcrop_format::{Manifest, ManifestPack, PackId, RunId};
 
 /// What all ranks do in the same order, each at its own pace.
@@ -156,7 +156,7 @@ impl Packer<'_> {
         let start = self.random.usize(..=self.content.chain.len() - count);
         let new = self.make(rank);
         let old: Vec<u64> = self.content.chain.splice(start..start + count, [new]).map(|pack| pack.id.number).collect();
-        self.events.push(Event::Merged { old, new: vec![new] });
+        self.events.push(Event::Merged(Merge { old, new: vec![new] }));
     }
 }
 

@@ -495,13 +495,15 @@ impl World {
         let fails = self.fails();
         let next_number = self.ranks[rank].content.next_number;
         let mut failed = Outcome::Failed { reason: "it failed".to_owned(), may_be_visible: false, next_number };
+        let written = self.manifest_of(&step, rank, layer)?;
         let disk = &mut self.disks[rank][layer];
         match &step {
             Step::Sync if fails => disk.fail_sync(&mut self.random),
             Step::Sync => disk.sync(),
-            Step::Write { manifest, packs } if !fails || self.random.bool() => {
-                let written = Manifest { packs: packs.clone(), ..(**manifest).clone() };
-                disk.put(Name::Version(manifest.version), Some(File::Manifest(written.into())));
+            Step::Write { .. } | Step::Rewrite { .. } if !fails || self.random.bool() => {
+                if let Some(written) = written {
+                    disk.put(Name::Version(written.version), Some(File::Manifest(written.into())));
+                }
                 match fails {
                     false => disk.sync(),
                     true => {
@@ -512,7 +514,7 @@ impl World {
             }
             Step::Drop { version } if !fails => disk.put(Name::Version(*version), None),
             Step::Remove { number, .. } if !fails => disk.put(Name::Pack(*number), None),
-            Step::Write { .. } | Step::Drop { .. } | Step::Remove { .. } | Step::Look => {}
+            Step::Write { .. } | Step::Rewrite { .. } | Step::Drop { .. } | Step::Remove { .. } | Step::Look => {}
         }
         let outcome = match (&step, fails) {
             (_, true) => failed,
@@ -523,6 +525,22 @@ impl World {
         self.check_disk(rank, layer)?;
         self.check_promises(layer)?;
         self.tell(rank, Event::Done { layer, outcome })
+    }
+
+    /// What a step writes, if it writes a manifest.
+    fn manifest_of(&self, step: &Step, rank: usize, layer: LayerIndex) -> Checked<Option<Manifest>> {
+        match step {
+            Step::Write { manifest, packs } => Ok(Some(Manifest { packs: packs.clone(), ..(**manifest).clone() })),
+            Step::Rewrite { version, merges } => {
+                let there = self.disks[rank][layer].manifest(*version);
+                let mut manifest = (**there.ok_or_else(|| format!("version {version} is not there"))?).clone();
+                match merges.iter().all(|merge| merge.apply(rank as u32, &mut manifest.packs)) {
+                    true => Ok(Some(manifest)),
+                    false => Err(format!("version {version} does not list what was merged: {:?}", manifest.packs)),
+                }
+            }
+            _ => Ok(None),
+        }
     }
 
     fn borrowed(&self, rank: usize, layer: LayerIndex) -> BTreeSet<u64> {

@@ -6,7 +6,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use outcrop_commit::{Outcome, Step};
+use outcrop_commit::{Merge, Outcome, Step};
 use outcrop_format::{
     MANIFEST_BYTES_MAX, Manifest, ManifestPack, pack_name, parse_rank_name, parse_version_name, rank_name, version_name,
 };
@@ -15,7 +15,7 @@ use outcrop_layers::{
     files::{Files, read_whole, replace_whole},
 };
 
-use crate::{Error, error::Problem, state::SessionCore};
+use crate::{Error, error::Problem, recover, state::SessionCore};
 
 /// How often the manifests of others are listed until two lists are the same.
 const LISTS_MAX: usize = 20;
@@ -27,6 +27,7 @@ pub(super) fn perform(shelf: &Shelf, session: &SessionCore, step: Step) -> Outco
     let result = match step {
         Step::Sync => files.sync_dir(&dir).map_err(|source| failure(files, "make packs durable", source)),
         Step::Write { manifest, packs } => return write(files, session, &manifest, packs),
+        Step::Rewrite { version, merges } => return rewrite(files, session, version, &merges),
         Step::Drop { version } => match files.remove(&format!("{dir}/{}", version_name(version))) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => {
                 Err(failure(files, "remove an old version", source))
@@ -67,6 +68,24 @@ fn write(files: &dyn Files, session: &SessionCore, manifest: &Manifest, packs: V
     match files.sync_dir(&dir) {
         Ok(()) => Outcome::Done,
         Err(source) => failed(session, &attempt(source), true),
+    }
+}
+
+/// Has a manifest list packs that others have become.
+fn rewrite(files: &dyn Files, session: &SessionCore, version: u64, merges: &[Merge]) -> Outcome {
+    let lost = |problem: &str| {
+        let source = io::Error::new(io::ErrorKind::InvalidData, format!("version {version} {problem}"));
+        failed(session, &failure(files, "write a manifest anew", source), false)
+    };
+    let mut manifest = match recover::manifest(files, session, version) {
+        Ok(Some(manifest)) => manifest,
+        Ok(None) => return lost("is not there"),
+        Err(source) => return failed(session, &failure(files, "read a manifest", source), false),
+    };
+    let mut packs = std::mem::take(&mut manifest.packs);
+    match merges.iter().all(|merge| merge.apply(session.rank, &mut packs)) {
+        true => write(files, session, &manifest, packs),
+        false => lost("does not list the packs that were merged"),
     }
 }
 
