@@ -74,6 +74,9 @@ pub enum Event {
     Reading(bool),
     /// All versions above this one are to be forgotten; all, without.
     Rewind(Option<u64>),
+    /// All versions that were found and that not all ranks have are to be forgotten, also those that
+    /// may become whole again.
+    ForgetIncomplete,
     /// The program saves no more. What is on its way still arrives.
     Closed,
     /// Another rank has announced something.
@@ -222,8 +225,8 @@ pub enum Report {
         /// The layer.
         layer: LayerIndex,
     },
-    /// The session has gone back, durably, or could not.
-    Rewound(Result<(), String>),
+    /// What was to be forgotten is gone, durably, or could not be removed.
+    Forgotten(Result<(), String>),
     /// Nothing more will be complete.
     Over {
         /// Why.

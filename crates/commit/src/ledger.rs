@@ -9,6 +9,7 @@ use crate::{
     Action, Event, LayerIndex, Report,
     drafts::Drafted,
     layer::{Base, Layer, Standing},
+    listing::Visible,
     merges::Merge,
 };
 
@@ -70,8 +71,8 @@ pub struct Ledger {
     /// Other ranks are gone.
     pub(crate) is_alone: bool,
     pub(crate) is_reading: bool,
-    /// The session goes back: what has failed until now.
-    pub(crate) rewinding: Option<Result<(), String>>,
+    /// The program waits until versions are gone: what has failed until now.
+    pub(crate) forgetting: Option<Result<(), String>>,
     pub(crate) is_closing: bool,
     has_ended: bool,
     actions: VecDeque<Action>,
@@ -108,7 +109,7 @@ impl Ledger {
             early: Vec::new(),
             is_alone: false,
             is_reading: false,
-            rewinding: None,
+            forgetting: None,
             is_closing: false,
             has_ended: false,
             actions: VecDeque::new(),
@@ -137,6 +138,7 @@ impl Ledger {
                 self.layers.iter_mut().for_each(|layer| layer.wants_collection |= !is_reading);
             }
             Event::Rewind(version) => self.rewind(version),
+            Event::ForgetIncomplete => self.forget_incomplete(),
             Event::Closed => {
                 self.is_closing = true;
                 self.announce(Tidings::Over);
@@ -152,7 +154,7 @@ impl Ledger {
         }
         (0..self.layers.len()).for_each(|layer| self.advance(layer));
         self.release();
-        self.check_rewound();
+        self.check_forgotten();
         self.check_end();
     }
 
@@ -248,7 +250,7 @@ impl Ledger {
         if self.is_alone {
             // The others may be completing what this rank would forget, and dropping what it would
             // go back to.
-            return self.report(Report::Rewound(Err("another rank is gone".to_owned())));
+            return self.report(Report::Forgotten(Err("another rank is gone".to_owned())));
         }
         // Others may wait for a version that this rank has left out, and that nothing will follow.
         self.announce(Tidings::Over);
@@ -257,7 +259,7 @@ impl Ledger {
         self.merges.clear();
         self.era += 1;
         self.passed = None;
-        self.rewinding = Some(Ok(()));
+        self.forgetting = Some(Ok(()));
         for layer in &mut self.layers {
             let is_above = |other: &u64| version.is_none_or(|version| *other > version);
             let above: Vec<u64> = layer.listing.manifests().map(|(version, _)| version).filter(is_above).collect();
@@ -278,14 +280,24 @@ impl Ledger {
         now.into_iter().for_each(|(rank, news)| self.believe(rank, news.tidings));
     }
 
-    /// Says that the session has gone back when that is durable everywhere, or has failed.
-    fn check_rewound(&mut self) {
-        let is_back = |layer: &Layer| {
+    /// Forgets versions that were found and that not all ranks have.
+    fn forget_incomplete(&mut self) {
+        self.forgetting = Some(Ok(()));
+        for layer in &mut self.layers {
+            let is_found = |visible: &Visible| matches!(visible.standing, Standing::Kept { .. });
+            let found = layer.listing.manifests().filter(|(_, visible)| is_found(visible));
+            layer.doomed.extend(found.map(|(version, _)| version));
+        }
+    }
+
+    /// Says that versions are gone when that is durable everywhere, or has failed.
+    fn check_forgotten(&mut self) {
+        let is_done = |layer: &Layer| {
             layer.busy.is_none() && layer.doomed.is_empty() && (!layer.is_dirty || layer.is_sync_blocked)
         };
-        if self.rewinding.is_some() && self.layers.iter().all(is_back) {
-            let result = self.rewinding.take().unwrap_or(Ok(()));
-            self.report(Report::Rewound(result));
+        if self.forgetting.is_some() && self.layers.iter().all(is_done) {
+            let result = self.forgetting.take().unwrap_or(Ok(()));
+            self.report(Report::Forgotten(result));
         }
     }
 
@@ -297,7 +309,7 @@ impl Ledger {
         let has_settled = |pack: &InFlight| pack.settled_on.len() == self.layers.len();
         let is_over = self.is_closing
             && !self.has_ended
-            && self.rewinding.is_none()
+            && self.forgetting.is_none()
             && self.layers.iter().all(is_idle)
             && self.in_flight.values().all(has_settled);
         if is_over {

@@ -86,7 +86,7 @@ impl Ledger {
 
     /// Something could not be removed.
     fn stays(&mut self, layer: LayerIndex, reason: String) {
-        if let Some(result) = self.rewinding.as_mut().filter(|result| result.is_ok()) {
+        if let Some(result) = self.forgetting.as_mut().filter(|result| result.is_ok()) {
             *result = Err(reason.clone());
         }
         self.report(Report::Stays { layer, reason });

@@ -39,8 +39,8 @@ pub(crate) enum Note {
     Event(Arc<SessionCore>, Event),
     /// A pack has reached a layer, or could not.
     Arrived(Arrival),
-    /// Versions above this one are to be forgotten; answered when that is durable.
-    Rewind(Arc<SessionCore>, Option<u64>, Sender<Result<()>>),
+    /// Versions are to be forgotten; answered when that is durable.
+    Forget(Arc<SessionCore>, Forgotten, Sender<Result<()>>),
     /// The program is about to read files: nothing is removed from when the sender is dropped on.
     Reading(Arc<SessionCore>, Sender<()>),
     /// A session has ended: its locks are given up, and the sender is dropped, when nothing more is
@@ -50,12 +50,21 @@ pub(crate) enum Note {
     Close,
 }
 
+/// Which versions are to be forgotten.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Forgotten {
+    /// All above this one; all, without.
+    Above(Option<u64>),
+    /// Those that were found and that not all ranks have.
+    Incomplete,
+}
+
 /// A session that is open.
 struct Open {
     session: Arc<SessionCore>,
     ledger: Ledger,
-    /// To which version the session goes back, and who waits for it.
-    rewinding: Option<(Option<u64>, Sender<Result<()>>)>,
+    /// What is being forgotten, and who waits for it.
+    forgetting: Option<(Forgotten, Sender<Result<()>>)>,
     /// What is given up when the session has ended.
     closing: Option<(Vec<FileLock>, Sender<()>)>,
 }
@@ -104,7 +113,7 @@ impl Committer {
         match note {
             Note::Opened(session, ledger) => {
                 let run = session.run;
-                let open = Open { session, ledger: *ledger, rewinding: None, closing: None };
+                let open = Open { session, ledger: *ledger, forgetting: None, closing: None };
                 self.open.insert(run, open);
                 // What was left behind can go from now on.
                 self.tell(run, Event::Reading(false));
@@ -127,10 +136,14 @@ impl Committer {
                     self.tell(run, Event::Arrived { number, layer: layer - 1, failure });
                 }
             }
-            Note::Rewind(session, version, answer) => {
+            Note::Forget(session, what, answer) => {
                 if let Some(open) = self.open.get_mut(&session.run) {
-                    open.rewinding = Some((version, answer));
-                    self.tell(session.run, Event::Rewind(version));
+                    open.forgetting = Some((what, answer));
+                    let event = match what {
+                        Forgotten::Above(version) => Event::Rewind(version),
+                        Forgotten::Incomplete => Event::ForgetIncomplete,
+                    };
+                    self.tell(session.run, event);
                 }
             }
             Note::Reading(session, ready) => {
@@ -243,10 +256,12 @@ impl Open {
             Report::Stays { layer, reason } => {
                 tracing::warn!(session = session.name, layer = session.layers[layer], reason, "old files stay");
             }
-            Report::Rewound(result) => {
-                let Some((version, answer)) = self.rewinding.take() else { return };
-                if result.is_ok() {
-                    session.went_back(version);
+            Report::Forgotten(result) => {
+                let Some((what, answer)) = self.forgetting.take() else { return };
+                match what {
+                    _ if result.is_err() => {}
+                    Forgotten::Above(version) => session.went_back(version),
+                    Forgotten::Incomplete => session.expect(Vec::new()),
                 }
                 // A program that has gone does not wait for it.
                 let _ = answer.send(result.map_err(|reason| Error::new(ErrorKind::Storage, reason)));

@@ -13,7 +13,7 @@ use std::{
 use outcrop_catalog::Reader;
 use outcrop_commit::Event;
 use outcrop_format::{Candidates, Fared, Hash, Manifest, ManifestPack, ManifestRegion, RunId, Verdict};
-use outcrop_layers::{Shelf, files::Files};
+use outcrop_layers::files::Files;
 use outcrop_region::{PartMut, Shape};
 
 use super::{
@@ -157,7 +157,12 @@ impl Session {
         if !self.core.state().versions.contains_key(&version) {
             return Err(Problem::VersionMissing { session: self.core.name.clone(), version }.into());
         }
-        match self.restore_here(version, parts, &mut skipped)? {
+        let found = self.restore_here(version, parts, &mut skipped)?;
+        if !skipped.is_empty() {
+            // The next version may share what is damaged.
+            self.core.content().is_broken = true;
+        }
+        match found {
             Some(_) => Ok(()),
             None => Err(self.unusable(version, &skipped)),
         }
@@ -223,7 +228,9 @@ impl Session {
         parts: &mut [PartMut<'_>],
         skipped: &mut Vec<Skipped>,
     ) -> Result<Option<Restored>> {
+        let known = skipped.len();
         let attempt = self.restore_here(version, parts, skipped);
+        let is_damaged = skipped.len() > known;
         let fared = match &attempt {
             Ok(Some(_)) => Fared::Whole,
             Ok(None) => Fared::Damaged,
@@ -246,7 +253,7 @@ impl Session {
             skipped.push(Skipped { version, reason: format!("it is damaged on rank {rank}") });
             return Ok(None);
         }
-        self.go_on_from(&reader, parts)?;
+        self.go_on_from(&reader, parts, is_damaged)?;
         Ok(Some(Restored { version, layer, skipped: std::mem::take(skipped) }))
     }
 
@@ -355,40 +362,66 @@ impl Session {
                 let names: Vec<String> = reader.manifest().regions.iter().map(|region| region.name.clone()).collect();
                 // What was saved since is no change any more.
                 names.iter().for_each(|name| self.tracker.mark_dirty(name, 0..usize::MAX));
-                return self.build_upon(&reader, names.iter().map(String::as_str));
+                return self.build_upon(&reader, names.iter().map(String::as_str), false);
             }
         }
         Err(self.unusable(version, &skipped))
     }
 
-    /// From here on changes are those against what was restored, if all layers have that.
-    fn go_on_from(&mut self, reader: &Reader, parts: &[PartMut<'_>]) -> Result<()> {
+    /// From here on changes are those against what was restored, if all layers have that and no copy
+    /// was found to be damaged.
+    fn go_on_from(&mut self, reader: &Reader, parts: &[PartMut<'_>], is_damaged: bool) -> Result<()> {
+        let manifest = reader.manifest();
         let content = self.core.content();
-        // What the next version builds upon anyway, and what may still be on its way.
-        let is_known = !content.is_broken && !content.chain.is_empty() && content.packs() == reader.manifest().packs;
+        let is_known = !content.is_broken && !content.chain.is_empty() && content.packs() == manifest.packs;
         drop(content);
-        if !is_known {
+        // What the next version builds upon anyway. Some layers may not have it yet.
+        if is_damaged
+            || !is_known
+            || !self.layers_with(manifest.version).all(|layer| self.opens(layer, manifest, false))
+        {
             self.shadows_from(parts);
-            self.build_upon(reader, parts.iter().map(|part| part.name))?;
+            self.build_upon(reader, parts.iter().map(|part| part.name), is_damaged)?;
         }
         self.watch_parts(parts);
         Ok(())
     }
 
-    /// Makes the packs of a version those that the next one builds upon, if all layers have them,
-    /// and its blocks of these regions those that are compared.
-    fn build_upon<'a>(&mut self, reader: &Reader, names: impl Iterator<Item = &'a str>) -> Result<()> {
+    /// The layers on which a version is complete.
+    fn layers_with(&self, version: u64) -> impl Iterator<Item = usize> + use<> {
+        let progress = self.core.state().versions.get(&version).cloned();
+        let layers = progress.map_or_else(Vec::new, |progress| progress.layers);
+        layers.into_iter().enumerate().filter_map(|(layer, it)| matches!(it, Some(Ok(()))).then_some(layer))
+    }
+
+    /// Whether a layer has this version, the same packs of it if that is asked for, and all of its
+    /// packs have the lengths, headers and indexes that its manifest says.
+    fn opens(&self, layer: usize, manifest: &Manifest, is_same: bool) -> bool {
+        let files = &**self.store.shared.shelves[layer].files();
+        let there = recover::manifest(files, &self.core, manifest.version).ok().flatten();
+        let there = there.filter(|it| it.run == manifest.run && (!is_same || it.packs == manifest.packs));
+        let opened = there.map(|there| Reader::open(files, Arc::new(there)));
+        if let Some(Err(error)) = &opened {
+            tracing::warn!(session = self.core.name, %error, "a copy of a version is damaged; the next save is a full one");
+        }
+        opened.is_some_and(|opened| opened.is_ok())
+    }
+
+    /// Makes the packs of a version those that the next one builds upon, if all layers have them
+    /// undamaged, and its blocks of these regions those that are compared.
+    fn build_upon<'a>(
+        &mut self,
+        reader: &Reader,
+        names: impl Iterator<Item = &'a str>,
+        is_damaged: bool,
+    ) -> Result<()> {
         let manifest = reader.manifest();
-        let progress = self.core.state().versions.get(&manifest.version).cloned();
+        let layers = self.store.shared.shelves.len();
         // After a crash one layer may have merged packs and another one those that they were made
         // from.
-        let is_same = |shelf: &Arc<Shelf>| {
-            let there = recover::manifest(&**shelf.files(), &self.core, manifest.version);
-            let is_same = |there: Manifest| there.run == manifest.run && there.packs == manifest.packs;
-            there.is_ok_and(|there| there.is_some_and(is_same))
-        };
-        let is_everywhere = progress.is_some_and(|it| it.layers.iter().all(|layer| matches!(layer, Some(Ok(())))))
-            && self.store.shared.shelves.iter().all(is_same);
+        let is_everywhere = !is_damaged
+            && self.layers_with(manifest.version).count() == layers
+            && (0..layers).all(|layer| self.opens(layer, manifest, true));
         let settings = &self.store.shared.settings;
         let chain = if is_everywhere && settings.is_incremental { chain_of(reader) } else { Vec::new() };
         self.core.content().reset();

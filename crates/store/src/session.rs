@@ -22,7 +22,7 @@ use outcrop_track::{CpuHasher, FreezeOptions, Hasher, TrackOptions, TrackStats, 
 use super::{
     Compression, Skipped, StoreCore,
     chain::RegionContent,
-    commit::{Note, failed, now_unix_ns},
+    commit::{Forgotten, Note, failed, now_unix_ns},
     exchange::all_well,
     pack::{Filled, Job, RegionJob, Run, Source, VersionJob, slot_bytes, split},
     recover,
@@ -171,14 +171,28 @@ impl Session {
     /// there in another way. With several ranks, all of them call it.
     pub fn rewind(&mut self, version: Option<u64>) -> Result<()> {
         self.flush()?;
+        self.forget("rewind", Forgotten::Above(version))
+    }
+
+    /// Forgets versions that were found when the session was opened and that not all ranks have,
+    /// for good: also those that would be whole again if a directory of some rank came back. All
+    /// ranks call it.
+    ///
+    /// Without it, they stay until a later version is complete on the same directory, and no pack
+    /// is removed there meanwhile.
+    pub fn forget_incomplete(&mut self) -> Result<()> {
+        self.forget("forget incomplete", Forgotten::Incomplete)
+    }
+
+    fn forget(&mut self, topic: &str, what: Forgotten) -> Result<()> {
         let (answer, result) = mpsc::channel();
-        let _ = self.store.committer.send(Note::Rewind(Arc::clone(&self.core), version, answer));
+        let _ = self.store.committer.send(Note::Forget(Arc::clone(&self.core), what, answer));
         let over = || Problem::Session { session: self.core.name.clone(), problem: "the store has been closed".into() };
         let result = result.recv().map_err(|_| over())?;
         let answer = Answer(result.as_ref().copied().map_err(ToString::to_string));
-        let answers = self.gather("rewind", &answer.encode())?;
+        let answers = self.gather(topic, &answer.encode())?;
         result?;
-        all_well(&answers, |rank| format!("rank {rank} cannot go back"))
+        all_well(&answers, |rank| format!("rank {rank} cannot forget versions"))
     }
 
     /// How changes of a region are found at present, why, and what that costs; nothing for a region

@@ -2,13 +2,26 @@
 //! directories that are missing or swapped, late failures.
 
 use std::{
-    sync::Arc,
+    fs,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    thread,
     time::{Duration, Instant},
 };
 
-use outcrop::{Part, PartMut, Session, Store, StoreBuilder, layers::files::DiskFiles};
-use outcrop_crash::Failing;
-use outcrop_testing::{alone, amount, covered, say};
+use outcrop::{
+    ErrorKind, Part, PartMut, Reached, Retention, Session, Store, StoreBuilder,
+    catalog::Catalog,
+    layers::files::DiskFiles,
+    store::{Ranks, SharedDirectory},
+};
+use outcrop_crash::{Errno, Failing, Fault, Operation, Options, Recording};
+use outcrop_testing::{alone, amount, covered, say, until};
+
+use crate::common::trees::tree_of;
 
 const COUNT: usize = 5_000;
 
@@ -30,7 +43,7 @@ fn change(field: &mut [u64], version: u64) {
 }
 
 fn open_files() -> usize {
-    std::fs::read_dir("/proc/self/fd").unwrap().count()
+    fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
 /// What one save costs.
@@ -75,8 +88,8 @@ fn a_save_costs_the_same_however_many_versions_there_are() {
     let mut session = open();
     let mut next = 0;
     let mut costs = Vec::new();
-    for end in [300, 1_000, 10_000, 100_000] {
-        let end = end.min(amount(2_000, 100_000) as u64);
+    for end in [200, 600, 1_000, 10_000, 100_000] {
+        let end = end.min(amount(600, 100_000) as u64);
         if end > next {
             let cost = save_until(&mut session, &failing, next..end);
             let Cost { operations, open_files, per_save } = cost;
@@ -101,4 +114,375 @@ fn a_save_costs_the_same_however_many_versions_there_are() {
         assert_eq!(found[0], version);
     }
     covered("versions of one session", next as usize);
+}
+
+const NEAR_AND_FAR: [&str; 2] = ["near", "far"];
+
+fn two_layers(dir: &Path) -> Session {
+    let [near, far] = NEAR_AND_FAR.map(|layer| dir.join(layer));
+    builder().dir(near, None).dir(far, None).open().unwrap().session("heat").unwrap()
+}
+
+fn save(session: &mut Session, version: u64) {
+    session.save(version, &[Part::new("field", &field(version))]).unwrap();
+}
+
+/// Restores the newest version: its number, and how many copies were passed over.
+fn restore(session: &mut Session) -> (u64, usize) {
+    let mut found = vec![0; COUNT];
+    let restored = session.restore_latest(&mut [PartMut::new("field", &mut found)]).unwrap().unwrap();
+    assert_eq!(found, field(restored.version));
+    (restored.version, restored.skipped.len())
+}
+
+fn pack(dir: &Path, layer: &str, number: u64) -> PathBuf {
+    dir.join(format!("{layer}/heat/rank-00000/pack-{number:020}"))
+}
+
+/// That each layer alone has this version.
+fn check_alone(dir: &Path, version: u64, what: &str) {
+    for layer in NEAR_AND_FAR {
+        let mut session = builder().dir(dir.join(layer), None).open().unwrap().session("heat").unwrap();
+        let mut found = vec![0; COUNT];
+        let restored = session.restore(version, &mut [PartMut::new("field", &mut found)]);
+        restored.unwrap_or_else(|error| panic!("{what}: {layer} alone: {error}"));
+        assert_eq!(found, field(version), "{what}: {layer}");
+    }
+}
+
+/// What can happen to a pack of one layer.
+const DAMAGES: [(&str, fn(&Path)); 4] = [
+    ("a bit of a block", |path| flip(path, 4096 + 20 * 1024)),
+    ("a bit of the header", |path| flip(path, 9)),
+    ("cut off", |path| {
+        let pack = fs::File::options().write(true).open(path).unwrap();
+        pack.set_len(pack.metadata().unwrap().len() - 1024).unwrap();
+    }),
+    ("missing", |path| fs::remove_file(path).unwrap()),
+];
+
+fn flip(path: &Path, at: usize) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[at] ^= 1;
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn nothing_is_built_upon_what_is_damaged_on_one_layer() {
+    for (what, damage) in DAMAGES {
+        for layer in NEAR_AND_FAR {
+            if (what, layer) == ("a bit of a block", "far") {
+                // Nobody reads it while the near copy is good.
+                continue;
+            }
+            let what = format!("{what}, {layer}");
+            let dir = tempfile::tempdir().unwrap();
+            let mut session = two_layers(dir.path());
+            (1..=2).for_each(|version| save(&mut session, version));
+            session.finish().unwrap();
+            damage(&pack(dir.path(), layer, 0));
+            let mut session = two_layers(dir.path());
+            assert_eq!(restore(&mut session), (2, usize::from(layer == "near")), "{what}");
+            save(&mut session, 3);
+            session.wait(3, Reached::All).unwrap();
+            session.finish().unwrap();
+            check_alone(dir.path(), 3, &what);
+        }
+    }
+}
+
+#[test]
+fn what_is_damaged_while_a_session_is_open_is_not_built_upon() {
+    for (what, damage) in &DAMAGES[1..] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut session = two_layers(dir.path());
+        (1..=2).for_each(|version| save(&mut session, version));
+        session.flush().unwrap();
+        damage(&pack(dir.path(), "far", 0));
+        assert_eq!(restore(&mut session).0, 2, "{what}: from host memory");
+        save(&mut session, 3);
+        session.wait(3, Reached::All).unwrap();
+        drop(session);
+        check_alone(dir.path(), 3, what);
+    }
+}
+
+#[test]
+fn damage_that_a_look_finds_is_not_built_upon() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut session = two_layers(dir.path());
+    (1..=2).for_each(|version| save(&mut session, version));
+    session.finish().unwrap();
+    let mut session = two_layers(dir.path());
+    session.go_on_after(2).unwrap();
+    flip(&pack(dir.path(), "near", 0), 4096 + 20 * 1024);
+    let mut found = vec![0; COUNT];
+    session.read(1, &mut [PartMut::new("field", &mut found)]).unwrap();
+    assert_eq!(found, field(1));
+    save(&mut session, 3);
+    session.wait(3, Reached::All).unwrap();
+    drop(session);
+    check_alone(dir.path(), 3, "read");
+}
+
+/// Runs something on each of `count` ranks at once. Rank `n` has the disk of node `nodes[n]`.
+fn on_nodes<T: Send>(dir: &Path, nodes: &[usize], program: impl Fn(u32, &mut Session) -> T + Sync) -> Vec<T> {
+    let (program, count) = (&program, nodes.len() as u32);
+    thread::scope(|scope| {
+        let start = |(rank, node): (usize, &usize)| {
+            let disk = dir.join(format!("node-{node}"));
+            scope.spawn(move || {
+                let patience = Duration::from_secs(30);
+                let ranks = SharedDirectory::open_with(&dir.join("talk"), rank as u32, count, patience).unwrap();
+                let rank = ranks.rank();
+                let store = builder().ranks(ranks).dir(disk, None).open().unwrap();
+                let mut session = store.session("heat").unwrap();
+                program(rank, &mut session)
+            })
+        };
+        let ranks: Vec<_> = nodes.iter().enumerate().map(start).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+fn save_and_wait(session: &mut Session, versions: std::ops::RangeInclusive<u64>) {
+    for version in versions {
+        save(session, version);
+        session.wait(version, Reached::All).unwrap();
+    }
+}
+
+/// The newest version, if there is one.
+fn newest(session: &mut Session) -> Option<u64> {
+    let mut found = vec![0; COUNT];
+    let restored = session.restore_latest(&mut [PartMut::new("field", &mut found)]).unwrap()?;
+    assert_eq!(found, field(restored.version));
+    Some(restored.version)
+}
+
+/// The manifests of a rank on the disk of a node.
+fn manifests(dir: &Path, node: usize, rank: u32) -> usize {
+    let names = fs::read_dir(dir.join(format!("node-{node}/heat/rank-{rank:05}"))).unwrap();
+    names.filter(|name| name.as_ref().unwrap().file_name().to_string_lossy().starts_with("version-")).count()
+}
+
+#[test]
+fn a_directory_that_is_mounted_late_costs_no_version() {
+    let dir = tempfile::tempdir().unwrap();
+    on_nodes(dir.path(), &[0, 1], |_, session| save_and_wait(session, 1..=3));
+    let (disk, away) = (dir.path().join("node-1"), dir.path().join("away"));
+    fs::rename(&disk, &away).unwrap();
+    // Nothing can be restored, the old numbers are taken, and each rank's save says so at once.
+    let saved = on_nodes(dir.path(), &[0, 1], |_, session| {
+        assert_eq!(newest(session), None);
+        session.save(2, &[Part::new("field", &field(2))]).unwrap_err()
+    });
+    for error in saved {
+        assert!(error.to_string().contains("directory with its part seems to be missing"), "{error}");
+    }
+    assert_eq!(manifests(dir.path(), 0, 0), 3);
+    fs::remove_dir_all(&disk).unwrap();
+    fs::rename(&away, &disk).unwrap();
+    let found = on_nodes(dir.path(), &[0, 1], |_, session| {
+        let found = newest(session);
+        save_and_wait(session, 4..=5);
+        found
+    });
+    assert_eq!(found, [Some(3); 2]);
+    assert_eq!([manifests(dir.path(), 0, 0), manifests(dir.path(), 1, 1)], [5, 5]);
+}
+
+#[test]
+fn ranks_that_find_each_others_disks_lose_no_version() {
+    let dir = tempfile::tempdir().unwrap();
+    on_nodes(dir.path(), &[0, 1, 2], |_, session| save_and_wait(session, 1..=3));
+    // Rank 2 still finds its own.
+    on_nodes(dir.path(), &[1, 0, 2], |_, session| {
+        assert_eq!(newest(session), None);
+        assert!(session.save(3, &[Part::new("field", &field(3))]).is_err());
+    });
+    // Nobody finds its own, and what is saved then is a series apart.
+    on_nodes(dir.path(), &[1, 2, 0], |_, session| {
+        assert_eq!(newest(session), None);
+        save_and_wait(session, 1..=2);
+    });
+    let found = on_nodes(dir.path(), &[0, 1, 2], |_, session| {
+        let found = newest(session);
+        save_and_wait(session, 4..=4);
+        found
+    });
+    assert_eq!(found, [Some(3); 3]);
+    assert_eq!(on_nodes(dir.path(), &[1, 2, 0], |_, session| newest(session)), [Some(2); 3]);
+    assert_eq!(on_nodes(dir.path(), &[0, 1, 2], |_, session| newest(session)), [Some(4); 3]);
+}
+
+#[test]
+fn what_only_some_ranks_have_can_be_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    on_nodes(dir.path(), &[0, 1], |_, session| save_and_wait(session, 1..=3));
+    fs::remove_dir_all(dir.path().join("node-1")).unwrap();
+    on_nodes(dir.path(), &[0, 1], |_, session| {
+        session.forget_incomplete().unwrap();
+        save_and_wait(session, 2..=2);
+    });
+    assert_eq!([manifests(dir.path(), 0, 0), manifests(dir.path(), 1, 1)], [1, 1]);
+    let packs = fs::read_dir(dir.path().join("node-0/heat/rank-00000")).unwrap();
+    let packs = packs.filter(|name| name.as_ref().unwrap().file_name().to_string_lossy().starts_with("pack-"));
+    assert_eq!(packs.count(), 1, "nothing stays for versions that were forgotten");
+    assert_eq!(on_nodes(dir.path(), &[0, 1], |_, session| newest(session)), [Some(2); 2]);
+}
+
+/// Something that waits until it is opened.
+#[derive(Default)]
+struct Gate {
+    is_open: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    fn pass(&self) {
+        drop(self.opened.wait_while(self.is_open.lock().unwrap(), |is_open| !*is_open).unwrap());
+    }
+
+    fn open(&self) {
+        *self.is_open.lock().unwrap() = true;
+        self.opened.notify_all();
+    }
+}
+
+/// A session whose second layer takes no pack before the gate is open, and whose first layer keeps
+/// only the last version. Its first two versions are saved, and the first layer has dropped one.
+fn held_up(dir: &Path) -> (Session, Failing, Arc<Gate>) {
+    let gate = Arc::<Gate>::default();
+    let far = Failing::new(Arc::new(DiskFiles::create(&dir.join("far")).unwrap()));
+    let waits = Arc::clone(&gate);
+    let watched = far.clone().watched(move |operation, name| {
+        if operation == Operation::Create && name.contains("pack-") {
+            waits.pass();
+        }
+    });
+    let keep = Retention { keep_last: Some(1), ..Retention::default() };
+    let store = builder().dir(dir.join("near"), None).files(Arc::new(watched), None).keep_on(1, keep).in_flight(2);
+    let mut session = store.open().unwrap().session("heat").unwrap();
+    (1..=2).for_each(|version| save(&mut session, version));
+    let first = dir.join("near/heat/rank-00000/version-00000000000000000001");
+    until("version 1 is dropped from the first layer", || {
+        session.wait(2, Reached::Layer(1)).unwrap();
+        !first.exists()
+    });
+    (session, far, gate)
+}
+
+#[test]
+fn a_version_that_one_layer_has_dropped_is_known_until_it_is_on_the_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut session, _, gate) = held_up(dir.path());
+    assert!(!session.has_reached(1, Reached::Layer(2)).unwrap());
+    // Two are on their way, so that a third waits.
+    let (is_opened, is_saved) = (AtomicBool::new(false), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let patience = Instant::now();
+            while !is_saved.load(SeqCst) && patience.elapsed() < Duration::from_millis(300) {
+                thread::sleep(Duration::from_millis(5));
+            }
+            is_opened.store(true, SeqCst);
+            gate.open();
+        });
+        save(&mut session, 3);
+        let was_opened = is_opened.load(SeqCst);
+        is_saved.store(true, SeqCst);
+        assert!(was_opened, "three versions are on their way");
+    });
+    session.wait(1, Reached::Layer(2)).unwrap();
+    session.wait(3, Reached::All).unwrap();
+    session.finish().unwrap();
+}
+
+#[test]
+fn a_version_that_one_layer_has_dropped_may_fail_on_the_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut session, far, gate) = held_up(dir.path());
+    far.inject(Fault { of: Some(Operation::Write), ..Fault::new(Errno::IO) });
+    gate.open();
+    let error = session.save(3, &[Part::new("field", &field(3))]).unwrap_err();
+    assert!(error.to_string().contains("version 1") && error.to_string().contains("far"), "{error}");
+    assert_eq!(error.kind(), ErrorKind::Storage);
+}
+
+#[test]
+fn a_version_whose_name_could_not_be_synced_is_there_or_not() {
+    let mut images = 0;
+    // Of a version: the directory is synced before and after the manifest gets its name.
+    for after in 0..2 {
+        let recording = Recording::from_tree(tree_of(&[]));
+        let failing = Failing::over(recording.clone());
+        let keep = Retention { keep_last: Some(1), ..Retention::default() };
+        let store = builder().files(Arc::new(failing.clone()), None).keep(keep).open().unwrap();
+        let mut session = store.session("heat").unwrap();
+        for version in 1..=4 {
+            if version == 2 {
+                failing.inject(Fault { of: Some(Operation::SyncDir), after, ..Fault::new(Errno::IO) });
+            }
+            save(&mut session, version);
+            let result = session.wait(version, Reached::All);
+            assert_eq!(result.is_err(), version == 2, "{result:?}");
+            if result.is_ok() {
+                recording.mark(version.to_string());
+            }
+        }
+        session.finish().unwrap();
+        let options = Options { subset_operations_max: 6, samples: 4, seed: 1 };
+        for image in recording.log().images(&options) {
+            let Some(durable) = image.marks().last() else { continue };
+            let catalog = Catalog::new(Arc::new(Recording::from_tree(image.tree().clone())));
+            let mut newest = 0;
+            for version in catalog.versions("heat").unwrap() {
+                let read = catalog.reader(&version.manifests[&0]).and_then(|reader| reader.read_region("field"));
+                let bytes: Vec<u8> = field(version.version).iter().flat_map(|value| value.to_le_bytes()).collect();
+                let id = image.id();
+                assert!(read.as_ref().is_ok_and(|read| *read == bytes), "{id}, version {}: {read:?}", version.version);
+                newest = version.version;
+            }
+            assert!(newest >= durable.parse().unwrap(), "{}: {newest} is older than {durable}", image.id());
+            images += 1;
+        }
+    }
+    assert!(images > 100, "{images}");
+}
+
+#[test]
+fn a_version_that_could_not_be_packed_is_not_in_host_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    // One block is larger than host memory, which the packer finds out.
+    let store = Store::builder().host("256 KiB").live("16 MiB").block("1 MiB").pin(false).dir(dir.path(), None);
+    let mut session = store.open().unwrap().session("heat").unwrap();
+    session.save(1, &[Part::new("field", &vec![1u8; 2 << 20])]).unwrap();
+    let error = session.wait(1, Reached::Host).unwrap_err();
+    assert_eq!(error.kind(), session.wait(1, Reached::All).unwrap_err().kind());
+    assert!(session.has_reached(1, Reached::Host).is_err());
+}
+
+#[test]
+fn the_last_number_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut session = builder().dir(dir.path(), None).open().unwrap().session("heat").unwrap();
+    let error = session.save(u64::MAX, &[Part::new("field", &[1u8])]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Usage);
+    session.save(u64::MAX - 1, &[Part::new("field", &[1u8])]).unwrap();
+    session.finish().unwrap();
+}
+
+#[test]
+fn what_is_said_of_a_failed_attempt_is_not_about_the_next() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::builder().host("256 KiB").block("1 MiB").pin(false).dir(dir.path(), None);
+    let mut session = store.open().unwrap().session("heat").unwrap();
+    let (large, small) = (vec![1u8; 2 << 20], vec![1u8; 1000]);
+    for version in 1..=30 {
+        session.save(version, &[Part::new("field", &large)]).unwrap_err();
+        session.save(version, &[Part::new("field", &small)]).unwrap();
+        session.wait(version, Reached::All).unwrap();
+    }
+    session.finish().unwrap();
 }

@@ -664,7 +664,7 @@ impl World {
                     progress.there[layer] = false;
                 }
             }
-            Report::Rewound(result) => self.ranks[rank].rewound = Some(result),
+            Report::Forgotten(result) => self.ranks[rank].rewound = Some(result),
             Report::Over { .. } => {
                 let unsettled = versions.values_mut().flat_map(|it| it.layers.iter_mut());
                 unsettled.filter(|layer| layer.is_none()).for_each(|layer| *layer = Some(false));
