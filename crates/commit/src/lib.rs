@@ -32,6 +32,8 @@ mod listing;
 mod merges;
 mod ranks;
 mod steps;
+#[cfg(test)]
+mod tests;
 
 pub use drafts::MAY_RETURN;
 pub use event::{Action, Draft, Event, LayerIndex, Outcome, Report, SaveId, Step};

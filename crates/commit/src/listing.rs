@@ -33,6 +33,19 @@ pub(crate) struct Listing {
     aging: BTreeSet<(u64, u64)>,
 }
 
+#[cfg(test)]
+thread_local! {
+    /// How many manifests and packs were looked at.
+    pub(crate) static LOOKS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// Counts what is looked at, for tests.
+fn seen<T>(it: T) -> T {
+    #[cfg(test)]
+    LOOKS.set(LOOKS.get() + 1);
+    it
+}
+
 /// What is known of a manifest that is visible, or may be. The rest is in its file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Visible {
@@ -68,12 +81,12 @@ impl Listing {
     }
 
     pub(crate) fn manifest(&self, version: u64) -> Option<&Visible> {
-        self.manifests.get(&version)
+        seen(self.manifests.get(&version))
     }
 
     /// All manifests, by version.
     pub(crate) fn manifests(&self) -> impl Iterator<Item = (u64, &Visible)> {
-        self.manifests.iter().map(|(version, visible)| (*version, visible))
+        self.manifests.iter().map(|(version, visible)| seen((*version, visible)))
     }
 
     pub(crate) fn standing(&self, version: u64) -> Option<Standing> {
@@ -122,7 +135,7 @@ impl Listing {
 
     /// Versions that list a pack of this rank.
     pub(crate) fn listing(&self, number: u64) -> impl Iterator<Item = u64> {
-        self.listed.range((number, 0)..=(number, u64::MAX)).map(|(_, version)| *version)
+        self.listed.range((number, 0)..=(number, u64::MAX)).map(|(_, version)| seen(*version))
     }
 
     /// The length of a pack, if it is there.
@@ -144,7 +157,7 @@ impl Listing {
 
     /// Packs that are there and that no manifest lists.
     pub(crate) fn unlisted(&self) -> impl Iterator<Item = u64> {
-        self.unlisted.iter().copied()
+        self.unlisted.iter().copied().map(seen)
     }
 
     /// The newest version that all ranks have.
@@ -154,12 +167,12 @@ impl Listing {
 
     /// Versions below this one that not all ranks have.
     pub(crate) fn incomplete_below(&self, version: u64) -> impl Iterator<Item = u64> {
-        self.incomplete.range(..version).copied()
+        self.incomplete.range(..version).copied().map(seen)
     }
 
     /// Versions that may become whole again.
     pub(crate) fn returning(&self) -> impl Iterator<Item = u64> {
-        self.returning.iter().copied()
+        self.returning.iter().copied().map(seen)
     }
 
     /// Complete versions that are not kept, as [`Retention::dropped`] says.
@@ -167,7 +180,7 @@ impl Listing {
         let keep_for_ns = self.keep.keep_for_ns;
         // A clock that went back makes a version younger than new: it stays.
         let is_old = move |saved_at: u64| keep_for_ns.is_none_or(|ns| now_unix_ns.saturating_sub(saved_at) > ns);
-        self.aging.iter().take_while(move |(saved_at, _)| is_old(*saved_at)).map(|(_, version)| *version)
+        self.aging.iter().take_while(move |(saved_at, _)| is_old(*saved_at)).map(|(_, version)| seen(*version))
     }
 
     /// Enters a version where its standing says.

@@ -1,0 +1,252 @@
+//! A ledger in the hands of tests: what it asks for, and how much it looks at.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use outcrop_format::{Held, HeldLayer, Holdings, Manifest, ManifestPack, PackId, RunId};
+use outcrop_plan::Retention;
+
+use crate::{
+    Action, Draft, Event, Found, LayerSettings, Ledger, Merge, Outcome, Report, SaveId, Settings, Step, listing::LOOKS,
+};
+
+const RUN: RunId = RunId(7);
+
+fn pack(number: u64) -> ManifestPack {
+    let id = PackId { rank: 0, number };
+    ManifestPack { id, file_bytes: 4096, index_check: number.into(), is_borrowed: false }
+}
+
+fn manifest(run: RunId, version: u64, packs: &[u64]) -> Arc<Manifest> {
+    Arc::new(Manifest {
+        run,
+        session: "test".to_owned(),
+        version,
+        rank: 0,
+        ranks: 1,
+        saved_at_unix_ns: version,
+        stored_bytes: 0,
+        regions: Vec::new(),
+        packs: packs.iter().copied().map(pack).collect(),
+    })
+}
+
+/// A ledger of rank 0, and what it has asked for.
+struct Rig {
+    ledger: Ledger,
+    layers: usize,
+    now: u64,
+    /// Steps that have not been done.
+    asked: Vec<(usize, Step)>,
+    reports: Vec<Report>,
+}
+
+impl Rig {
+    /// Finds these files on the first layer, and nothing elsewhere.
+    fn new(keep: Retention, (layers, ranks): (usize, u32), found: Found) -> Self {
+        let held = |it: &Arc<Manifest>| Held { run: it.run, saved_at_unix_ns: it.saved_at_unix_ns };
+        let versions = found.manifests.iter().map(|(version, it)| (*version, held(it))).collect();
+        let nothing = Holdings { proposal: RUN, layers: vec![HeldLayer::default(); layers] };
+        let mut everybody = vec![nothing; ranks as usize];
+        everybody[0].layers[0] = HeldLayer { versions, ..HeldLayer::default() };
+        let layer = LayerSettings { keep, is_limited: false };
+        let settings = Settings { rank: 0, ranks, run: RUN, is_shared: ranks > 1, layers: vec![layer; layers] };
+        let mut founds = vec![Found::default(); layers];
+        founds[0] = found;
+        let ledger = Ledger::open(settings, founds, &everybody);
+        Self { ledger, layers, now: 0, asked: Vec::new(), reports: Vec::new() }
+    }
+
+    fn tell(&mut self, event: Event) {
+        self.now += 1;
+        self.ledger.handle(self.now, event);
+        while let Some(action) = self.ledger.poll().or_else(|| self.ledger.poll_idle()) {
+            match action {
+                Action::Do { layer, step } => self.asked.push((layer, step)),
+                Action::Report(report) => self.reports.push(report),
+                _ => {}
+            }
+        }
+    }
+
+    /// Does all that is asked for, and gives it.
+    fn work(&mut self) -> Vec<(usize, Step)> {
+        let mut done = Vec::new();
+        while let Some((layer, step)) = self.asked.pop() {
+            done.push((layer, step.clone()));
+            let outcome = if step == Step::Look { Outcome::Borrowed(BTreeSet::new()) } else { Outcome::Done };
+            self.tell(Event::Done { layer, outcome });
+        }
+        done
+    }
+
+    fn expect(&mut self, number: u64) {
+        self.tell(Event::Expected { key: number, pack: pack(number) });
+    }
+
+    fn arrive(&mut self, number: u64, layer: usize) {
+        self.tell(Event::Arrived { number, layer, failure: None });
+    }
+
+    fn draft(&mut self, version: u64, packs: &[u64], next_number: u64, losses: u64) {
+        let save = SaveId { version, attempt: 1 };
+        self.tell(Event::Drafted(Draft { save, manifest: manifest(RUN, version, packs), next_number, losses }));
+    }
+}
+
+/// What is looked at for the last 100 of so many versions.
+fn looks(keep: Retention, versions: u64) -> u64 {
+    let mut rig = Rig::new(keep, (2, 1), Found::default());
+    let (mut chain, mut next) = (Vec::<(u64, u64)>::new(), 0);
+    let mut before = 0;
+    for version in 0..versions {
+        if version == versions - 100 {
+            before = LOOKS.get();
+        }
+        let mut number = |rig: &mut Rig| {
+            rig.expect(next);
+            next += 1;
+            next - 1
+        };
+        // A full version now and then; chains are merged as a store merges them.
+        if version % 50 == 0 {
+            chain.clear();
+        }
+        let added = number(&mut rig);
+        chain.insert(0, (added, 1));
+        let packs: Vec<u64> = chain.iter().map(|(number, _)| *number).collect();
+        rig.draft(version, &packs, added + 1, 0);
+        let bytes: Vec<u64> = chain.iter().map(|(_, bytes)| *bytes).collect();
+        let mut arriving = vec![added];
+        if let Some(range) = outcrop_plan::merge(&bytes, 8) {
+            let merged = number(&mut rig);
+            let old = chain.splice(range.clone(), [(merged, bytes[range].iter().sum())]);
+            let old = old.map(|(number, _)| number).collect();
+            rig.tell(Event::Merged(Merge { old, new: vec![pack(merged)] }));
+            arriving.push(merged);
+        }
+        for number in arriving {
+            (0..rig.layers).for_each(|layer| rig.arrive(number, layer));
+        }
+        rig.work();
+        let reached = rig.reports.iter().filter(|it| matches!(it, Report::Reached { .. })).count();
+        assert_eq!(reached, 2, "version {version}: {:?}", rig.reports);
+        rig.reports.clear();
+    }
+    LOOKS.get() - before
+}
+
+#[test]
+fn what_is_looked_at_for_a_version_does_not_grow_with_their_number() {
+    let none = Retention::default();
+    for keep in [
+        none,
+        Retention { keep_last: Some(3), ..none },
+        Retention { keep_last: Some(1), keep_every: Some(2), ..none },
+        Retention { keep_for_ns: Some(1000), ..none },
+    ] {
+        let (few, many) = (looks(keep, 300), looks(keep, 3000));
+        assert!(many <= few * 3 / 2, "{keep:?}: {few} for 100 of 300 versions, {many} for 100 of 3000");
+    }
+}
+
+/// Steps that write the manifest of a version, with the packs that it lists.
+fn written(steps: &[(usize, Step)], wanted: u64) -> Vec<(usize, Vec<u64>)> {
+    let of_version = |(layer, step): &(usize, Step)| match step {
+        Step::Write { manifest, packs } if manifest.version == wanted => {
+            Some((*layer, packs.iter().map(|pack| pack.id.number).collect()))
+        }
+        _ => None,
+    };
+    steps.iter().filter_map(of_version).collect()
+}
+
+#[test]
+fn merged_packs_stay_until_what_lists_the_old_ones_is_written() {
+    let mut rig = Rig::new(Retention::default(), (2, 1), Found::default());
+    (0..3).for_each(|number| rig.expect(number));
+    rig.draft(1, &[0], 1, 0);
+    rig.draft(2, &[1, 0], 2, 0);
+    rig.tell(Event::Merged(Merge { old: vec![1, 0], new: vec![pack(2)] }));
+    // It comes before the pack of the first version, and then nothing goes on from it.
+    rig.arrive(2, 0);
+    rig.tell(Event::Arrived { number: 1, layer: 1, failure: Some("full".to_owned()) });
+    rig.expect(3);
+    rig.draft(3, &[3], 4, 1);
+    rig.tell(Event::Reading(false));
+    let early = rig.work();
+    let is_removal = |(_, step): &(usize, Step)| matches!(step, Step::Remove { .. });
+    assert!(!early.iter().any(is_removal), "{early:?}");
+    rig.arrive(0, 0);
+    let steps = rig.work();
+    assert_eq!(written(&steps, 1), [(0, vec![0])]);
+    assert_eq!(written(&steps, 2), [(0, vec![2])], "{steps:?}");
+}
+
+#[test]
+fn a_version_that_could_not_be_removed_keeps_all_packs() {
+    // Rank 1 does not find its directory, in which its part of the version borrows pack 1.
+    let found = Found {
+        manifests: BTreeMap::from([(5, manifest(RunId(1), 5, &[0]))]),
+        packs: BTreeMap::from([(0, 4096), (1, 4096)]),
+        unreadable: BTreeSet::new(),
+    };
+    let mut rig = Rig::new(Retention::default(), (1, 2), found);
+    rig.tell(Event::Reading(false));
+    rig.tell(Event::Rewind(None));
+    assert_eq!(rig.asked, [(0, Step::Drop { version: 5 })]);
+    rig.asked.clear();
+    let (reason, may_be_visible, next_number) = ("read-only".to_owned(), false, 2);
+    rig.tell(Event::Done { layer: 0, outcome: Outcome::Failed { reason, may_be_visible, next_number } });
+    assert!(matches!(&rig.reports[..], [Report::Stays { .. }, Report::Forgotten(Err(_))]), "{:?}", rig.reports);
+    rig.tell(Event::Closed);
+    assert_eq!(rig.work(), []);
+}
+
+#[test]
+fn nothing_is_written_that_lists_a_pack_of_another_length() {
+    for bytes in [0, 4095, 4097] {
+        let found = Found {
+            manifests: BTreeMap::from([(1, manifest(RunId(1), 1, &[0]))]),
+            packs: BTreeMap::from([(0, bytes)]),
+            unreadable: BTreeSet::new(),
+        };
+        let mut rig = Rig::new(Retention::default(), (1, 1), found);
+        rig.tell(Event::Based { version: 1, packs: vec![0] });
+        rig.expect(1);
+        rig.draft(2, &[1, 0], 2, 0);
+        rig.arrive(1, 0);
+        assert_eq!(written(&rig.work(), 2), []);
+        assert!(rig.reports.iter().any(|it| matches!(it, Report::Failed { .. })), "{:?}", rig.reports);
+    }
+}
+
+#[test]
+fn what_could_not_be_rewritten_lists_what_it_did() {
+    let mut rig = Rig::new(Retention::default(), (1, 1), Found::default());
+    (0..3).for_each(|number| rig.expect(number));
+    rig.draft(1, &[0], 1, 0);
+    rig.draft(2, &[1, 0], 2, 0);
+    (0..2).for_each(|number| rig.arrive(number, 0));
+    rig.work();
+    rig.tell(Event::Merged(Merge { old: vec![1, 0], new: vec![pack(2)] }));
+    rig.arrive(2, 0);
+    assert_eq!(rig.asked, [(0, Step::Sync)]);
+    rig.asked.clear();
+    rig.tell(Event::Done { layer: 0, outcome: Outcome::Done });
+    assert!(matches!(&rig.asked[..], [(0, Step::Rewrite { version: 2, .. })]), "{:?}", rig.asked);
+    rig.asked.clear();
+    let (reason, may_be_visible, next_number) = ("no room".to_owned(), false, 3);
+    rig.tell(Event::Done { layer: 0, outcome: Outcome::Failed { reason, may_be_visible, next_number } });
+    // It is not tried again, and nothing that either list has is removed while a version builds
+    // upon it.
+    rig.expect(3);
+    rig.draft(3, &[3, 2], 4, 0);
+    rig.arrive(3, 0);
+    let steps = rig.work();
+    assert_eq!(written(&steps, 3), [(0, vec![3, 2])], "{steps:?}");
+    let is_more = |(_, step): &(usize, Step)| matches!(step, Step::Rewrite { .. } | Step::Remove { .. });
+    assert!(!steps.iter().any(is_more), "{steps:?}");
+}
