@@ -282,6 +282,9 @@ impl Ledger {
 
     /// Forgets versions that were found and that not all ranks have.
     fn forget_incomplete(&mut self) {
+        if self.is_alone {
+            return self.report(Report::Forgotten(Err("another rank is gone".to_owned())));
+        }
         self.forgetting = Some(Ok(()));
         for layer in &mut self.layers {
             let is_found = |visible: &Visible| matches!(visible.standing, Standing::Kept { .. });

@@ -41,9 +41,11 @@ impl World {
         let mut complete: BTreeMap<u64, RunId> =
             candidates.into_iter().filter(|(version, run)| self.is_sure(layer, *version, *run)).collect();
         let now = self.run_id();
-        if self.suspended[layer].is_some() && complete.values().any(|run| *run == now) {
-            // Newer versions are complete: what a missing directory has need not be kept any more.
-            self.suspended[layer] = Some(BTreeMap::new());
+        let newest = complete.iter().rev().find(|(_, run)| **run == now).map(|(version, _)| *version);
+        if let (Some(suspended), Some(newest)) = (&mut self.suspended[layer], newest) {
+            // A newer version is complete: what a missing directory has of older ones need not be
+            // kept any more.
+            suspended.retain(|version, _| *version > newest);
         }
         self.completed[layer].extend(complete.iter().filter(|(_, run)| **run == now).map(|(version, _)| *version));
         complete.extend(&self.promised[layer]);
@@ -132,7 +134,8 @@ impl World {
             if let Some((version, _)) = rank.versions.iter().find(|(_, it)| !it.is_settled()) {
                 return Err(format!("rank {index} waits for version {version} for ever"));
             }
-            if rank.position < end && !self.has_left_out && self.ranks.iter().all(|rank| rank.is_alive) {
+            let are_all_there = self.ranks.iter().all(|rank| rank.is_alive && !rank.has_quit);
+            if rank.position < end && !self.has_left_out && are_all_there {
                 return Err(format!("rank {index} waits in operation {} of {end} for ever", rank.position));
             }
             if is_closing && !rank.has_ended {
@@ -150,6 +153,29 @@ impl World {
             return self.check_garbage();
         }
         Ok(())
+    }
+
+    /// A version is written. One that may become whole again gives way only when this run has
+    /// completed something there.
+    pub(super) fn check_written(&mut self, version: u64, layer: LayerIndex) -> Checked {
+        let has_completed = self.ranks.iter().any(|rank| rank.has_reached[layer]) || !self.completed[layer].is_empty();
+        let suspended = self.suspended[layer].as_mut().and_then(|suspended| suspended.remove(&version));
+        match suspended.filter(|_| !has_completed) {
+            None => Ok(()),
+            Some(run) => Err(format!("version {version} of run {run} may be whole again on layer {layer}")),
+        }
+    }
+
+    /// Incomplete versions are forgotten: all that is there is complete, and everything is needed.
+    pub(super) fn check_left(&self) -> Checked {
+        for (rank, disks) in self.disks.iter().enumerate() {
+            for (layer, disk) in disks.iter().enumerate() {
+                if let Some(it) = disk.manifests().find(|it| !self.is_sure(layer, it.version, it.run)) {
+                    return Err(format!("version {} stays on layer {layer}, and only rank {rank} has it", it.version));
+                }
+            }
+        }
+        self.check_garbage()
     }
 
     /// Where nothing has failed, nothing is left that nobody needs.

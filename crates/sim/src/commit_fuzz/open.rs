@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use outcrop_commit::{Event, Ledger, Settings};
+use outcrop_commit::{Event, Ledger, Settings, returning};
 use outcrop_format::{Holdings, RunId};
 
 use super::{
@@ -81,8 +81,10 @@ impl World {
                 versions: versions.into_iter().map(progress).collect(),
                 position: 0,
                 stage: Stage::Before,
-                rewound: None,
+                forgotten: None,
+                has_reached: vec![false; self.layers.len()],
                 is_alive: true,
+                has_quit: false,
                 is_closed: false,
                 has_ended: false,
                 mail: vec![VecDeque::new(); count],
@@ -100,7 +102,8 @@ impl World {
         self.completed.iter_mut().for_each(std::collections::BTreeSet::clear);
         self.rewinding = None;
         self.has_left_out = false;
-        self.has_fault = !self.missing.is_empty();
+        self.has_fault = false;
+        self.returning = returning(&everybody);
         self.check_found()?;
         let newest = self.ranks[0].versions.last_key_value().map(|(version, _)| version + 1);
         self.next_version = newest.unwrap_or(0);

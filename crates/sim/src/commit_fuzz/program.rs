@@ -11,6 +11,8 @@ use outcrop_format::{Manifest, ManifestPack, PackId, RunId};
 pub(super) enum Op {
     Save(u64),
     Rewind(Option<u64>),
+    /// Versions that not all ranks have are to be forgotten.
+    Forget,
     Restore,
 }
 

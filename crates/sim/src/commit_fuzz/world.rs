@@ -35,8 +35,12 @@ pub(super) struct Rank {
     /// Which operation of the script is next, and how far it has come.
     pub(super) position: usize,
     pub(super) stage: Stage,
-    pub(super) rewound: Option<Result<(), String>>,
+    pub(super) forgotten: Option<Result<(), String>>,
+    /// By layer: whether it has heard of a version that is complete.
+    pub(super) has_reached: Vec<bool>,
     pub(super) is_alive: bool,
+    /// Its program has ended its session after a failure.
+    pub(super) has_quit: bool,
     pub(super) is_closed: bool,
     pub(super) has_ended: bool,
     /// What was announced to it, by rank, and not heard yet.
@@ -74,6 +78,8 @@ pub(super) struct World {
     pub(super) told: BTreeMap<(u64, LayerIndex), [bool; 2]>,
     /// By layer: versions that were complete in this run and era, whether anybody was told or not.
     pub(super) completed: Vec<BTreeSet<u64>>,
+    /// By layer: versions that were found, and that may become whole again.
+    pub(super) returning: Vec<BTreeSet<u64>>,
     /// Some ranks go back, perhaps not all yet: versions above this one are not promised.
     pub(super) rewinding: Option<Option<u64>>,
     /// A rank has left a version out in this run: others wait until it says something of a later
@@ -116,6 +122,7 @@ impl World {
             suspended: vec![None; count],
             told: BTreeMap::new(),
             completed: vec![BTreeSet::new(); count],
+            returning: Vec::new(),
             rewinding: None,
             has_left_out: false,
             has_fault: false,
@@ -159,7 +166,12 @@ impl World {
         self.bring_back();
         self.open()?;
         (0..100).try_for_each(|_| self.step())?;
-        self.calm()
+        self.calm()?;
+        // Once more, for what ranks have ceased to need of each other.
+        self.open()?;
+        self.script.push(Op::Forget);
+        self.calm()?;
+        self.check_left()
     }
 
     /// Whether something fails now.
@@ -246,6 +258,10 @@ impl World {
     /// The program of a rank goes on.
     fn act(&mut self, rank: usize) -> Checked {
         let position = self.ranks[rank].position;
+        if self.ranks[rank].has_quit {
+            self.close(rank);
+            return Ok(());
+        }
         if position == self.script.len() {
             let op = self.next_op();
             self.script.push(op);
@@ -253,7 +269,7 @@ impl World {
         let before = (self.ranks[rank].position, self.ranks[rank].stage);
         match self.script[position] {
             Op::Save(version) => self.act_save(rank, version),
-            Op::Rewind(to) => self.act_rewind(rank, to)?,
+            op @ (Op::Rewind(_) | Op::Forget) => self.act_forget(rank, op),
             Op::Restore => self.act_restore(rank)?,
         }
         self.coverage.events += u64::from(before != (self.ranks[rank].position, self.ranks[rank].stage));
@@ -269,11 +285,21 @@ impl World {
                 Op::Rewind(to)
             }
             1 => Op::Restore,
+            2 if self.random.u8(..4) == 0 => Op::Forget,
             _ => {
                 self.next_version += 1 + u64::from(self.random.u8(..8) == 0);
+                while self.is_taken(self.next_version - 1) {
+                    self.next_version += 1;
+                }
                 Op::Save(self.next_version - 1)
             }
         }
+    }
+
+    /// Whether a save refuses this number, as a version that has it may become whole again.
+    fn is_taken(&self, version: u64) -> bool {
+        let is_known = |layer: usize| self.ranks.iter().all(|rank| rank.has_reached[layer]);
+        self.returning.iter().enumerate().any(|(layer, returning)| returning.contains(&version) && !is_known(layer))
     }
 
     fn act_save(&mut self, rank: usize, version: u64) {
@@ -361,37 +387,51 @@ impl World {
         offered
     }
 
-    fn act_rewind(&mut self, rank: usize, to: Option<u64>) -> Checked {
-        let is_settled = self.ranks[rank].versions.values().all(Progress::is_settled);
-        match self.ranks[rank].stage {
-            Stage::Before if is_settled && self.ranks[rank].inbox.is_empty() => {
-                self.rewinding = Some(to);
-                self.give_up_above(to);
+    /// A rank forgets versions: those above one, or those that not all ranks have.
+    fn act_forget(&mut self, rank: usize, op: Op) {
+        let me = &self.ranks[rank];
+        let is_settled = me.versions.values().all(Progress::is_settled) || op == Op::Forget;
+        match me.stage {
+            Stage::Before if is_settled && me.inbox.is_empty() => {
+                let event = if let Op::Rewind(to) = op {
+                    self.rewinding = Some(to);
+                    self.give_up_above(to);
+                    Event::Rewind(to)
+                } else {
+                    self.suspended.iter_mut().flatten().for_each(BTreeMap::clear);
+                    Event::ForgetIncomplete
+                };
                 self.ranks[rank].stage = Stage::Under;
-                self.ranks[rank].inbox.push_back(Event::Rewind(to));
+                self.ranks[rank].inbox.push_back(event);
             }
-            Stage::Under => match self.ranks[rank].rewound.take() {
+            Stage::Under => match self.ranks[rank].forgotten.take() {
                 None => {}
                 Some(Ok(())) => {
-                    let versions = &mut self.ranks[rank].versions;
-                    versions.retain(|version, _| to.is_some_and(|to| *version <= to));
+                    if let Op::Rewind(to) = op {
+                        let versions = &mut self.ranks[rank].versions;
+                        versions.retain(|version, _| to.is_some_and(|to| *version <= to));
+                    }
                     self.ranks[rank].stage = Stage::Waiting;
                 }
-                // The program ends.
-                Some(Err(_)) => self.ranks[rank].is_alive = false,
+                // The program ends, or its session does.
+                Some(Err(_)) if self.random.bool() => self.ranks[rank].is_alive = false,
+                Some(Err(_)) => self.ranks[rank].has_quit = true,
             },
             Stage::Before => {}
             Stage::Waiting => {
                 let position = self.ranks[rank].position;
                 if self.ranks.iter().all(|it| it.position == position && it.stage == Stage::Waiting) {
-                    self.told.clear();
-                    self.completed.iter_mut().for_each(BTreeSet::clear);
-                    self.rewinding = None;
+                    let is_left = |version: &u64| matches!(op, Op::Rewind(Some(to)) if *version <= to);
+                    self.returning.iter_mut().for_each(|returning| returning.retain(is_left));
+                    if let Op::Rewind(_) = op {
+                        self.told.clear();
+                        self.completed.iter_mut().for_each(BTreeSet::clear);
+                        self.rewinding = None;
+                    }
                     self.go_on();
                 }
             }
         }
-        Ok(())
     }
 
     /// Everybody goes on after something that they did together.
@@ -496,6 +536,9 @@ impl World {
         let next_number = self.ranks[rank].content.next_number;
         let mut failed = Outcome::Failed { reason: "it failed".to_owned(), may_be_visible: false, next_number };
         let written = self.manifest_of(&step, rank, layer)?;
+        if let Step::Write { manifest, .. } = &step {
+            self.check_written(manifest.version, layer)?;
+        }
         let disk = &mut self.disks[rank][layer];
         match &step {
             Step::Sync if fails => disk.fail_sync(&mut self.random),
@@ -635,6 +678,9 @@ impl World {
 
     /// What the program of a rank is told.
     fn hear(&mut self, rank: usize, report: Report) -> Checked {
+        if let Report::Reached { layer, .. } = report {
+            self.ranks[rank].has_reached[layer] = true;
+        }
         let versions = &mut self.ranks[rank].versions;
         let mut settle = |save: SaveId, layer: LayerIndex, is_complete: bool| {
             let progress = versions.get_mut(&save.version).filter(|it| it.attempt == save.attempt);
@@ -653,7 +699,7 @@ impl World {
                 if settle(save, layer, false) {
                     self.coverage.refusals += 1;
                     self.check_told(save.version, layer, 1)?;
-                    let is_calm = !self.has_fault && !self.is_lossy && !self.was_missing;
+                    let is_calm = !self.has_fault && !self.is_lossy;
                     if is_calm && self.ranks.iter().all(|it| it.is_alive) {
                         return Err(format!("version {} fails on layer {layer}, and nothing has failed", save.version));
                     }
@@ -664,7 +710,7 @@ impl World {
                     progress.there[layer] = false;
                 }
             }
-            Report::Forgotten(result) => self.ranks[rank].rewound = Some(result),
+            Report::Forgotten(result) => self.ranks[rank].forgotten = Some(result),
             Report::Over { .. } => {
                 let unsettled = versions.values_mut().flat_map(|it| it.layers.iter_mut());
                 unsettled.filter(|layer| layer.is_none()).for_each(|layer| *layer = Some(false));
