@@ -155,7 +155,11 @@ impl Ledger {
         if let Some(refusal) = here.refused.get(&draft.save.version) {
             return Fate::Refused(refusal.clone());
         }
-        let why = || here.failure.clone().unwrap_or_else(|| "a pack of it is not there".to_owned());
+        let why = || {
+            here.failure
+                .clone()
+                .unwrap_or_else(|| "a pack that it needs is missing there, or has another length".to_owned())
+        };
         if self.settings.is_shared && draft.losses < here.lost_at {
             return Fate::Lost(why());
         }

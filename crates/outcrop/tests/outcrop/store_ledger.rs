@@ -150,8 +150,11 @@ fn check_alone(dir: &Path, version: u64, what: &str) {
     }
 }
 
+/// What it is called, and what does it to a file.
+type Damage = (&'static str, fn(&Path));
+
 /// What can happen to a pack of one layer.
-const DAMAGES: [(&str, fn(&Path)); 4] = [
+const DAMAGES: [Damage; 4] = [
     ("a bit of a block", |path| flip(path, 4096 + 20 * 1024)),
     ("a bit of the header", |path| flip(path, 9)),
     ("cut off", |path| {
@@ -233,7 +236,7 @@ fn on_nodes<T: Send>(dir: &Path, nodes: &[usize], program: impl Fn(u32, &mut Ses
             let disk = dir.join(format!("node-{node}"));
             scope.spawn(move || {
                 let patience = Duration::from_secs(30);
-                let ranks = SharedDirectory::open_with(&dir.join("talk"), rank as u32, count, patience).unwrap();
+                let ranks = SharedDirectory::open_with(dir.join("talk"), rank as u32, count, patience).unwrap();
                 let rank = ranks.rank();
                 let store = builder().ranks(ranks).dir(disk, None).open().unwrap();
                 let mut session = store.session("heat").unwrap();
