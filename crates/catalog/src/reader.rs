@@ -26,6 +26,8 @@ pub struct Reader {
     /// For each region of the manifest: which pack of the chain says where which blocks are.
     /// Ascending.
     maps: Vec<Vec<Segment>>,
+    /// The numbers of the regions, by ascending names.
+    by_name: Vec<usize>,
 }
 
 /// Blocks that the same pack of the chain says the place of.
@@ -74,13 +76,19 @@ impl Reader {
             }
             packs.insert(named.id, pack);
         }
-        let mut reader = Self { manifest, packs, chain, maps: Vec::new() };
-        for region in &reader.manifest.regions {
-            let segments = reader.segments(region);
-            reader.maps.push(segments);
-        }
-        for mapped in reader.mapped() {
-            mapped.check()?;
+        let regions = &manifest.regions;
+        let mut by_name: Vec<usize> = (0..regions.len()).collect();
+        by_name.sort_unstable_by(|a, b| regions[*a].name.cmp(&regions[*b].name));
+        let maps = vec![Vec::new(); regions.len()];
+        let mut reader = Self { manifest, packs, chain, maps, by_name };
+        reader.find_segments();
+        reader.mapped().try_for_each(Mapped::check)?;
+        for (nth, pack) in reader.chain.iter().enumerate() {
+            for listed in pack.index().into_iter().flat_map(|index| index.regions()) {
+                if let Some(mapped) = reader.find(listed.name()) {
+                    mapped.check_borrowed(nth, listed)?;
+                }
+            }
         }
         Ok(reader)
     }
@@ -96,22 +104,40 @@ impl Reader {
     ///
     /// Several threads tell `progress` how many bytes they have done.
     pub fn read(&self, region: &str, at: u64, into: &mut [u8], progress: &(dyn Fn(u64) + Sync)) -> Result<()> {
+        self.read_pieces(vec![self.piece(region, at, into)?], progress)
+    }
+
+    /// As [`read`](Self::read), of several regions from their first byte on. Small regions are read
+    /// together.
+    pub fn read_regions<'a>(
+        &self,
+        regions: impl IntoIterator<Item = (&'a str, &'a mut [u8])>,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<()> {
+        let pieces = regions.into_iter().map(|(region, into)| self.piece(region, 0, into));
+        self.read_pieces(pieces.collect::<Result<_>>()?, progress)
+    }
+
+    fn piece<'a>(&'a self, region: &str, at: u64, into: &'a mut [u8]) -> Result<Piece<'a>> {
         let mapped = self.map(region)?;
-        let blocks = mapped.region.blocks;
+        let available = mapped.region.blocks.bytes();
         let end = at.saturating_add(into.len() as u64);
-        if end > blocks.bytes() {
-            return Err(Error::OutOfRange { region: region.to_owned(), bytes: at..end, available: blocks.bytes() });
+        if end > available {
+            return Err(Error::OutOfRange { region: region.to_owned(), bytes: at..end, available });
         }
+        Ok(Piece { mapped, at, into })
+    }
+
+    fn read_pieces(&self, pieces: Vec<Piece<'_>>, progress: &(dyn Fn(u64) + Sync)) -> Result<()> {
         let failure = Mutex::new(None);
         let has_failed = || failure.lock().unwrap_or_else(PoisonError::into_inner).is_some();
-        let bytes = into.len() as u64;
+        let bytes = pieces.iter().map(|piece| piece.into.len() as u64).sum();
         let window_bytes = fetch::window_bytes(bytes);
-        let windows = Windows { blocks, window_bytes, at, rest: into };
+        let windows = Windows { window_bytes, pieces: pieces.into_iter(), rest: None };
         let count_max = bytes.div_ceil(window_bytes);
-        fetch::share(windows.take_while(|_| !has_failed()), count_max, |fetcher, (at, window)| {
-            let bytes = window.len() as u64;
-            match mapped.read_window(fetcher, at, window) {
-                Ok(()) => progress(bytes),
+        fetch::share(windows.take_while(|_| !has_failed()), count_max, |fetcher, mut window| {
+            match read_window(fetcher, &mut window) {
+                Ok(()) => progress(window.iter().map(|piece| piece.into.len() as u64).sum()),
                 Err(error) => *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error),
             }
         });
@@ -140,12 +166,31 @@ impl Reader {
     }
 
     pub(crate) fn mapped(&self) -> impl Iterator<Item = Mapped<'_>> {
-        let regions = self.manifest.regions.iter().zip(&self.maps);
-        regions.map(|(region, segments)| Mapped { reader: self, region, segments })
+        (0..self.maps.len()).map(|number| self.nth(number))
+    }
+
+    fn nth(&self, number: usize) -> Mapped<'_> {
+        Mapped { reader: self, region: &self.manifest.regions[number], segments: &self.maps[number] }
+    }
+
+    /// The number of a region.
+    fn number(&self, region: &str) -> Option<usize> {
+        let name = |number: &usize| self.manifest.regions[*number].name.as_str();
+        let found = self.by_name.binary_search_by(|number| name(number).cmp(region)).ok()?;
+        Some(self.by_name[found])
+    }
+
+    fn find(&self, region: &str) -> Option<Mapped<'_>> {
+        self.number(region).map(|number| self.nth(number))
+    }
+
+    /// What the manifest says of a region.
+    pub fn region(&self, region: &str) -> Option<&ManifestRegion> {
+        self.find(region).map(|mapped| mapped.region)
     }
 
     pub(crate) fn map(&self, region: &str) -> Result<Mapped<'_>> {
-        self.mapped().find(|mapped| mapped.region.name == region).ok_or_else(|| Error::NoRegion {
+        self.find(region).ok_or_else(|| Error::NoRegion {
             session: self.manifest.session.clone(),
             version: self.manifest.version,
             rank: self.manifest.rank,
@@ -158,15 +203,18 @@ impl Reader {
         &self.chain[pack]
     }
 
-    /// Which pack says where which blocks of a region are: for each block the newest that has it.
-    fn segments(&self, region: &ManifestRegion) -> Vec<Segment> {
-        let mut segments = Vec::new();
+    /// Finds which pack says where which blocks of a region are: for each block the newest that has
+    /// it.
+    fn find_segments(&mut self) {
+        let mut maps = mem::take(&mut self.maps);
         for (nth, pack) in self.chain.iter().enumerate() {
-            if let Some(listed) = pack.index().and_then(|index| index.region(&region.name)) {
-                overlay(&mut segments, usable(listed, region.blocks), nth);
+            for listed in pack.index().into_iter().flat_map(|index| index.regions()) {
+                if let Some(number) = self.number(listed.name()) {
+                    overlay(&mut maps[number], usable(listed, self.manifest.regions[number].blocks), nth);
+                }
             }
         }
-        segments
+        self.maps = maps;
     }
 }
 
@@ -247,14 +295,13 @@ impl<'a> Mapped<'a> {
             }
             from = segment.blocks.end;
         }
-        (0..self.reader.chain.len()).try_for_each(|pack| self.check_borrowed(pack))
+        Ok(())
     }
 
     /// That what a pack of the chain says to lie in other packs can lie there. What lies in itself
     /// was checked with its index.
-    fn check_borrowed(self, pack: usize) -> Result<()> {
+    fn check_borrowed(self, pack: usize, listed: &IndexRegion) -> Result<()> {
         let through = self.reader.chain(pack);
-        let Some(listed) = through.index().and_then(|index| index.region(&self.region.name)) else { return Ok(()) };
         let extents: Vec<_> = listed.extents().filter(|extent| extent.pack != through.id).collect();
         for segment in self.segments.iter().filter(|segment| segment.pack == pack) {
             let first = extents.partition_point(|extent| extent.blocks().end <= segment.blocks.start);
@@ -271,38 +318,6 @@ impl<'a> Mapped<'a> {
             }
         }
         Ok(())
-    }
-
-    /// Reads the part of the region that begins at byte `at` and is as long as `window`.
-    fn read_window(self, fetcher: &mut Fetcher, at: u64, window: &mut [u8]) -> Result<()> {
-        let blocks = self.region.blocks;
-        let bytes = at..at + window.len() as u64;
-        let mut numbers = Vec::new();
-        let mut wanted = Vec::new();
-        for (block, through, place) in self.places(blocks.touching(bytes.clone())) {
-            let pack = self.holder(through, &place);
-            wanted.push(Wanted { tag: numbers.len(), pack, place, hash_kind: through.hash_kind() });
-            numbers.push((block, pack, place));
-        }
-        let mut result = Ok(());
-        fetcher.fetch(&mut wanted, |tag, outcome| {
-            let (block, pack, place) = numbers[tag];
-            let range = blocks.range(block);
-            match outcome {
-                Ok(fetched) => {
-                    for part in without(range.start.max(bytes.start)..range.end.min(bytes.end), &self.region.excluded) {
-                        let from =
-                            &fetched.plain[(part.start - range.start) as usize..(part.end - range.start) as usize];
-                        window[(part.start - at) as usize..(part.end - at) as usize].copy_from_slice(from);
-                    }
-                }
-                Err(problem) => {
-                    let Range { start, end } = place.range();
-                    result = Err(self.lost(range, format!("{}, bytes {start} to {end}: {problem}", pack.path)));
-                }
-            }
-        });
-        result
     }
 
     /// The pack in whose file a block lies.
@@ -342,27 +357,80 @@ fn without(bytes: Range<u64>, excluded: &[Range<u64>]) -> impl Iterator<Item = R
     })
 }
 
-/// Cuts the memory that is to be filled into parts for the threads, at the borders of blocks.
-struct Windows<'a> {
-    blocks: Blocks,
-    window_bytes: u64,
+/// The bytes of a region from byte `at` on, and where they are to be put.
+struct Piece<'a> {
+    mapped: Mapped<'a>,
     at: u64,
-    rest: &'a mut [u8],
+    into: &'a mut [u8],
+}
+
+impl<'a> Piece<'a> {
+    /// Cuts off what follows about `bytes`, at the border of a block.
+    fn split(self, bytes: u64) -> (Self, Option<Self>) {
+        let Self { mapped, at, into } = self;
+        let end = (at + bytes.max(1)).next_multiple_of(u64::from(mapped.region.blocks.block_bytes()));
+        let count = (end - at).min(into.len() as u64) as usize;
+        let (into, rest) = into.split_at_mut(count);
+        let rest = (!rest.is_empty()).then_some(Self { mapped, at: end, into: rest });
+        (Self { mapped, at, into }, rest)
+    }
+}
+
+/// Reads the blocks of several pieces, those that lie near each other together.
+fn read_window(fetcher: &mut Fetcher, window: &mut [Piece<'_>]) -> Result<()> {
+    let mut numbers = Vec::new();
+    let mut wanted = Vec::new();
+    for (nth, Piece { mapped, at, into }) in window.iter().enumerate() {
+        for (block, through, place) in mapped.places(mapped.region.blocks.touching(*at..at + into.len() as u64)) {
+            let pack = mapped.holder(through, &place);
+            wanted.push(Wanted { tag: numbers.len(), pack, place, hash_kind: through.hash_kind() });
+            numbers.push((nth, block, pack, place));
+        }
+    }
+    let mut result = Ok(());
+    fetcher.fetch(&mut wanted, |tag, outcome| {
+        let (nth, block, pack, place) = numbers[tag];
+        let Piece { mapped, at, into } = &mut window[nth];
+        let range = mapped.region.blocks.range(block);
+        match outcome {
+            Ok(fetched) => {
+                let bytes = range.start.max(*at)..range.end.min(*at + into.len() as u64);
+                for part in without(bytes, &mapped.region.excluded) {
+                    let from = &fetched.plain[(part.start - range.start) as usize..(part.end - range.start) as usize];
+                    into[(part.start - *at) as usize..(part.end - *at) as usize].copy_from_slice(from);
+                }
+            }
+            Err(problem) => {
+                let Range { start, end } = place.range();
+                result = Err(mapped.lost(range, format!("{}, bytes {start} to {end}: {problem}", pack.path)));
+            }
+        }
+    });
+    result
+}
+
+/// Cuts the memory that is to be filled into windows for the threads: parts of a large region, or
+/// several small ones.
+struct Windows<'a> {
+    window_bytes: u64,
+    pieces: std::vec::IntoIter<Piece<'a>>,
+    rest: Option<Piece<'a>>,
 }
 
 impl<'a> Iterator for Windows<'a> {
-    type Item = (u64, &'a mut [u8]);
+    type Item = Vec<Piece<'a>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.rest.is_empty() {
-            return None;
+        let mut window = Vec::new();
+        let mut bytes = 0;
+        while bytes < self.window_bytes {
+            let Some(piece) = self.rest.take().or_else(|| self.pieces.next()) else { break };
+            let (piece, rest) = piece.split(self.window_bytes - bytes);
+            bytes += piece.into.len() as u64;
+            self.rest = rest;
+            window.push(piece);
         }
-        let end = (self.at + self.window_bytes).next_multiple_of(u64::from(self.blocks.block_bytes()));
-        let count = (end - self.at).min(self.rest.len() as u64) as usize;
-        let (window, rest) = mem::take(&mut self.rest).split_at_mut(count);
-        let at = mem::replace(&mut self.at, end);
-        self.rest = rest;
-        Some((at, window))
+        (!window.is_empty()).then_some(window)
     }
 }
 

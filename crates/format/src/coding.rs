@@ -133,6 +133,11 @@ impl Encoder {
         Ok(Self { coding, state, shuffled: Vec::new() })
     }
 
+    /// How it stores blocks.
+    pub const fn coding(&self) -> Coding {
+        self.coding
+    }
+
     /// Writes `block` to the front of `into`, which is at least as long, in no more bytes than it
     /// has.
     pub fn encode(&mut self, block: &[u8], into: &mut [u8]) -> Result<Stored> {

@@ -71,4 +71,4 @@ pub const PACK_FORMAT: u32 = 1;
 pub const MANIFEST_FORMAT: u32 = 2;
 
 /// So many regions at most in one version of one rank.
-pub const REGIONS_MAX: usize = 65_536;
+pub const REGIONS_MAX: usize = 1 << 20;

@@ -19,7 +19,7 @@ use std::{
 };
 
 use io_uring::IoUring;
-use outcrop_memory::{Backing, Kept, Mapping};
+use outcrop_memory::{Backing, Kept, Mapping, Pinned};
 
 /// The unit of registration. Requests do not cross its multiples.
 pub(crate) const PIECE: u64 = 2 << 20;
@@ -33,6 +33,7 @@ pub(crate) struct Registered {
     /// Shared by all rings of a carrier, for `Carrier::registered_bytes`.
     bytes_total: Arc<AtomicU64>,
     bytes: u64,
+    pinned: Pinned,
 }
 
 #[derive(PartialEq, Eq)]
@@ -56,7 +57,7 @@ impl Registered {
     /// Nothing yet; nothing ever unless `wanted`.
     pub(crate) fn new(wanted: bool, bytes_total: Arc<AtomicU64>) -> Self {
         let stage = if wanted { Stage::Empty } else { Stage::Refused };
-        Self { stage, regions: Vec::new(), bytes_total, bytes: 0 }
+        Self { stage, regions: Vec::new(), bytes_total, bytes: 0, pinned: Pinned::default() }
     }
 
     /// Registers what is not yet registered of `range` of `mapping`, as far as the kernel lets it.
@@ -105,6 +106,7 @@ impl Registered {
         if !is_refused && !self.regions.iter().any(|region| region.mapping.is_orphan()) {
             return;
         }
+        self.pinned.clear();
         match uring.submitter().unregister_buffers() {
             Ok(()) if is_refused => {}
             Ok(()) => self.stage = Stage::Empty,
@@ -145,8 +147,14 @@ impl Registered {
         }
         region.is_registered[piece] = true;
         self.bytes += bytes;
+        self.pinned.add(bytes);
         self.bytes_total.fetch_add(bytes, Relaxed);
         true
+    }
+
+    /// The ring is about to be closed, which unpins all of it.
+    pub(crate) fn closing(&mut self) {
+        self.pinned.clear();
     }
 
     fn forget(&mut self) {

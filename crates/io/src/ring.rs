@@ -59,6 +59,12 @@ impl Rings {
     }
 }
 
+impl Drop for Ring {
+    fn drop(&mut self) {
+        self.registered.closing();
+    }
+}
+
 /// A request that came back: its number, and the bytes moved or the error.
 pub(crate) struct Completion {
     pub(crate) request: usize,

@@ -67,6 +67,8 @@ pub struct StoreSettings {
     pub is_incremental: bool,
     /// How changes are found.
     pub tracking: Way,
+    /// Whether the program reports what hardware writes to pinned memory.
+    pub marks_pinned: bool,
     /// The length of blocks.
     pub block: Size,
     /// How blocks are compared and checked.
@@ -143,6 +145,7 @@ impl Default for StoreSettings {
             live: None,
             is_incremental: true,
             tracking: Way::Chosen,
+            marks_pinned: false,
             block: "4 KiB".into(),
             hash: HashKind::Xxh3,
             is_certain: false,
@@ -197,6 +200,9 @@ impl Settings for StoreSettings {
         tracking: Way = "\"chosen\"",
             "How changes are found: by what is cheapest, by dirty pages, by write protection, or by hashing everything.",
             |store, way| store.tracking = way;
+        marks_pinned: bool = "false",
+            "Whether the program calls `mark_dirty` for what io_uring or RDMA writes to pinned memory; if not, everything is hashed while it has such memory.",
+            |store, marks_pinned| store.marks_pinned = marks_pinned;
         block: Size = "\"4 KiB\"",
             "The length of blocks, a power of two from 256 bytes to 16 MiB: what is compared, and written if it has changed.",
             |store, size| store.block = size;

@@ -40,6 +40,7 @@ pub(crate) struct Settings {
     pub(crate) is_certain: bool,
     pub(crate) is_incremental: bool,
     pub(crate) tracking: Way,
+    pub(crate) marks_pinned: bool,
     pub(crate) compression: Compression,
     pub(crate) dedup: Dedup,
     pub(crate) in_flight_max: usize,
@@ -172,6 +173,14 @@ impl StoreBuilder {
         self
     }
 
+    /// Whether the program calls [`Session::mark_dirty`](crate::Session::mark_dirty) for all that
+    /// io_uring or RDMA writes to pinned memory. If not, everything is hashed while this process
+    /// has memory that somebody else than Outcrop has pinned. Default: no.
+    pub fn marks_pinned(mut self, marks_pinned: bool) -> Self {
+        self.settings.marks_pinned = marks_pinned;
+        self
+    }
+
     /// How blocks are compressed, where that pays. Default: not at all.
     pub fn compression(mut self, compression: Compression) -> Self {
         self.settings.compression = compression;
@@ -300,6 +309,7 @@ impl Settings {
             is_certain: told.is_certain,
             is_incremental: told.is_incremental,
             tracking: told.tracking,
+            marks_pinned: told.marks_pinned,
             compression: told.compression,
             dedup: told.dedup,
             in_flight_max: told.in_flight,

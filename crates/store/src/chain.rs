@@ -1,15 +1,20 @@
 //! What the newest version of a session consists of: its packs, and the hashes of its blocks.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, HashSet},
+    ops::Range,
+    sync::Arc,
+};
 
-use outcrop_format::{Blocks, Hash, HashKind, ManifestPack, PackId};
+use outcrop_format::{Blocks, Hash, HashKind, ManifestPack, ManifestRegion, PackId};
 
 /// The packs from which the next version goes on, and what its blocks are compared with.
 #[derive(Default)]
 pub(crate) struct Content {
     /// Newest first.
     pub(crate) chain: Vec<Link>,
-    pub(crate) regions: BTreeMap<String, RegionContent>,
+    /// Shared with the packer while it compares blocks.
+    pub(crate) regions: BTreeMap<String, Arc<RegionContent>>,
     /// The chain cannot be built upon: a layer lacks a part of it. The next version is saved in
     /// full.
     pub(crate) is_broken: bool,
@@ -37,9 +42,40 @@ pub(crate) struct Link {
 /// The blocks of a region as they were last saved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RegionContent {
-    pub(crate) blocks: Blocks,
-    pub(crate) kind: HashKind,
-    pub(crate) hashes: Vec<Hash>,
+    blocks: Blocks,
+    kind: HashKind,
+    /// The bytes that were not saved. In a block that has some of them, they may be older than the
+    /// version.
+    excluded: Vec<Range<u64>>,
+    /// By block. One that is wholly excluded has no hash, which is all zeros here.
+    hashes: Vec<Hash>,
+}
+
+impl RegionContent {
+    /// A region as this manifest has it, without hashes.
+    pub(crate) fn new(region: &ManifestRegion) -> Self {
+        Self {
+            blocks: region.blocks,
+            kind: region.hash_kind,
+            excluded: region.excluded.clone(),
+            hashes: vec![Hash::default(); region.blocks.count() as usize],
+        }
+    }
+
+    /// Whether the blocks of this region can be compared with these. Otherwise the region is saved
+    /// in full: a block may be cut or hashed in another way, or have bytes that were excluded.
+    pub(crate) fn fits(&self, region: &ManifestRegion) -> bool {
+        self.blocks == region.blocks && self.kind == region.hash_kind && self.excluded == region.excluded
+    }
+
+    /// Whether a block has this hash.
+    pub(crate) fn is_unchanged(&self, block: u64, hash: &Hash) -> bool {
+        self.hashes.get(block as usize) == Some(hash)
+    }
+
+    pub(crate) fn set(&mut self, block: u64, hash: Hash) {
+        self.hashes[block as usize] = hash;
+    }
 }
 
 impl Content {
@@ -79,11 +115,9 @@ impl Content {
     /// What a manifest lists: the chain, then what is borrowed.
     pub(crate) fn packs(&self) -> Vec<ManifestPack> {
         let mut packs: Vec<_> = self.chain.iter().map(|link| link.pack).collect();
-        for borrowed in self.chain.iter().flat_map(|link| &link.borrows) {
-            if !packs.iter().any(|pack| pack.id == borrowed.id) {
-                packs.push(ManifestPack { is_borrowed: true, ..*borrowed });
-            }
-        }
+        let mut listed: HashSet<PackId> = packs.iter().map(|pack| pack.id).collect();
+        let borrowed = self.chain.iter().flat_map(|link| &link.borrows).filter(|borrowed| listed.insert(borrowed.id));
+        packs.extend(borrowed.map(|borrowed| ManifestPack { is_borrowed: true, ..*borrowed }));
         packs
     }
 }

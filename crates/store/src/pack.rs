@@ -7,6 +7,7 @@
 
 mod layout;
 mod share;
+mod trial;
 
 use std::{
     ops::Range,
@@ -69,6 +70,11 @@ pub(crate) struct RegionJob {
 }
 
 impl RegionJob {
+    /// How it is cut into blocks, and the length of its name.
+    pub(crate) fn size(&self) -> (Blocks, usize) {
+        (self.manifest.blocks, self.manifest.name.len())
+    }
+
     /// How many blocks are not excluded altogether.
     fn saved_blocks(&self) -> u64 {
         let blocks = self.manifest.blocks.count();
@@ -109,8 +115,15 @@ pub(crate) struct Task<'a> {
     session: &'a Arc<SessionCore>,
     version: u64,
     regions: &'a [RegionJob],
-    /// What blocks are compared with.
-    known: Option<&'a Known>,
+    /// By region: what its blocks are compared with. Empty if nothing is compared.
+    known: Vec<Option<Arc<RegionContent>>>,
+}
+
+impl Task<'_> {
+    /// Whether a block is as it was in the version before.
+    fn is_unchanged(&self, region: usize, block: u64, hash: &Hash) -> bool {
+        matches!(self.known.get(region), Some(Some(known)) if known.is_unchanged(block, hash))
+    }
 }
 
 /// Cuts runs into lists that fit into one pack each.
@@ -144,15 +157,23 @@ pub(crate) fn split(runs: Vec<Run>, blocks: impl Fn(usize) -> Blocks, bytes_max:
     packs
 }
 
-/// The bytes that a slot needs for a pack of these runs, in the worst case.
-pub(crate) fn slot_bytes(runs: &[Run], shapes: &[Blocks], name_bytes: u64) -> usize {
-    let blocks: u64 = runs.iter().map(|run| run.blocks.end - run.blocks.start).sum();
-    let size = IndexSize { regions: shapes.len() as u64, name_bytes, extents: blocks, blocks, coded_blocks: blocks };
-    let bytes = |run: &Run| {
-        let range = shapes[run.region].range_of(run.blocks.clone());
-        range.end - range.start
-    };
-    size.file_bytes(runs.iter().map(bytes).sum()) as usize
+/// The bytes that a slot needs for a pack of these runs, in the worst case. `region` says how a
+/// region is cut into blocks, and the length of its name.
+pub(crate) fn slot_bytes(runs: &[Run], region: impl Fn(usize) -> (Blocks, usize)) -> usize {
+    let mut size = IndexSize::default();
+    let mut bytes = 0;
+    for of_region in runs.chunk_by(|run, next| run.region == next.region) {
+        let (blocks, name_bytes) = region(of_region[0].region);
+        size.regions += 1;
+        size.name_bytes += name_bytes as u64;
+        for run in of_region {
+            size.blocks += run.blocks.end - run.blocks.start;
+            let range = blocks.range_of(run.blocks.clone());
+            bytes += range.end - range.start;
+        }
+    }
+    (size.extents, size.coded_blocks) = (size.blocks, size.blocks);
+    size.file_bytes(bytes) as usize
 }
 
 /// The thread that packs.
@@ -203,17 +224,14 @@ impl Packer {
         // Where only bytes are proof, what the save has found to be changed is.
         let is_compared = !is_full && !shared.settings.is_certain;
         let known = is_compared.then(|| {
-            // A region of another shape is saved anew: merging would drop the blocks that it had in
-            // the old one.
-            let is_same = |name: &String, known: &mut RegionContent| {
-                let manifest = regions.iter().map(|region| &region.manifest).find(|manifest| manifest.name == *name);
-                manifest.is_some_and(|it| it.blocks == known.blocks && it.hash_kind == known.kind)
+            // A region that does not fit is saved in full: a merge would drop its older blocks.
+            let content = session.content();
+            let known = |region: &RegionJob| {
+                content.regions.get(&region.manifest.name).filter(|known| known.fits(&region.manifest)).cloned()
             };
-            let mut known = session.content().regions.clone();
-            known.retain(is_same);
-            known
+            regions.iter().map(known).collect()
         });
-        let task = Task { session: &session, version, regions: &regions, known: known.as_ref() };
+        let task = Task { session: &session, version, regions: &regions, known: known.unwrap_or_default() };
         let mut links = Vec::new();
         match source {
             Source::Copied(slots) => {
@@ -242,6 +260,8 @@ impl Packer {
                 links.extend(self.pack(&task, batch, &mut shares)?);
             }
         }
+        // Hashes that are not shared any more are changed in place.
+        drop(task.known);
         self.draft(&session, save, saved_at_unix_ns, regions, (is_full, losses), links, &shares);
         Ok(())
     }
@@ -273,9 +293,8 @@ impl Packer {
     /// Fills a slot from a frozen image.
     fn thaw(&mut self, frozen: &mut Frozen, runs: Vec<Run>, regions: &[RegionJob]) -> Result<Filled> {
         let key = self.shared.next_key.fetch_add(1, Relaxed);
-        let shapes: Vec<Blocks> = regions.iter().map(|region| region.manifest.blocks).collect();
-        let name_bytes = regions.iter().map(|region| region.manifest.name.len() as u64).sum();
-        let layout = outcrop_engine::Layout::single(Element::BYTE, slot_bytes(&runs, &shapes, name_bytes));
+        let bytes = slot_bytes(&runs, |region| regions[region].size());
+        let layout = outcrop_engine::Layout::single(Element::BYTE, bytes);
         let mut lent = self.handle.lend(key, layout).map_err(no_room)?;
         let mut at = PAGE_BYTES;
         for run in &runs {
@@ -351,13 +370,13 @@ impl Packer {
         // The last pack of a version is the newest.
         content.chain.splice(0..0, links.into_iter().rev());
         for (index, region) in regions.iter().enumerate() {
-            let (blocks, kind) = (region.manifest.blocks, self.shared.settings.hash);
-            let fresh = || RegionContent { blocks, kind, hashes: vec![Hash::default(); blocks.count() as usize] };
+            let fresh = || Arc::new(RegionContent::new(&region.manifest));
             let known = content.regions.entry(region.manifest.name.clone()).or_insert_with(fresh);
-            if known.blocks != blocks || known.kind != kind {
+            if !known.fits(&region.manifest) {
                 *known = fresh();
             }
-            shares.for_each_hash(index, |block, hash| known.hashes[block as usize] = hash);
+            let known = Arc::make_mut(known);
+            shares.for_each_hash(index, |block, hash| known.set(block, hash));
         }
         let (packs, next_number) = (content.packs(), content.next_number);
         let is_long = content.generations() > self.shared.settings.chain_max;
@@ -413,9 +432,6 @@ impl Drop for Alarm<'_> {
         }
     }
 }
-
-/// The blocks of the version before, by region.
-pub(crate) type Known = std::collections::BTreeMap<String, RegionContent>;
 
 #[cfg(test)]
 mod tests {

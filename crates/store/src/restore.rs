@@ -2,6 +2,7 @@
 //! undamaged.
 
 use std::{
+    collections::HashMap,
     fmt,
     sync::{
         Arc,
@@ -12,7 +13,7 @@ use std::{
 
 use outcrop_catalog::Reader;
 use outcrop_commit::Event;
-use outcrop_format::{Candidates, Fared, Hash, Manifest, ManifestPack, ManifestRegion, RunId, Verdict};
+use outcrop_format::{Candidates, Fared, Manifest, ManifestPack, ManifestRegion, RunId, Verdict};
 use outcrop_layers::files::Files;
 use outcrop_region::{PartMut, Shape};
 
@@ -325,8 +326,9 @@ impl Session {
         let mismatch = |problem| {
             Error::from(Problem::Mismatch { session: self.core.name.clone(), version: manifest.version, problem })
         };
+        let regions: HashMap<_, _> = manifest.regions.iter().map(|region| (region.name.as_str(), region)).collect();
         for part in parts {
-            let Some(region) = manifest.region(part.name) else {
+            let Some(region) = regions.get(part.name) else {
                 let names: Vec<_> = manifest.regions.iter().map(|region| region.name.as_str()).collect();
                 return Err(mismatch(format!("it has no region {}, only {}", part.name, names.join(", "))));
             };
@@ -435,16 +437,15 @@ impl Session {
         let mut content = self.core.content();
         content.chain = chain;
         for name in names {
-            let Some(region) = manifest.region(name) else { continue };
-            let mut hashes = vec![Hash::default(); region.blocks.count() as usize];
+            let Some(region) = reader.region(name) else { continue };
+            let mut known = RegionContent::new(region);
             let mut is_same_kind = region.hash_kind == settings.hash;
             for (block, kind, place) in reader.places(name)? {
                 is_same_kind &= kind == settings.hash;
-                hashes[block as usize] = place.hash;
+                known.set(block, place.hash);
             }
             if is_same_kind {
-                let known = RegionContent { blocks: region.blocks, kind: settings.hash, hashes };
-                content.regions.insert(name.to_owned(), known);
+                content.regions.insert(name.to_owned(), Arc::new(known));
             }
         }
         Ok(())
@@ -473,8 +474,6 @@ fn chain_of(reader: &Reader) -> Vec<Link> {
 /// Puts a version into these regions.
 fn read(files: &dyn Files, manifest: Arc<Manifest>, parts: &mut [PartMut<'_>]) -> outcrop_catalog::Result<Reader> {
     let reader = Reader::open(files, manifest)?;
-    for part in parts {
-        reader.read(part.name, 0, part.bytes, &|_| {})?;
-    }
+    reader.read_regions(parts.iter_mut().map(|part| (part.name, &mut *part.bytes)), &|_| {})?;
     Ok(reader)
 }

@@ -14,10 +14,10 @@ use std::{
 
 use outcrop_commit::SaveId;
 use outcrop_engine::{Handle, Layout};
-use outcrop_format::{Answer, Blocks, ManifestRegion, PAGE_BYTES, check_region_name};
+use outcrop_format::{Answer, Blocks, ManifestRegion, PAGE_BYTES, REGIONS_MAX, check_region_name};
 use outcrop_layers::files::FileLock;
 use outcrop_region::{Element, Part, PartMut};
-use outcrop_track::{CpuHasher, FreezeOptions, Hasher, TrackOptions, TrackStats, Tracker, freeze};
+use outcrop_track::{CpuHasher, FreezeOptions, Frozen, Hasher, TrackOptions, TrackStats, Tracker, freeze, image_bytes};
 
 use super::{
     Compression, Skipped, StoreCore,
@@ -55,6 +55,8 @@ pub struct Session {
     options: BTreeMap<String, RegionOptions>,
     /// All regions as they were last saved, where a hash is not enough.
     shadows: BTreeMap<String, Vec<u8>>,
+    /// Whether the last image that a live save needed was refused.
+    was_refused: bool,
     /// Versions whose manifests could not be read when it was opened.
     pub(super) unreadable: Vec<Skipped>,
     locks: Vec<FileLock>,
@@ -81,7 +83,12 @@ impl Session {
     pub(super) fn open(store: &Arc<StoreCore>, name: &str) -> Result<Self> {
         let settings = &store.shared.settings;
         let block_bytes = settings.block_bytes as usize;
-        let track = TrackOptions { way: settings.tracking, block_bytes, ..TrackOptions::default() };
+        let track = TrackOptions {
+            way: settings.tracking,
+            block_bytes,
+            marks_pinned: settings.marks_pinned,
+            ..TrackOptions::default()
+        };
         let opened = recover::open(&store.shared, name)?;
         // A committer that has ended has said so to the session.
         let _ = store.committer.send(Note::Opened(Arc::clone(&opened.session), Box::new(opened.ledger)));
@@ -92,6 +99,7 @@ impl Session {
             hasher: settings.hasher(),
             options: BTreeMap::new(),
             shadows: BTreeMap::new(),
+            was_refused: false,
             unreadable: opened.unreadable,
             locks: opened.locks,
             store: Arc::clone(store),
@@ -105,9 +113,6 @@ impl Session {
 
     /// Says how one region is to be treated, from the next save on.
     pub fn region(&mut self, name: &str, options: RegionOptions) {
-        // What was excluded is not in the versions before.
-        self.core.wait_packed(u64::MAX);
-        self.core.content().regions.remove(name);
         self.options.insert(name.to_owned(), options);
     }
 
@@ -221,6 +226,10 @@ impl Session {
     /// What these parts are as regions.
     fn jobs(&self, parts: &[Part<'_>]) -> Result<Vec<RegionJob>> {
         let settings = &self.store.shared.settings;
+        if parts.len() > REGIONS_MAX {
+            let problem = format!("{} regions; at most {REGIONS_MAX} are possible", parts.len());
+            return Err(Problem::Session { session: self.core.name.clone(), problem }.into());
+        }
         let mut regions: Vec<RegionJob> = Vec::with_capacity(parts.len());
         let mut names = HashSet::new();
         for part in parts {
@@ -247,7 +256,12 @@ impl Session {
     }
 
     fn save_begun(&mut self, save: SaveId, regions: Vec<RegionJob>, parts: &[Part<'_>]) -> Result<()> {
-        let (runs, is_full) = self.runs(save.version, &regions, parts);
+        if self.store.shared.settings.is_incremental {
+            self.core.wait_packed(save.version);
+        }
+        let changes = self.changes(parts);
+        let frozen = self.freeze(parts);
+        let (runs, is_full) = self.runs(&regions, parts, changes, frozen.is_none());
         let bytes =
             runs.iter().map(|run| (run.blocks.end - run.blocks.start) * block_bytes(&regions[run.region])).sum();
         let (session, saved_at_unix_ns) = (Arc::clone(&self.core), now_unix_ns());
@@ -258,25 +272,16 @@ impl Session {
         let over = |_| -> Error {
             Problem::Session { session: name.clone(), problem: "the packer has ended".to_owned() }.into()
         };
-        if let Some(extra_bytes_max) = self.store.shared.settings.live_bytes_max {
-            let memory: Vec<&[u8]> = parts.iter().map(|part| part.bytes).collect();
-            let freeze = || freeze(&memory, FreezeOptions { extra_bytes_max, ..FreezeOptions::default() });
-            // A child would get copies of all slots that are registered for transfers, and needs
-            // none.
-            let frozen = match self.handle.host() {
-                Some(host) => host.apart_from_children(freeze)?,
-                None => freeze()?,
-            };
+        if let Some(frozen) = frozen {
             return self.store.packer.send(job(regions, Source::Frozen(frozen, runs))).map_err(over);
         }
         // Slots go to the packer one by one, so that a state which is larger than host memory
         // passes through it.
         let (slots, receiver) = mpsc::channel();
-        let shapes: Vec<Blocks> = regions.iter().map(|region| region.manifest.blocks).collect();
-        let name_bytes = regions.iter().map(|region| region.manifest.name.len() as u64).sum();
+        let sizes: Vec<_> = regions.iter().map(RegionJob::size).collect();
         self.store.packer.send(job(regions, Source::Copied(receiver))).map_err(over)?;
-        for runs in split(runs, |region| shapes[region], self.store.shared.pack_bytes_max) {
-            let slot = self.copy(runs, &shapes, name_bytes, parts)?;
+        for runs in split(runs, |region| sizes[region].0, self.store.shared.pack_bytes_max) {
+            let slot = self.copy(runs, &sizes, parts)?;
             // A packer that has failed has said so.
             let _ = slots.send(Some(slot));
         }
@@ -284,30 +289,72 @@ impl Session {
         Ok(())
     }
 
-    /// Finds the blocks that have to be saved. Says whether that is everything.
-    fn runs(&mut self, version: u64, regions: &[RegionJob], parts: &[Part<'_>]) -> (Vec<Run>, bool) {
+    /// What may have changed in each part since the save before; nothing if all of it may have.
+    fn changes(&mut self, parts: &[Part<'_>]) -> Option<Vec<Vec<Range<usize>>>> {
         let settings = &self.store.shared.settings;
-        let is_incremental = settings.is_incremental;
-        let live_bytes_max = settings.live_bytes_max;
-        if is_incremental {
-            self.core.wait_packed(version);
+        if !settings.is_incremental {
+            return None;
         }
+        let bytes = image_bytes(parts.iter().map(|part| part.bytes));
+        if let Some(bytes_max) = settings.live_bytes_max.filter(|bytes_max| bytes > *bytes_max) {
+            // No fork: it could copy everything. And write protection needs memory that nobody
+            // watches. Hashing everything costs the program nothing: the packer does it.
+            let reason = format!(
+                "a live image of {bytes} bytes with {bytes_max} of extra memory needs write protection, which excludes tracking"
+            );
+            parts.iter().for_each(|part| self.tracker.unwatch(part.name, part.bytes, &reason));
+            return None;
+        }
+        let tracker = &mut self.tracker;
+        let changed = |part: &Part<'_>| tracker.changed(part.name, part.bytes).ranges;
+        Some(self.handle.undisturbed(|| parts.iter().map(changed).collect()))
+    }
+
+    /// An image of these parts, so that they can be copied in the background; nothing if they are
+    /// to be copied at once.
+    fn freeze(&mut self, parts: &[Part<'_>]) -> Option<Frozen> {
+        let extra_bytes_max = self.store.shared.settings.live_bytes_max?;
+        let memory: Vec<&[u8]> = parts.iter().map(|part| part.bytes).collect();
+        let freeze = || freeze(&memory, FreezeOptions { extra_bytes_max, ..FreezeOptions::default() });
+        // A child would get copies of all slots that are registered for transfers, and needs none.
+        let frozen = match self.handle.host() {
+            Some(host) => host.apart_from_children(freeze),
+            None => freeze(),
+        };
+        let was_refused = std::mem::replace(&mut self.was_refused, frozen.is_err());
+        let refused = |error: &outcrop_track::Error| {
+            if !was_refused {
+                tracing::warn!(session = self.core.name, %error, "a live save is not possible: it copies before it returns");
+            }
+        };
+        frozen.inspect_err(refused).ok()
+    }
+
+    /// Finds the blocks that have to be saved: of what may have changed, those that differ if they
+    /// are to be compared. Says whether that is everything.
+    fn runs(
+        &mut self,
+        regions: &[RegionJob],
+        parts: &[Part<'_>],
+        changes: Option<Vec<Vec<Range<usize>>>>,
+        is_compared: bool,
+    ) -> (Vec<Run>, bool) {
         // The packer waits for this version, so that nobody else needs it for long.
         let core = Arc::clone(&self.core);
         let content = core.content();
+        let is_incremental = self.store.shared.settings.is_incremental;
         let is_full = !is_incremental || content.is_broken || content.chain.is_empty();
+        let mut changes = changes.map(Vec::into_iter);
         let mut runs = Vec::new();
         for (index, (region, part)) in regions.iter().zip(parts).enumerate() {
             let manifest = &region.manifest;
-            let mut changes = || self.handle.undisturbed(|| self.tracker.changed(part.name, part.bytes).ranges);
-            let changes = is_incremental.then(&mut changes);
-            let known = content.regions.get(part.name).filter(|_| !is_full);
-            let known = known.filter(|known| known.blocks == manifest.blocks && known.kind == manifest.hash_kind);
-            let candidates = match (known, changes) {
-                (Some(_), Some(changes)) => candidates(manifest, changes),
-                _ => candidates(manifest, std::iter::once(0..part.bytes.len())),
+            let first_run = runs.len();
+            let changed = changes.as_mut().and_then(Iterator::next);
+            let known = content.regions.get(part.name).filter(|known| !is_full && known.fits(manifest));
+            let candidates = match changed.filter(|_| known.is_some()) {
+                Some(changed) => candidates(manifest, changed),
+                None => candidates(manifest, std::iter::once(0..part.bytes.len())),
             };
-            let is_compared = known.is_some() && live_bytes_max.is_none();
             match known.filter(|_| is_compared) {
                 Some(known) => self.changed(index, manifest, part, known, candidates, &mut runs),
                 None => {
@@ -315,7 +362,7 @@ impl Session {
                     runs.extend(candidates.into_iter().map(run));
                 }
             }
-            self.shadow(part, manifest, runs.iter().filter(|run| run.region == index));
+            self.shadow(part, manifest, &runs[first_run..]);
         }
         (runs, is_full)
     }
@@ -343,7 +390,7 @@ impl Session {
             let range = usize_range(&manifest.blocks.range(block));
             let is_same = match shadow {
                 Some(shadow) => shadow.get(range.clone()) == Some(&part.bytes[range.clone()]),
-                None => known.hashes[block as usize] == hash,
+                None => known.is_unchanged(block, &hash),
             };
             if is_same {
                 continue;
@@ -361,7 +408,7 @@ impl Session {
     }
 
     /// Keeps a copy of what is saved, where bytes are to be compared and not only hashes.
-    fn shadow<'a>(&mut self, part: &Part<'_>, manifest: &ManifestRegion, runs: impl Iterator<Item = &'a Run>) {
+    fn shadow(&mut self, part: &Part<'_>, manifest: &ManifestRegion, runs: &[Run]) {
         if !self.store.shared.settings.is_certain {
             return;
         }
@@ -384,13 +431,13 @@ impl Session {
     }
 
     /// Copies the blocks of one pack into a slot.
-    fn copy(&mut self, runs: Vec<Run>, shapes: &[Blocks], name_bytes: u64, parts: &[Part<'_>]) -> Result<Filled> {
+    fn copy(&mut self, runs: Vec<Run>, sizes: &[(Blocks, usize)], parts: &[Part<'_>]) -> Result<Filled> {
         let key = self.store.shared.next_key.fetch_add(1, Relaxed);
-        let layout = Layout::single(Element::BYTE, slot_bytes(&runs, shapes, name_bytes));
+        let layout = Layout::single(Element::BYTE, slot_bytes(&runs, |region| sizes[region]));
         let mut lent = self.handle.lend(key, layout).map_err(no_room)?;
         let mut at = PAGE_BYTES;
         for run in &runs {
-            let range = usize_range(&shapes[run.region].range_of(run.blocks.clone()));
+            let range = usize_range(&sizes[run.region].0.range_of(run.blocks.clone()));
             lent.fill(at, &parts[run.region].bytes[range.clone()]);
             at += range.len();
         }

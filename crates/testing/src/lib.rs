@@ -4,6 +4,7 @@
 //! - [`soak`] and [`amount`]: how much a sweep tries by default, and in `cargo xtask soak`.
 //! - [`alone`], [`child`], [`Companion`]: processes of a test's own.
 //! - [`Group`], [`with_own_mounts`]: limits and file systems for one test.
+//! - [`Registered`]: memory that the system writes to without a page fault.
 //! - `device` (feature `layers`): a device that asks a test before it passes a call on.
 //! - `layer` (feature `layers`): layers in memory that ask a test before each call, and gates.
 
@@ -15,6 +16,7 @@ mod group;
 pub mod layer;
 mod mounts;
 mod process;
+mod registered;
 mod size;
 mod skipping;
 
@@ -23,6 +25,7 @@ pub use self::{
     group::Group,
     mounts::{mount_ext4, mount_memory, with_own_mounts},
     process::{alone, carry_out, child, child_directory, expect_success, in_fork, of_process, until},
+    registered::Registered,
     size::{amount, covered, soak},
     skipping::{does_not_apply, must_run_all, say, skip},
 };

@@ -18,6 +18,14 @@ pub enum Error {
         /// Which of the parts.
         part: usize,
     },
+    /// A byte was to be frozen twice.
+    #[error("parts {part} and {other} cannot be frozen together: they overlap; copy them instead")]
+    Overlap {
+        /// One of the parts.
+        part: usize,
+        /// The other one.
+        other: usize,
+    },
     /// The image could grow beyond what it may take.
     #[error("cannot freeze {bytes} bytes: {reason}; allow more than {bytes_max} extra bytes, or copy instead")]
     Bound {

@@ -64,6 +64,7 @@ pub(crate) struct Seen {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Reason {
     Told,
+    Pinned { bytes: u64 },
     Small { bytes: usize },
     Sampling,
     Pausing { calls: u32 },
@@ -75,6 +76,10 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Told => write!(f, "as set"),
+            Self::Pinned { bytes } => write!(
+                f,
+                "hardware may write unseen to {bytes} bytes that are pinned in this process (VmPin), so everything is hashed"
+            ),
             Self::Small { bytes } => write!(f, "{bytes} bytes are hashed as fast as they are asked about"),
             Self::Sampling => write!(f, "a sample of the pages is watched to see how many are written to"),
             Self::Pausing { calls } => write!(f, "watching did not pay; it is tried again after {calls} more calls"),

@@ -10,12 +10,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use outcrop_memory::Maps;
+use outcrop_memory::{Maps, pinned_by_others};
 
 use crate::{
     Error, Result, process,
     ranges::{addresses, touched_pages},
 };
+
+pub use child::image_bytes;
 
 use child::Child;
 use protect::Protected;
@@ -33,7 +35,8 @@ pub enum FreezeWay {
     /// such write takes longer than with `Fork`. Needs the right to handle faults of the system
     /// itself (root, CAP_SYS_PTRACE, access to `/dev/userfaultfd`, or
     /// `vm.unprivileged_userfaultfd=1`), and memory that no [`Tracker`](crate::Tracker) watches
-    /// through its pages.
+    /// through its pages. Refused while somebody has memory of this process pinned (registered with
+    /// io_uring or RDMA): hardware would write to it in spite of the protection.
     Protect,
 }
 
@@ -88,18 +91,19 @@ pub struct Frozen {
 /// Only private anonymous memory can be frozen: that of the allocator, the stack, or `mmap`. The
 /// parts must not overlap.
 pub fn freeze(memory: &[&[u8]], options: FreezeOptions) -> Result<Frozen> {
-    for (part, memory) in memory.iter().enumerate() {
-        let pages = touched_pages(addresses(memory));
-        let is_private = Maps::now().and_then(|maps| maps.is_private_anonymous(&pages));
-        if !memory.is_empty() && !is_private.map_err(|source| refused(FreezeWay::Chosen, "look at its maps", source))? {
+    let unknown = |source| refused(FreezeWay::Chosen, "look at its maps", source);
+    let maps = Maps::now().map_err(unknown)?;
+    for (part, memory) in memory.iter().enumerate().filter(|(_, memory)| !memory.is_empty()) {
+        if !maps.is_private_anonymous(&touched_pages(addresses(memory))).map_err(unknown)? {
             return Err(Error::NotPrivate { part });
         }
     }
+    check_apart(memory)?;
     let image = match options.way {
         FreezeWay::Fork => fork(memory, &options)?,
         FreezeWay::Protect => protect(memory, &options)?,
         FreezeWay::Chosen => {
-            let bytes = child::image_bytes(memory);
+            let bytes = image_bytes(memory.iter().copied());
             let (first, second): (Freeze, Freeze) = match choice::choose(bytes, choice::page_table_bytes()) {
                 FreezeWay::Protect => (protect, fork),
                 _ => (fork, protect),
@@ -113,6 +117,17 @@ pub fn freeze(memory: &[&[u8]], options: FreezeOptions) -> Result<Frozen> {
     Ok(Frozen { image, parts: memory.iter().map(|part| part.len()).collect(), generation: process::generation() })
 }
 
+/// That no byte is in two parts: who releases one part would take it from the other.
+fn check_apart(memory: &[&[u8]]) -> Result<()> {
+    let mut parts: Vec<_> = (0..memory.len()).filter(|part| !memory[*part].is_empty()).collect();
+    parts.sort_unstable_by_key(|part| memory[*part].as_ptr());
+    let is_wrong = |pair: &&[usize]| addresses(memory[pair[0]]).end > addresses(memory[pair[1]]).start;
+    match parts.windows(2).find(is_wrong) {
+        Some(pair) => Err(Error::Overlap { part: pair[0].min(pair[1]), other: pair[0].max(pair[1]) }),
+        None => Ok(()),
+    }
+}
+
 type Freeze = fn(&[&[u8]], &FreezeOptions) -> Result<Image>;
 
 fn fork(memory: &[&[u8]], options: &FreezeOptions) -> Result<Image> {
@@ -124,8 +139,12 @@ fn fork(memory: &[&[u8]], options: &FreezeOptions) -> Result<Image> {
 
 fn protect(memory: &[&[u8]], options: &FreezeOptions) -> Result<Image> {
     let begin = Instant::now();
+    if pinned_by_others().is_ok_and(|bytes| bytes > 0) {
+        let reason = io::Error::other("this process has pinned memory (VmPin), which hardware may write to unseen");
+        return Err(refused(FreezeWay::Protect, "protect the memory", reason));
+    }
     let protected = Protected::new(memory, options)?;
-    choice::protected(child::image_bytes(memory), begin.elapsed().as_nanos() as f64);
+    choice::protected(image_bytes(memory.iter().copied()), begin.elapsed().as_nanos() as f64);
     Ok(Image::Protected(protected))
 }
 

@@ -10,6 +10,7 @@ mod error;
 mod estimate;
 mod freeze;
 mod hash;
+mod overlaps;
 mod pagemap;
 mod pages;
 mod process;
@@ -19,7 +20,7 @@ mod tracker;
 mod userfault;
 
 pub use error::{Error, Result};
-pub use freeze::{FreezeOptions, FreezeWay, Frozen, freeze};
+pub use freeze::{FreezeOptions, FreezeWay, Frozen, freeze, image_bytes};
 pub use hash::{CpuHasher, Hasher};
 pub use outcrop_format::{Hash, HashKind};
 pub use tracker::{Changes, TrackOptions, TrackStats, Tracker, Way};

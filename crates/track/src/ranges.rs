@@ -46,7 +46,8 @@ pub(crate) fn tidy(ranges: &mut Vec<Range<usize>>, bounds: Range<usize>) {
 pub(crate) fn without(from: Range<usize>, holes: &[Range<usize>]) -> Vec<Range<usize>> {
     let mut left = Vec::new();
     let mut start = from.start;
-    for hole in holes.iter().filter_map(|hole| shared(hole, &from)) {
+    let first = holes.partition_point(|hole| hole.end <= from.start);
+    for hole in holes[first..].iter().map_while(|hole| shared(hole, &from)) {
         if start < hole.start {
             left.push(start..hole.start);
         }

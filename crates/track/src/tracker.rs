@@ -7,8 +7,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use outcrop_memory::pinned_by_others;
+
 use crate::{
     estimate::{self, Estimate, Reason, Seen, Watch},
+    overlaps::Overlaps,
     pages::{self, Pages},
     process,
     protection::{self, Protection},
@@ -53,11 +56,15 @@ pub struct TrackOptions {
     pub block_bytes: usize,
     /// Whether `Way::Chosen` may use `Way::Protection` where `Way::Pages` is not possible.
     pub allow_protection: bool,
+    /// Whether the program reports with [`Tracker::mark_dirty`] all that hardware or the system
+    /// writes to pinned memory. If not, nothing is watched while this process has memory that
+    /// somebody else than Outcrop has pinned.
+    pub marks_pinned: bool,
 }
 
 impl Default for TrackOptions {
     fn default() -> Self {
-        Self { way: Way::Chosen, block_bytes: 64 << 10, allow_protection: false }
+        Self { way: Way::Chosen, block_bytes: 64 << 10, allow_protection: false, marks_pinned: false }
     }
 }
 
@@ -112,14 +119,18 @@ struct Region {
     /// None unless the way is to be chosen.
     estimate: Option<Estimate>,
     samples: u64,
+    /// Whether it is not watched because this process has pinned memory.
+    is_pinned: bool,
     stats: TrackStats,
 }
 
 /// Watches regions of memory, each known by a name, for changes between two looks at them.
 ///
-/// Nothing is promised about memory that changes without a write to its pages: what hardware or the
-/// system writes through memory that it has pinned (network cards, buffers registered with
-/// io_uring, device copies) has to be told with [`mark_dirty`](Tracker::mark_dirty).
+/// Hardware and the system can write to pinned memory without a page fault, which nobody sees.
+/// While somebody has memory of this process pinned, as the system counts it (`VmPin`: buffers that
+/// are registered with io_uring, and RDMA), nothing is watched, and everything may have changed;
+/// see [`TrackOptions::marks_pinned`]. Drivers that pin memory and do not have it counted (CUDA,
+/// VFIO, AF_XDP) remain: report what they write with [`mark_dirty`](Tracker::mark_dirty).
 pub struct Tracker {
     options: TrackOptions,
     /// The process that watches. One that is forked from it watches nothing.
@@ -127,12 +138,15 @@ pub struct Tracker {
     /// Made when it is first needed.
     pages: Option<Result<Pages, String>>,
     regions: HashMap<String, Region>,
+    /// Their whole pages.
+    overlaps: Overlaps,
 }
 
 impl Tracker {
     /// A tracker that watches nothing yet.
     pub fn new(options: TrackOptions) -> Self {
-        Self { options, generation: process::generation(), pages: None, regions: HashMap::new() }
+        let (regions, overlaps) = (HashMap::new(), Overlaps::default());
+        Self { options, generation: process::generation(), pages: None, regions, overlaps }
     }
 
     /// What may have changed in `memory` since the last call with this name, and watches it from
@@ -142,25 +156,27 @@ impl Tracker {
     /// The memory is only looked at: the borrow says that nobody writes to it during the call.
     pub fn changed(&mut self, name: &str, memory: &[u8]) -> Changes {
         self.notice_fork();
-        let range = addresses(memory);
-        let mut region = match self.regions.remove(name) {
-            Some(region) if region.range == range => region,
-            Some(mut other) => {
-                self.unguard(&mut other);
-                Region::new(range, &self.options)
-            }
-            None => Region::new(range, &self.options),
-        };
+        let mut region = self.take(name, memory);
         let begin = Instant::now();
-        let found = self.collect(&mut region).unwrap_or_else(|error| {
+        let found = self.collect(name, &mut region).unwrap_or_else(|error| {
             tracing::debug!(name, %error, "it cannot be watched any more");
             self.unguard(&mut region);
             None
         });
-        let way = region.guard.way_found(found.is_some());
+        let mut way = region.guard.way_found(found.is_some());
         let seen = region.seen(found.as_deref(), begin.elapsed(), self.options.block_bytes);
         let wanted = region.wanted(seen, self.options.way);
-        self.guard(&mut region, wanted);
+        region.is_pinned = region.is_pinned && self.find_pinned(&mut region);
+        if !region.is_pinned {
+            self.guard(name, &mut region, wanted);
+            // Last: what was pinned before memory is protected is not seen by that.
+            let is_believed = way != Way::Everything || region.stats.way != Way::Everything;
+            region.is_pinned = is_believed && self.find_pinned(&mut region);
+        }
+        if region.is_pinned {
+            self.unguard(&mut region);
+            way = Way::Everything;
+        }
         let changes = region.changes(found.filter(|_| way != Way::Everything), way);
         tracing::trace!(name, ranges = changes.ranges.len(), %way, next = %region.stats.way, reason = region.stats.reason);
         self.regions.insert(name.to_owned(), region);
@@ -187,17 +203,58 @@ impl Tracker {
         }
     }
 
+    /// Ends watching `memory` until the next call of [`changed`](Tracker::changed) with this name,
+    /// for which everything may have changed then. [`stats`](Tracker::stats) say the reason.
+    pub fn unwatch(&mut self, name: &str, memory: &[u8], reason: &str) {
+        self.notice_fork();
+        let mut region = self.take(name, memory);
+        self.unguard(&mut region);
+        reason.clone_into(&mut region.stats.reason);
+        self.regions.insert(name.to_owned(), region);
+    }
+
     /// Ends watching a region and forgets it.
     pub fn stop(&mut self, name: &str) {
         self.notice_fork();
         if let Some(mut region) = self.regions.remove(name) {
-            self.unguard(&mut region);
+            self.forget(name, &mut region);
         }
     }
 
     /// What is known about a region, if it is.
     pub fn stats(&self, name: &str) -> Option<TrackStats> {
         self.regions.get(name).map(|region| region.stats.clone())
+    }
+
+    /// What is known about a region, which is not among the others until it is put back.
+    fn take(&mut self, name: &str, memory: &[u8]) -> Region {
+        let range = addresses(memory);
+        match self.regions.remove(name) {
+            Some(region) if region.range == range => return region,
+            Some(mut other) => self.forget(name, &mut other),
+            None => {}
+        }
+        let region = Region::new(range, &self.options);
+        self.overlaps.insert(name, region.inner.clone());
+        region
+    }
+
+    fn forget(&mut self, name: &str, region: &mut Region) {
+        self.unguard(region);
+        self.overlaps.remove(name, &region.inner);
+    }
+
+    /// Whether writes to memory may be missed because somebody has memory of this process pinned.
+    fn find_pinned(&self, region: &mut Region) -> bool {
+        if self.options.marks_pinned {
+            return false;
+        }
+        // What is not known may be all.
+        let bytes = pinned_by_others().unwrap_or(u64::MAX);
+        if bytes > 0 {
+            region.stats.reason = Reason::Pinned { bytes }.to_string();
+        }
+        bytes > 0
     }
 
     /// Forgets what the process watches that this one was forked from. Its descriptors act on the
@@ -224,13 +281,13 @@ impl Tracker {
 
     /// What has changed in the watched pages, from the start of the memory, and watches it anew.
     /// None if nothing is watched.
-    fn collect(&mut self, region: &mut Region) -> io::Result<Option<Vec<Range<usize>>>> {
+    fn collect(&mut self, name: &str, region: &mut Region) -> io::Result<Option<Vec<Range<usize>>>> {
         let mut found = Vec::new();
         match &mut region.guard {
             Guard::Nothing => return Ok(None),
             Guard::Protection(protection) => protection.collect(|range| found.push(range))?,
-            Guard::Pages => self.collect_pages(&region.inner, std::slice::from_ref(&region.inner), &mut found)?,
-            Guard::Sample(stripes) => self.collect_pages(&region.inner, stripes, &mut found)?,
+            Guard::Pages => self.collect_pages(name, &region.inner, std::slice::from_ref(&region.inner), &mut found)?,
+            Guard::Sample(stripes) => self.collect_pages(name, &region.inner, stripes, &mut found)?,
         }
         for range in &mut found {
             *range = range.start - region.range.start..range.end - region.range.start;
@@ -238,9 +295,10 @@ impl Tracker {
         Ok(Some(found))
     }
 
-    /// Collects the pages of `stripes`, which lie in `inner`.
+    /// Collects the pages of `stripes`, which lie in `inner`, the whole pages of this region.
     fn collect_pages(
         &mut self,
+        name: &str,
         inner: &Range<usize>,
         stripes: &[Range<usize>],
         found: &mut Vec<Range<usize>>,
@@ -249,7 +307,8 @@ impl Tracker {
         pages.claim(inner)?;
         let outcome = stripes.iter().try_for_each(|stripe| pages.collect(stripe, |range| found.push(range)));
         // Regions may overlap: what is watched anew here has to be said there.
-        for other in self.regions.values_mut().filter(|other| shared(&other.inner, inner).is_some()) {
+        for other in self.overlaps.others(name, inner) {
+            let Some(other) = self.regions.get_mut(other) else { continue };
             let start = other.range.start;
             let both = found.iter().filter_map(|range| shared(range, &other.range));
             other.marked.extend(both.map(|range| range.start - start..range.end - start));
@@ -259,7 +318,7 @@ impl Tracker {
     }
 
     /// Begins, goes on or ends to watch, as wanted and as far as possible.
-    fn guard(&mut self, region: &mut Region, wanted: Watch) {
+    fn guard(&mut self, name: &str, region: &mut Region, wanted: Watch) {
         let is_as_wanted = match &region.guard {
             Guard::Nothing => wanted == Watch::Nothing,
             Guard::Sample(_) => wanted == Watch::Sample,
@@ -277,7 +336,8 @@ impl Tracker {
         let may = |way| self.options.way == way || self.options.way == Way::Chosen;
         let (may_pages, may_protection) = (may(Way::Pages), may(Way::Protection));
         let is_allowed = self.options.way == Way::Protection || self.options.allow_protection;
-        let mut outcome = if may_pages { self.guard_pages(region, wanted) } else { Err(io::Error::other("as set")) };
+        let mut outcome =
+            if may_pages { self.guard_pages(name, region, wanted) } else { Err(io::Error::other("as set")) };
         if outcome.is_err() && may_protection && is_allowed {
             outcome = Protection::new(region.inner.clone()).map(|protection| {
                 region.stats.way = Way::Protection;
@@ -291,7 +351,7 @@ impl Tracker {
         region.stats.arm_ns = begin.elapsed().as_nanos() as u64;
     }
 
-    fn guard_pages(&mut self, region: &mut Region, wanted: Watch) -> io::Result<()> {
+    fn guard_pages(&mut self, name: &str, region: &mut Region, wanted: Watch) -> io::Result<()> {
         let page = page_bytes();
         let start = region.inner.start;
         let stripes = match wanted {
@@ -301,7 +361,7 @@ impl Tracker {
             _ => vec![region.inner.clone()],
         };
         self.pages()?.claim(&region.inner)?;
-        if let Err(error) = self.collect_pages(&region.inner, &stripes, &mut Vec::new()) {
+        if let Err(error) = self.collect_pages(name, &region.inner, &stripes, &mut Vec::new()) {
             self.pages()?.release(&region.inner);
             return Err(error);
         }
@@ -359,7 +419,7 @@ impl Region {
             watched_pages: 0,
             write_ns: 0.0,
         };
-        Self { range, inner, guard: Guard::Nothing, marked: Vec::new(), estimate, samples: 0, stats }
+        Self { range, inner, guard: Guard::Nothing, marked: Vec::new(), estimate, samples: 0, is_pinned: false, stats }
     }
 
     /// What the interval before this call has shown.

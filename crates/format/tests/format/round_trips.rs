@@ -208,7 +208,7 @@ fn the_largest_counts_and_blocks() {
         region.push(extent, &[hash_of(block, 1)], &[]).unwrap();
     }
     let mut regions = vec![region];
-    let names = (1..65_536).map(|nth| format!("{nth:0240}"));
+    let names = (1..REGIONS_MAX).map(|nth| format!("{nth:020}"));
     regions.extend(names.map(|name| IndexRegion::new(name, Blocks::new(1 << 56, 16 << 20).unwrap()).unwrap()));
     let index = Index::new(regions.clone()).unwrap();
     let bytes = index.encode().unwrap();

@@ -20,4 +20,6 @@ mod store_kill;
 mod store_ledger;
 mod store_merge;
 mod store_ranks;
+mod store_regions;
+mod store_track;
 mod tape;

@@ -1,21 +1,15 @@
 //! Lays the blocks of a slot out as a pack, in place: what is left out or becomes shorter makes
 //! those behind it move up.
 
-use std::time::Instant;
-
 use outcrop_engine::Lent;
-use outcrop_format::{
-    Coding, CodingKind, Encoder, Extent, Hash, Index, IndexRegion, PAGE_BYTES, PackId, Stored, Trial, pays,
-};
+use outcrop_format::{Coding, Extent, Hash, Index, IndexRegion, PAGE_BYTES, PackId, Stored};
 
 use super::{
     Compression, Filled, Location, RegionJob, Run, Task,
-    share::{Shares, Source, is_unchanged},
+    share::{Shares, Source},
+    trial::Trials,
 };
 use crate::{Result, error::apart};
-
-/// What is compressed to find out whether it pays.
-const TRIAL_BYTES: usize = 1 << 20;
 
 /// How a slot becomes a pack.
 pub(crate) struct Layout<'a, 'b> {
@@ -54,10 +48,9 @@ impl Layout<'_, '_> {
     pub(crate) fn place(mut self, filled: Filled) -> Result<Laid> {
         let Filled { mut lent, key, runs } = filled;
         let is_plain = |run: &Run| {
-            let name = &self.task.regions[run.region].manifest.name;
             let mut blocks = run.blocks.clone().zip(&run.hashes);
             self.task.regions[run.region].compression == Compression::None
-                && blocks.all(|(block, hash)| !is_unchanged(self.task.known, name, block, hash))
+                && blocks.all(|(block, hash)| !self.task.is_unchanged(run.region, block, hash))
         };
         let (groups, end) = match self.shares.keeps_all() && runs.iter().all(is_plain) {
             true => self.as_they_are(runs),
@@ -91,15 +84,16 @@ impl Layout<'_, '_> {
         let mut groups = Vec::new();
         let (mut read, mut write) = (PAGE_BYTES, PAGE_BYTES);
         let mut scratch = Vec::new();
-        for run in runs {
+        let mut trials = Trials::new(self.medium_rate);
+        for (nth, run) in runs.iter().enumerate() {
             let region = &self.task.regions[run.region];
             let blocks = region.manifest.blocks;
-            let mut encoder = self.encoder(region, &lent[read..], blocks.block_bytes() as usize)?;
+            let mut encoder = trials.encoder(region, &runs[nth..], &lent[read..])?;
             for (block, &hash) in run.blocks.clone().zip(&run.hashes) {
                 let bytes = blocks.len(block) as usize;
                 let place = read..read + bytes;
                 read += bytes;
-                if is_unchanged(self.task.known, &region.manifest.name, block, &hash) {
+                if self.task.is_unchanged(run.region, block, &hash) {
                     continue;
                 }
                 let name = (hash, bytes as u32);
@@ -111,11 +105,11 @@ impl Layout<'_, '_> {
                     _ => {
                         let at = write;
                         let (stored, coding) = match &mut encoder {
-                            Some((encoder, coding)) => {
+                            Some(encoder) => {
                                 scratch.resize(bytes, 0);
                                 let stored = encoder.encode(&lent[place], &mut scratch)?;
                                 lent[at..at + stored.bytes as usize].copy_from_slice(&scratch[..stored.bytes as usize]);
-                                (stored, *coding)
+                                (stored, encoder.coding())
                             }
                             None => {
                                 lent.copy_within(place, at);
@@ -141,27 +135,6 @@ impl Layout<'_, '_> {
         let is_here = before.pack == self.id && before.coding.is_raw();
         let at = before.at as usize;
         is_here && lent[block.clone()] == lent[at..at + block.len()]
-    }
-
-    /// How the blocks of a region are compressed; nothing if that would take longer than to write
-    /// them as they are.
-    fn encoder(&self, region: &RegionJob, sample: &[u8], block_bytes: usize) -> Result<Option<(Encoder, Coding)>> {
-        let (kind, level) = match region.compression {
-            Compression::None => return Ok(None),
-            Compression::Lz4 => (CodingKind::Lz4, 0),
-            Compression::Zstd(level) => (CodingKind::Zstd, level),
-        };
-        let coding = Coding::new(kind, u8::try_from(region.manifest.element_bytes).unwrap_or(0));
-        let mut encoder = Encoder::new(coding, level)?;
-        let bytes = (region.manifest.blocks.bytes() as usize).min(TRIAL_BYTES.max(block_bytes)).min(sample.len());
-        let (mut stored_bytes, mut scratch) = (0, vec![0; block_bytes]);
-        let start = Instant::now();
-        for block in sample[..bytes].chunks(block_bytes) {
-            stored_bytes += u64::from(encoder.encode(block, &mut scratch)?.bytes);
-        }
-        let coding_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let trial = Trial { plain_bytes: bytes as u64, stored_bytes, coding_ns };
-        Ok(pays(&trial, self.medium_rate).then_some((encoder, coding)))
     }
 }
 
@@ -237,17 +210,17 @@ impl Laid {
         borrowed.sort_unstable();
         borrowed.dedup();
         let mut listed = Vec::new();
-        for (number, region) in regions.iter().enumerate() {
-            let mut entry = IndexRegion::new(&region.manifest.name, region.manifest.blocks)?;
-            for group in groups.iter().filter(|group| group.region == number) {
+        // Groups of one region follow each other, as runs do.
+        for of_region in groups.chunk_by(|group, next| group.region == next.region) {
+            let region = &regions[of_region[0].region].manifest;
+            let mut entry = IndexRegion::new(&region.name, region.blocks)?;
+            for group in of_region {
                 let (pack, at) = group.at.unwrap_or((self.id, 0));
                 let count = group.hashes.len() as u32;
                 let extent = Extent { first_block: group.first_block, count, pack, at, coding: group.coding };
                 entry.push(extent, &group.hashes, &group.stored)?;
             }
-            if entry.block_count() > 0 {
-                listed.push(entry);
-            }
+            listed.push(entry);
         }
         Ok((self.lent, self.payload_bytes, Index::new(listed)?, borrowed))
     }

@@ -13,7 +13,7 @@ use outcrop_format::{
     Sharing, Stored,
 };
 
-use super::{Dedup, Filled, Known, SessionCore, Shared, Task};
+use super::{Dedup, Filled, SessionCore, Shared, Task};
 use crate::{Result, chain::Link, error::apart, exchange::decode_all};
 
 /// What ranks exchange for each version, in this order.
@@ -114,7 +114,7 @@ impl<'a> Shares<'a> {
             let manifest = &task.regions[run.region].manifest;
             for (block, &hash) in run.blocks.clone().zip(&run.hashes) {
                 self.hashes[run.region].push((block, hash));
-                if self.is_between_ranks() && !is_unchanged(task.known, &manifest.name, block, &hash) {
+                if self.is_between_ranks() && !task.is_unchanged(run.region, block, &hash) {
                     mine.push((hash, manifest.blocks.len(block)));
                 }
             }
@@ -271,9 +271,4 @@ impl Drop for Shares<'_> {
 pub(crate) enum Source {
     Placed(Location),
     Theirs,
-}
-
-/// Whether a block is as it was in the version before.
-pub(crate) fn is_unchanged(known: Option<&Known>, region: &str, block: u64, hash: &Hash) -> bool {
-    known.and_then(|known| known.get(region)?.hashes.get(block as usize)).is_some_and(|before| before == hash)
 }

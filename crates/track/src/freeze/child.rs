@@ -49,21 +49,21 @@ pub(super) struct Child {
     released: Vec<usize>,
 }
 
-/// Bytes of all pages of `memory`.
-pub(super) fn image_bytes(memory: &[&[u8]]) -> u64 {
+/// Bytes of all pages of `memory`: what an image of it takes if all of them change.
+pub fn image_bytes<'a>(memory: impl IntoIterator<Item = &'a [u8]>) -> u64 {
     pages_of(memory).iter().map(|range| range.len() as u64).sum()
 }
 
-fn pages_of(memory: &[&[u8]]) -> Vec<Range<usize>> {
-    let mut pages: Vec<_> =
-        memory.iter().filter(|part| !part.is_empty()).map(|part| touched_pages(addresses(part))).collect();
+fn pages_of<'a>(memory: impl IntoIterator<Item = &'a [u8]>) -> Vec<Range<usize>> {
+    let parts = memory.into_iter().filter(|part| !part.is_empty());
+    let mut pages: Vec<_> = parts.map(|part| touched_pages(addresses(part))).collect();
     tidy(&mut pages, 0..usize::MAX);
     pages
 }
 
 impl Child {
     pub(super) fn new(memory: &[&[u8]], bytes_max: u64) -> Result<Self> {
-        let bytes = image_bytes(memory);
+        let bytes = image_bytes(memory.iter().copied());
         if bytes > bytes_max {
             let reason = "a fork could copy all of it".to_owned();
             return Err(Error::Bound { bytes, bytes_max, reason });
@@ -71,7 +71,8 @@ impl Child {
         let failed = |attempt| move |source: Errno| refused(FreezeWay::Fork, attempt, source);
         let parent = pidfd_open(getpid(), PidfdFlags::empty()).map_err(failed("refer to this process"))?;
         let (inbox, orders) = pipe_with(PipeFlags::CLOEXEC).map_err(failed("make a pipe"))?;
-        let excess = excess(pages_of(memory)).map_err(|source| refused(FreezeWay::Fork, "look at its maps", source))?;
+        let excess = excess(pages_of(memory.iter().copied()))
+            .map_err(|source| refused(FreezeWay::Fork, "look at its maps", source))?;
         let pid = clone(&parent, &inbox, &excess)
             .map_err(|source| refused(FreezeWay::Fork, "make a child process", source))?;
         let opened = fs::File::open(format!("/proc/{pid}/mem")).map_err(unreadable);
@@ -89,9 +90,10 @@ impl Child {
     /// fork leaves it out, or wipes it, each mapping by itself: one byte of each that is not 0 is
     /// the proof.
     fn check(&self, memory: &[&[u8]]) -> Result<()> {
+        let maps = Maps::now().map_err(unreadable)?;
         for (part, memory) in memory.iter().enumerate() {
             let range = addresses(memory);
-            for piece in Maps::now().and_then(|maps| maps.pieces(&range)).map_err(unreadable)? {
+            for piece in maps.pieces(&range).map_err(unreadable)? {
                 let (first, last) = (piece.range.start - range.start, piece.range.end - range.start);
                 let at = first + first_set(&memory[first..last]).unwrap_or(0);
                 let mut byte = [0];

@@ -395,7 +395,7 @@ impl State {
         let rooms = bytes_max.saturating_sub(state.extra_bytes()) / room_bytes as u64;
         if rooms == 0 && pages_count > 0 {
             let reason = "that is not enough to protect it and to copy a single page".to_owned();
-            return Err(Error::Bound { bytes: image_bytes(memory), bytes_max, reason });
+            return Err(Error::Bound { bytes: image_bytes(memory.iter().copied()), bytes_max, reason });
         }
         state.rooms = pages_count.min(usize::try_from(rooms).unwrap_or(usize::MAX));
         state.pool = Private::new(state.rooms * page_bytes(), Pages::Small).map_err(no_memory)?;
@@ -432,7 +432,8 @@ impl State {
 
     /// Whether some of `range` may be protected.
     fn is_frozen(&self, range: &Range<usize>) -> bool {
-        self.parts.iter().any(|part| shared(&part.pages, range).is_some())
+        let after = self.by_address.partition_point(|part| self.parts[*part].pages.start < range.end);
+        after > 0 && shared(&self.parts[self.by_address[after - 1]].pages, range).is_some()
     }
 
     /// What the image takes: the ends, the pages of the pool that were ever used, and its tables.
