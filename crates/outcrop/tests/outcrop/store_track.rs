@@ -1,14 +1,19 @@
 //! What a store saves depends on what the tracker found: in every way of tracking, a version has
 //! all bytes that its manifest does not exclude.
 
-use std::{collections::BTreeMap, ops::Range, path::Path};
+use std::{collections::BTreeMap, ops::Range, path::Path, sync::Arc};
 
 use outcrop::{
     Part, PartMut, Reached, Session, Store, StoreBuilder, Way,
     catalog::Catalog,
+    layers::files::DiskFiles,
     store::{Compression, Dedup, RegionOptions},
 };
-use outcrop_testing::{Registered, alone, amount, child, child_directory, covered, expect_success, skip};
+use outcrop_crash::{Failing, Operation};
+use outcrop_testing::{
+    Registered, alone, amount, child, child_directory, covered, expect_success, layer::Gate, skip, until,
+};
+use outcrop_track::{FreezeOptions, FreezeWay, freeze};
 
 const WAYS: [Way; 4] = [Way::Chosen, Way::Pages, Way::Protection, Way::Everything];
 
@@ -232,7 +237,7 @@ impl Program {
 
 #[test]
 fn every_version_has_what_was_saved_whatever_the_regions_do() {
-    let programs = amount(60, 3000);
+    let programs = amount(40, 3000);
     for seed in 0..programs {
         let mut program = Program::new(seed);
         (0..60).for_each(|_| program.step());
@@ -270,6 +275,37 @@ fn a_live_save_works_with_less_extra_memory_than_state() {
     for way in WAYS {
         live_saves_of_much(tempfile::tempdir().unwrap().path(), way);
     }
+}
+
+#[test]
+fn a_live_save_with_less_extra_memory_than_state_waits_for_no_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut field = vec![1u8; 24 << 20];
+    let unlimited = FreezeOptions { way: FreezeWay::Protect, ..FreezeOptions::default() };
+    if let Err(error) = freeze(&[&field], unlimited) {
+        return skip(error);
+    }
+    let gate = Gate::closed();
+    let passed = Arc::clone(&gate);
+    let files = Failing::new(Arc::new(DiskFiles::create(dir.path()).unwrap())).watched(move |operation, name| {
+        if operation == Operation::Write && name.contains("pack") {
+            passed.pass();
+        }
+    });
+    let store = Store::builder().host("4 MiB").files(Arc::new(files), None).pin(false).live("1 MiB");
+    let mut session = store.open().unwrap().session("heat").unwrap();
+    // Far more than host memory, and nothing can leave it yet.
+    let saver = std::thread::spawn(move || {
+        session.save(1, &[Part::new("field", &field)]).unwrap();
+        (session, field)
+    });
+    until("the save has returned", || saver.is_finished());
+    (session, field) = saver.join().unwrap();
+    gate.open();
+    field.fill(2);
+    session.flush().unwrap();
+    session.read(1, &mut [PartMut::new("field", &mut field)]).unwrap();
+    assert!(field.iter().all(|byte| *byte == 1));
 }
 
 #[test]
@@ -349,7 +385,7 @@ fn what_is_read_into_registered_memory_is_saved() {
         assert!(reason.contains("VmPin"), "{reason}");
         // And tracking goes on when nothing is pinned any more.
         drop(registered);
-        outcrop_testing::until("pages are watched again", || {
+        until("pages are watched again", || {
             let version = session.versions().last().unwrap() + 1;
             session.save(version, &[Part::new("field", &field)]).unwrap();
             session.flush().unwrap();

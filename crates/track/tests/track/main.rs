@@ -5,6 +5,7 @@ mod fork;
 mod freeze;
 mod freeze_process;
 mod hash;
+mod pinned;
 mod shadow;
 mod signals;
 mod tracker;
