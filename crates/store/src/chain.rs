@@ -8,7 +8,7 @@ use std::{
 
 use outcrop_format::{Blocks, Hash, HashKind, ManifestPack, ManifestRegion, PackId};
 
-/// The packs from which the next version goes on, and what its blocks are compared with.
+/// The packs that the next version builds upon, and the hashes that its blocks are compared with.
 #[derive(Default)]
 pub(crate) struct Content {
     /// Newest first.
@@ -20,8 +20,8 @@ pub(crate) struct Content {
     pub(crate) is_broken: bool,
     /// How often packs of this rank were lost.
     pub(crate) losses: u64,
-    /// How often packs of each rank had been lost when the chain began, if that is known: where
-    /// ranks share blocks, a chain holds only as long as nobody loses more.
+    /// `losses` of each rank when the chain began, if known. If ranks share blocks, the chain is
+    /// valid only while no rank loses more.
     pub(crate) losses_before: Vec<u64>,
     /// The number of the next pack of this rank.
     pub(crate) next_number: u64,
@@ -31,9 +31,10 @@ pub(crate) struct Content {
 #[derive(Debug, Clone)]
 pub(crate) struct Link {
     pub(crate) pack: ManifestPack,
-    /// The engine's number for it, if this process has written it.
+    /// The engine's key for it, if this process has written it.
     pub(crate) key: Option<u64>,
-    /// Packs of one generation were made together and have no block in common: they count as one.
+    /// Packs of one generation were made together and have no block in common. They count as one
+    /// increment.
     pub(crate) generation: u64,
     /// Other packs in which some of its blocks lie, also of other ranks.
     pub(crate) borrows: Vec<ManifestPack>,
@@ -79,27 +80,26 @@ impl RegionContent {
 }
 
 impl Content {
-    /// How many increments a version is put together from.
+    /// The number of increments that the version consists of.
     pub(crate) fn generations(&self) -> usize {
         self.chain.chunk_by(|newer, older| newer.generation == older.generation).count()
     }
 
-    /// Forgets everything: the next version is saved in full, or builds upon what is put in its
-    /// place.
+    /// Forgets everything: the next version is saved in full, unless a chain is set.
     pub(crate) fn reset(&mut self) {
         self.begin(self.losses);
         self.losses_before.clear();
     }
 
-    /// A new chain begins, with packs that were made when so many had been lost; if more are since,
-    /// they may be among them.
+    /// A new chain begins, with packs that were made when `losses` packs had been lost. If more have
+    /// been lost since, its own packs may be among them.
     pub(crate) fn begin(&mut self, losses: u64) {
         self.chain.clear();
         self.regions.clear();
         self.is_broken = self.losses != losses;
     }
 
-    /// A pack of this rank did not get to where it was to be.
+    /// A pack of this rank did not reach a layer.
     pub(crate) fn lose(&mut self) {
         self.is_broken = true;
         self.losses += 1;

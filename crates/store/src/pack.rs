@@ -1,9 +1,8 @@
-//! The packer: what becomes of the blocks of a version between the save and the engine.
+//! The packer: makes packs of the blocks of a version, between the save and the engine.
 //!
-//! It works on slots of host memory that the save has filled, or fills them from a frozen image of
-//! the program's memory. Blocks are hashed where that has not been done, those that are there
-//! already are left out, the rest is compressed if that pays, and each slot becomes a pack, in
-//! place.
+//! It takes slots of host memory that the save has filled, or fills them from a frozen image of the
+//! program's memory. It hashes blocks that are not hashed yet, leaves out those that exist already,
+//! compresses the rest if that pays, and turns each slot into a pack, in place.
 
 mod layout;
 mod share;
@@ -38,14 +37,14 @@ use super::{
 };
 use crate::{Result, error::no_room};
 
-/// Bytes per second of a medium that nothing is known of.
+/// The default rate of a directory in bytes per second, used until it is measured.
 const MEDIUM_RATE: f64 = 1e9;
 
 /// What the packer is to do.
 pub(crate) enum Job {
     Version(Box<VersionJob>),
     Merge(Arc<SessionCore>),
-    /// Everything before this has been dealt with when the sender is dropped.
+    /// The sender is dropped when all jobs before this are done.
     Flush(Sender<()>),
     Close,
 }
@@ -87,10 +86,10 @@ impl RegionJob {
 
 /// Where its blocks are.
 pub(crate) enum Source {
-    /// In slots, which are sent one after the other, and then nothing: without that, the save has
+    /// In slots, which are sent one after the other, and then `None`. Without that, the save has
     /// failed.
     Copied(Receiver<Option<Filled>>),
-    /// In the program's memory, as it was.
+    /// In a frozen image of the program's memory.
     Frozen(Frozen, Vec<Run>),
 }
 
@@ -99,7 +98,7 @@ pub(crate) enum Source {
 pub(crate) struct Run {
     pub(crate) region: usize,
     pub(crate) blocks: Range<u64>,
-    /// Of each of them; empty if they are not known.
+    /// One for each block; empty if not known yet.
     pub(crate) hashes: Vec<Hash>,
 }
 
@@ -197,7 +196,7 @@ impl Packer {
                     let (session, save) = (Arc::clone(&job.session), job.save);
                     let alarm = Alarm(&session);
                     if let Err(error) = self.version(*job) {
-                        // It reaches nothing, and nothing can be built upon it.
+                        // It reaches no layer, and the next version must not build upon it.
                         session.content().is_broken = true;
                         let _ = self.notes.send(failed(&session, save, &error));
                     }
@@ -205,7 +204,7 @@ impl Packer {
                 }
                 Job::Merge(session) => {
                     if let Err(error) = merge::merge(&self.shared, &mut self.handle, &self.notes, &session) {
-                        // What is not merged can be read as before.
+                        // Packs that are not merged can be read as before.
                         tracing::warn!(session = session.name, %error, "packs are not merged");
                     }
                 }
@@ -221,7 +220,7 @@ impl Packer {
         let shared = Arc::clone(&self.shared);
         let losses = session.content().losses;
         let mut shares = Shares::new(&shared, &session, version, regions.len(), (bytes, is_full))?;
-        // Where only bytes are proof, what the save has found to be changed is.
+        // If hashes do not count, the save has compared bytes, and all its blocks have changed.
         let is_compared = !is_full && !shared.settings.is_certain;
         let known = is_compared.then(|| {
             // A region that does not fit is saved in full: a merge would drop its older blocks.
@@ -240,7 +239,7 @@ impl Packer {
                     match slots.recv() {
                         Ok(Some(slot)) => batch.push(slot),
                         Ok(None) => break,
-                        // The program knows already.
+                        // The save has failed, and the program got the error.
                         Err(_) => return Ok(()),
                     }
                     if !shares.is_between_ranks() {
@@ -301,15 +300,14 @@ impl Packer {
             let range = regions[run.region].manifest.blocks.range_of(run.blocks.clone());
             let bytes = (range.end - range.start) as usize;
             frozen.read(run.region, range.start as usize, &mut lent[at..at + bytes])?;
-            // The program waits for that if it wants to write there and there is no more extra
-            // memory.
+            // If the extra memory is used up, writes of the program wait for this.
             frozen.release(run.region, 0..range.end as usize);
             at += bytes;
         }
         Ok(Filled { lent, key, runs })
     }
 
-    /// Bytes per second that the first directory has taken until now; before that a guess.
+    /// The rate of the first directory so far, in bytes per second, or the default.
     fn medium_rate(&self) -> f64 {
         let stats = self.handle.stats();
         let layer = &stats.layers[1];
@@ -348,7 +346,7 @@ impl Packer {
         Ok((pack, borrowed.into_iter().map(borrow).collect()))
     }
 
-    /// The version is packed: from here on it is a matter of arriving.
+    /// Tells the committer that the version is packed: it is complete when its packs have arrived.
     #[expect(clippy::too_many_arguments, reason = "the parts of one version, taken apart above")]
     fn draft(
         &self,
@@ -363,7 +361,7 @@ impl Packer {
         let stored_bytes = links.iter().map(|link| link.pack.file_bytes).sum();
         let saved_blocks: u64 = regions.iter().map(|region| region.saved_blocks()).sum();
         let mut content = session.content();
-        // Whatever the reason, a version that has all blocks needs nothing of those before.
+        // A version that has all blocks needs no pack of the versions before.
         if is_full || shares.placed_blocks() == saved_blocks {
             content.begin(losses);
         }
@@ -400,8 +398,7 @@ impl Packer {
     }
 }
 
-/// Gives a pack that is complete to the engine, and says on every shelf under which name it is to
-/// be kept.
+/// Gives a finished pack to the engine, and tells every shelf the name of its file.
 pub(crate) fn hand_over(
     shared: &Shared,
     notes: &Sender<Note>,
@@ -422,7 +419,7 @@ pub(crate) fn hand_over(
     pack
 }
 
-/// Tells the program when the packer panics, which would otherwise wait for ever.
+/// Ends the session if the packer panics. Otherwise the program would wait without end.
 struct Alarm<'a>(&'a SessionCore);
 
 impl Drop for Alarm<'_> {

@@ -33,19 +33,19 @@ use crate::{
     error::{Problem, no_room},
 };
 
-/// What may differ from one region to another.
+/// Settings of one region.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RegionOptions {
-    /// How it is compressed; as the store says where nothing is set.
+    /// How it is compressed. Default: as set for the store.
     pub compression: Option<Compression>,
-    /// The length of its blocks; as the store says where nothing is set.
+    /// The size of its blocks. Default: as set for the store.
     pub block_bytes: Option<u32>,
-    /// Bytes that need not be saved, and are left alone when it is restored.
+    /// Bytes that are not saved, and that a restore leaves as they are.
     pub excluded: Vec<Range<u64>>,
 }
 
-/// One series of versions. Dropping it waits until what is under way has come to its end;
-/// [`finish`](Self::finish) does so too, and says whether all is well.
+/// One series of versions. Dropping it waits for all versions in flight;
+/// [`finish`](Self::finish) does so too, and reports errors.
 pub struct Session {
     pub(super) store: Arc<StoreCore>,
     pub(super) core: Arc<SessionCore>,
@@ -53,7 +53,7 @@ pub struct Session {
     pub(super) tracker: Tracker,
     hasher: CpuHasher,
     options: BTreeMap<String, RegionOptions>,
-    /// All regions as they were last saved, where a hash is not enough.
+    /// Copies of all regions as they were last saved, if bytes are compared and not only hashes.
     shadows: BTreeMap<String, Vec<u8>>,
     /// Whether the last image that a live save needed was refused.
     was_refused: bool,
@@ -62,8 +62,7 @@ pub struct Session {
     locks: Vec<FileLock>,
 }
 
-/// Knows how far the versions of a session have come, on any thread, while the session is used
-/// elsewhere.
+/// Waits for versions of a session on any thread, while another thread uses the session.
 #[derive(Clone)]
 pub struct Watch(Arc<SessionCore>);
 
@@ -111,13 +110,12 @@ impl Session {
         &self.core.name
     }
 
-    /// Says how one region is to be treated, from the next save on.
+    /// Sets the options of one region, from the next save on.
     pub fn region(&mut self, name: &str, options: RegionOptions) {
         self.options.insert(name.to_owned(), options);
     }
 
-    /// Says that bytes of a region have changed although this program has not written them: a
-    /// device or a network card did.
+    /// Reports that a device or a network card has written these bytes of a region.
     pub fn mark_dirty(&mut self, region: &str, bytes: Range<usize>) {
         self.tracker.mark_dirty(region, bytes);
     }
@@ -132,17 +130,16 @@ impl Session {
         let start = Instant::now();
         let save = self.core.begin(version, self.store.shared.settings.in_flight_max)?;
         if let Err(error) = self.save_begun(save, regions, parts) {
-            // What the tracker has said once it does not say again.
+            // The tracker reports each change once, so the next save must be a full one.
             self.core.content().is_broken = true;
             self.core.abandon(save);
-            // The program knows; other ranks would wait for it.
+            // The program gets the error. The other ranks must not wait for this one.
             let _ = self.store.committer.send(failed(&self.core, save, &error));
             return Err(error);
         }
         let now = self.store.shared.now();
         if let Some(interval) = self.store.shared.interval().as_mut() {
-            // What the program has waited; that bytes are written meanwhile is not counted, as it
-            // goes on.
+            // The time that the program was blocked. Writing in the background does not count.
             let cost_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
             for layer in 0..self.core.layers.len() {
                 interval.measured(layer, cost_ns);
@@ -152,28 +149,28 @@ impl Session {
         Ok(())
     }
 
-    /// Waits until a version has come so far. An error if it never will.
+    /// Waits until a version has reached a layer. Fails if it never will.
     pub fn wait(&self, version: u64, reached: Reached) -> Result<()> {
         self.core.wait(version, reached)
     }
 
-    /// What other threads can wait with.
+    /// A handle with which other threads can wait.
     pub fn watch(&self) -> Watch {
         Watch(Arc::clone(&self.core))
     }
 
-    /// Whether a version has come so far. An error if it never will.
+    /// Whether a version has reached a layer. Fails if it never will.
     pub fn has_reached(&self, version: u64, reached: Reached) -> Result<bool> {
         self.core.has_reached(version, reached)
     }
 
-    /// The versions that can be restored or are on their way, in ascending order.
+    /// The versions that can be restored or are in flight, in ascending order.
     pub fn versions(&self) -> Vec<u64> {
         self.core.state().versions.keys().copied().collect()
     }
 
-    /// Forgets all versions above `version`, or all, for good, so that the series can go on from
-    /// there in another way. With several ranks, all of them call it.
+    /// Removes all versions above `version`, or all, so that the series can continue from there in
+    /// another way. With several ranks, all of them call it.
     pub fn rewind(&mut self, version: Option<u64>) -> Result<()> {
         self.flush()?;
         self.forget("rewind", Forgotten::Above(version))
@@ -200,14 +197,13 @@ impl Session {
         all_well(&answers, |rank| format!("rank {rank} cannot forget versions"))
     }
 
-    /// How changes of a region are found at present, why, and what that costs; nothing for a region
-    /// that was not saved yet.
+    /// How changes of a region are found now, why, and what that costs. `None` for a region that was
+    /// not saved yet.
     pub fn tracking(&self, region: &str) -> Option<TrackStats> {
         self.tracker.stats(region)
     }
 
-    /// Waits until everything under way has come to its end. An error if some version has not
-    /// reached a layer.
+    /// Waits for all versions in flight. Fails if some version has not reached a layer.
     pub fn flush(&mut self) -> Result<()> {
         self.core.settle_all()
     }
@@ -217,13 +213,13 @@ impl Session {
         self.flush()
     }
 
-    /// Gives everybody's message about this session to everybody, by rank.
+    /// Exchanges a message about this session with all ranks: returns those of all, by rank.
     pub(super) fn gather(&self, topic: &str, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
         let topic = format!("{topic} {} {}", self.core.name, self.core.run);
         Ok(self.store.shared.ranks.gather(&topic, mine)?)
     }
 
-    /// What these parts are as regions.
+    /// Describes these parts as regions, with their options.
     fn jobs(&self, parts: &[Part<'_>]) -> Result<Vec<RegionJob>> {
         let settings = &self.store.shared.settings;
         if parts.len() > REGIONS_MAX {
@@ -275,14 +271,13 @@ impl Session {
         if let Some(frozen) = frozen {
             return self.store.packer.send(job(regions, Source::Frozen(frozen, runs))).map_err(over);
         }
-        // Slots go to the packer one by one, so that a state which is larger than host memory
-        // passes through it.
+        // Slots go to the packer one by one, so that a state can be larger than host memory.
         let (slots, receiver) = mpsc::channel();
         let sizes: Vec<_> = regions.iter().map(RegionJob::size).collect();
         self.store.packer.send(job(regions, Source::Copied(receiver))).map_err(over)?;
         for runs in split(runs, |region| sizes[region].0, self.store.shared.pack_bytes_max) {
             let slot = self.copy(runs, &sizes, parts)?;
-            // A packer that has failed has said so.
+            // A packer that has failed has reported it.
             let _ = slots.send(Some(slot));
         }
         let _ = slots.send(None);
@@ -339,7 +334,7 @@ impl Session {
         changes: Option<Vec<Vec<Range<usize>>>>,
         is_compared: bool,
     ) -> (Vec<Run>, bool) {
-        // The packer waits for this version, so that nobody else needs it for long.
+        // Locked during all of this: the packer is idle until it gets this version.
         let core = Arc::clone(&self.core);
         let content = core.content();
         let is_incremental = self.store.shared.settings.is_incremental;
@@ -367,7 +362,7 @@ impl Session {
         (runs, is_full)
     }
 
-    /// Adds those of the candidate blocks of a region that are not as they were.
+    /// Adds those of the candidate blocks of a region that have changed.
     fn changed(
         &mut self,
         index: usize,
@@ -407,7 +402,7 @@ impl Session {
         self.tracker.hashed(part.name, hashed_bytes, start.elapsed());
     }
 
-    /// Keeps a copy of what is saved, where bytes are to be compared and not only hashes.
+    /// Keeps a copy of what is saved, if bytes are compared and not only hashes.
     fn shadow(&mut self, part: &Part<'_>, manifest: &ManifestRegion, runs: &[Run]) {
         if !self.store.shared.settings.is_certain {
             return;
@@ -460,9 +455,9 @@ impl fmt::Debug for Watch {
 impl Drop for Session {
     fn drop(&mut self) {
         if let Err(error) = self.flush() {
-            tracing::error!(session = self.core.name, %error, "a session ends, and not all is well");
+            tracing::error!(session = self.core.name, %error, "a session has ended with an error");
         }
-        // Both threads let go of what they have of this session before its locks are given up.
+        // Both threads finish their work for this session before its locks are released.
         let wait = |send: &dyn Fn(Sender<()>)| {
             let (end, has_ended) = mpsc::channel();
             send(end);
@@ -485,8 +480,8 @@ fn usize_range(range: &Range<u64>) -> Range<usize> {
     range.start as usize..range.end as usize
 }
 
-/// The blocks that have any of these bytes, without those that are excluded altogether, as
-/// ascending runs.
+/// The blocks that have any of these bytes, except those that are wholly excluded, as ascending
+/// runs.
 fn candidates(manifest: &ManifestRegion, changes: impl IntoIterator<Item = Range<usize>>) -> Vec<Range<u64>> {
     let mut runs: Vec<Range<u64>> = Vec::new();
     for change in changes {
@@ -510,7 +505,7 @@ fn push(runs: &mut Vec<Range<u64>>, blocks: Range<u64>) {
     }
 }
 
-/// Ranges in order, within a region, and none touching another.
+/// Sorts the ranges, cuts them to the region, and joins those that touch.
 fn tidy(mut ranges: Vec<Range<u64>>, bytes: u64) -> Vec<Range<u64>> {
     ranges.sort_by_key(|range| range.start);
     let mut tidy: Vec<Range<u64>> = Vec::new();

@@ -1,4 +1,4 @@
-//! Requests to the system that have no function of their own.
+//! `ioctl` requests that no library has a function for.
 
 use std::{ffi::c_void, os::fd::AsFd};
 

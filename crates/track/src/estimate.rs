@@ -1,41 +1,40 @@
-//! Whether to watch memory or to hash all of it: the estimate of costs behind `Way::Chosen`. No
-//! clock, no memory: times and counts come in as numbers.
+//! The estimate behind `Way::Chosen`: whether it is cheaper to watch memory or to hash all of it.
+//! Pure: times and counts are passed in.
 //!
-//! To watch costs the collecting, a fault for each page that is written to first, and the hashing
-//! of what was written. Not to watch costs the hashing of everything, and nothing else. Above some
-//! share of written pages watching costs several times more, so that even one interval of it, just
-//! to see, would be too much: a *sample* of the pages is watched first, while everything is hashed.
+//! To watch costs one scan of the page table, a page fault for the first write to each page, and
+//! hashing what was written. Not to watch costs hashing everything. If many pages are written,
+//! watching costs several times as much, so that even one interval of it would be too expensive. So
+//! a *sample* of the pages is watched first, while everything is hashed.
 
 use std::fmt;
 
-/// What the first write to a watched page costs, where it cannot be measured.
+/// The default cost of the first write to a watched page, used if it cannot be measured.
 pub(crate) const WRITE_NS: f64 = 1_300.0;
 
-/// What hashing costs as long as nobody has reported it.
+/// The default cost of hashing, used until it is measured.
 const HASH_NS_PER_BYTE: f64 = 0.07;
 
-/// What collecting costs per page as long as it has not been seen.
+/// The default cost of scanning a page, used until it is measured.
 const SCAN_NS_PER_PAGE: f64 = 5.0;
 
-/// Memory below that is hashed as fast as it is asked about.
+/// Smaller memory is always hashed: to scan it would take as long.
 const WORTH_BYTES: usize = 2 << 20;
 
-/// So much cheaper must watching look before it is begun: a sample is a sample.
+/// Watching begins if its estimated cost is below this part of hashing everything: a sample can be
+/// wrong.
 const ENTER_BELOW: f64 = 0.8;
 
-/// What all may cost at most, in parts of what hashing everything costs.
+/// The maximum of all costs so far, as a factor of what hashing everything would have cost.
 const SPENT_MAX: f64 = 1.1;
 
-/// Calls without a watch after it did not pay; twice as many after each further failure, up to the
-/// second number.
+/// Calls without watching after it did not pay. The number doubles each time, up to the maximum.
 const PAUSE: u32 = 8;
 const PAUSE_MAX: u32 = 64;
 
 /// One of so many pages is in a sample.
 const SAMPLE_OF: usize = 64;
 
-/// A sample is spread over at most so many stripes, because each costs a request and may split a
-/// huge page.
+/// The maximum number of stripes of a sample: each costs a system call and may split a huge page.
 const STRIPES_MAX: usize = 64;
 
 /// What is watched until the next call.

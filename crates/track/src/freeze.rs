@@ -1,4 +1,4 @@
-//! Images of memory as it was at one moment, while the program goes on writing to it.
+//! Copy-on-write images: memory as it was at one moment, while the program continues to write.
 
 mod child;
 mod choice;
@@ -25,7 +25,7 @@ use protect::Protected;
 /// How memory is frozen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum FreezeWay {
-    /// Whichever of the others is possible and should cost least.
+    /// The cheapest of the others that is possible.
     #[default]
     Chosen,
     /// A child process keeps the memory; the system copies a page when the program writes to it.
@@ -55,12 +55,11 @@ impl fmt::Display for FreezeWay {
 pub struct FreezeOptions {
     /// The way.
     pub way: FreezeWay,
-    /// What the image may take at most beyond the memory that the program has. With `Fork` all of
-    /// the memory must fit; with `Protect` who writes to memory when this is used up waits until
-    /// something is released.
+    /// The maximum of extra memory that the image may use. With `Fork` all of the memory must fit.
+    /// With `Protect`, if this is used up, writes of the program wait until something is released.
     pub extra_bytes_max: u64,
-    /// How long a write may wait in this way while nothing is released. Then the image is given up
-    /// and the program goes on.
+    /// How long such a write waits while nothing is released. Then the image is given up, and the
+    /// program continues.
     pub wait_max: Duration,
 }
 
@@ -76,7 +75,7 @@ enum Image {
     Protected(Protected),
 }
 
-/// What memory held when it was frozen. Can be read from any thread.
+/// Memory as it was when it was frozen. Can be read from any thread.
 pub struct Frozen {
     image: Image,
     /// Bytes of each part.
@@ -84,12 +83,11 @@ pub struct Frozen {
     generation: u64,
 }
 
-/// Keeps what the parts of `memory` hold now, while the program goes on to change them or even
-/// frees them. The borrow says that nobody writes to them during the call; afterwards everybody
-/// may.
+/// Makes an image of the parts of `memory` as they are now. The borrow means that nobody writes to
+/// them during the call. Afterwards the program may change them, and with `Fork` also free them.
 ///
-/// Only private anonymous memory can be frozen: that of the allocator, the stack, or `mmap`. The
-/// parts must not overlap.
+/// Only private anonymous memory can be frozen: that of the allocator, the stack, or `mmap`. Parts
+/// that overlap are refused.
 pub fn freeze(memory: &[&[u8]], options: FreezeOptions) -> Result<Frozen> {
     let unknown = |source| refused(FreezeWay::Chosen, "look at its maps", source);
     let maps = Maps::now().map_err(unknown)?;
@@ -148,7 +146,7 @@ fn protect(memory: &[&[u8]], options: &FreezeOptions) -> Result<Image> {
     Ok(Image::Protected(protected))
 }
 
-/// Of two failures, the one that says what can be done.
+/// Of two errors, the one that says what to do.
 fn prefer(first: Error, second: Error) -> Error {
     match (first, second) {
         (Error::Bound { bytes, bytes_max, reason }, other) | (other, Error::Bound { bytes, bytes_max, reason }) => {
@@ -171,7 +169,7 @@ fn refused(way: FreezeWay, attempt: &'static str, source: impl Into<io::Error>) 
 }
 
 impl Frozen {
-    /// Reads what part number `part` held from byte `at` on.
+    /// Reads bytes of part number `part` from byte `at` on.
     pub fn read(&self, part: usize, at: usize, into: &mut [u8]) -> Result<()> {
         self.check_process()?;
         let bytes = into.len();
@@ -185,9 +183,8 @@ impl Frozen {
         }
     }
 
-    /// These bytes are not needed any more: the image gives back what they take, and who waits to
-    /// write to them goes on. What is released piece by piece should be so from the front to the
-    /// end, because memory is given back in whole pages.
+    /// These bytes are not needed any more: their extra memory is freed, and writes that wait for
+    /// it continue. Release pieces in ascending order, because memory is freed in whole pages.
     pub fn release(&mut self, part: usize, range: Range<usize>) {
         let Some(bytes) = self.parts.get(part).copied() else { return };
         if self.check_process().is_err() || range.is_empty() {
@@ -200,7 +197,7 @@ impl Frozen {
         }
     }
 
-    /// How it is kept: `Fork` or `Protect`.
+    /// How it was made: `Fork` or `Protect`.
     pub fn way(&self) -> FreezeWay {
         match self.image {
             Image::Child(_) => FreezeWay::Fork,
@@ -208,8 +205,8 @@ impl Frozen {
         }
     }
 
-    /// What it takes at present beyond the memory that the program has. With `Fork` the system has
-    /// to be asked, which takes time; it counts what the child alone has.
+    /// The extra memory that it uses now. With `Fork` this is the private memory of the child, and
+    /// asking the system for it takes time.
     pub fn extra_bytes(&self) -> u64 {
         match &self.image {
             _ if self.check_process().is_err() => 0,

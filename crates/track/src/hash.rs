@@ -8,10 +8,10 @@ use rayon::{
     iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator},
 };
 
-/// What one thread takes at a time. Less than twice that is not worth waking another one for.
+/// How much one thread hashes at a time. Less than twice that is hashed by the calling thread.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// What can hash memory: the processor, or a device.
+/// Hashes memory, on the processor or on a device.
 pub trait Hasher: Send + Sync {
     /// How it hashes.
     fn kind(&self) -> HashKind;
@@ -28,13 +28,13 @@ pub trait Hasher: Send + Sync {
 /// Hashes with the processor, in several threads if there is much to do.
 pub struct CpuHasher {
     kind: HashKind,
-    /// None if one thread is to do it all.
+    /// None if the calling thread does everything.
     pool: Option<ThreadPool>,
 }
 
 impl CpuHasher {
-    /// A hasher that uses up to `threads` threads. They are kept and sleep between two calls; with
-    /// one or none, the calling thread does it all, and so it does if the system gives no threads.
+    /// A hasher with a pool of `threads` threads, which sleep between two calls. With one or none,
+    /// or if no threads can be started, the calling thread does everything.
     pub fn new(kind: HashKind, threads: usize) -> Self {
         let build = |threads| {
             ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("outcrop-hash-{i}")).build()
@@ -72,7 +72,7 @@ impl Hasher for CpuHasher {
         match &self.pool {
             Some(pool) if bytes >= 2 * PIECE_BYTES => {
                 let pieces: Vec<_> = pieces.collect();
-                // As many at a time as are one large piece.
+                // Small pieces are handed out in groups of about `PIECE_BYTES`.
                 let count = (pieces.len() * PIECE_BYTES / bytes).max(1);
                 pool.install(|| pieces.into_par_iter().with_min_len(count).for_each(hash_piece));
             }

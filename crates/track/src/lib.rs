@@ -1,9 +1,9 @@
-//! What changed in live memory, and what it held.
+//! Dirty tracking, block hashes, and copy-on-write images of live memory.
 //!
-//! A [`Tracker`] watches named regions of the program's memory and says which bytes may have
-//! changed since the last look. A [`Hasher`] hashes memory block by block, so that bytes that were
-//! written with equal values can be told from those that changed. [`freeze`] keeps an image of
-//! memory as it is at one moment, while the program goes on writing to it.
+//! A [`Tracker`] watches named regions of the program's memory, and reports which bytes may have
+//! changed since the last call. A [`Hasher`] hashes memory block by block: a written block whose
+//! hash is the same has not changed. [`freeze`] makes an image of memory as it is now
+//! (copy-on-write), while the program continues to write.
 
 mod control;
 mod error;

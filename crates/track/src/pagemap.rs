@@ -1,4 +1,4 @@
-//! Which pages are write-protected, as the system knows it.
+//! Which pages are write-protected, as /proc/self/pagemap says.
 
 use std::{fs::File, io, ops::Range, os::unix::fs::FileExt};
 
@@ -13,12 +13,12 @@ use rustix::{
 
 use crate::{control::control, ranges::page_bytes};
 
-/// Stretches of pages that one request can return.
+/// Ranges of pages that one request can return.
 const REGIONS: usize = 1024;
 
 const SCAN: Opcode = opcode::read_write::<pm_scan_arg>(b'f', 16);
 
-/// Of the number that is kept for a page: it is protected by a userfaultfd.
+/// The bit in the entry of a page that says that a userfaultfd protects it.
 const IS_PROTECTED: u64 = 1 << 57;
 
 /// The page table of the process that opened it.
@@ -47,10 +47,10 @@ impl Pagemap {
                 vec: self.regions.as_mut_ptr().addr() as u64,
                 vec_len: self.regions.len() as u64,
                 max_pages: 0,
-                // What is written, or not present. Memory that the program has given back is not
-                // protected any more, but some kernels do not call it written: it is neither
-                // present nor swapped then. What is protected without having memory counts as
-                // swapped.
+                // Pages that are written, or not present. Memory that the program has discarded
+                // (`madvise`) is not protected any more, but some kernels do not report it as
+                // written: then it is neither present nor swapped. A protected page without memory
+                // counts as swapped.
                 category_inverted: u64::from(PAGE_IS_PRESENT),
                 category_mask: 0,
                 category_anyof_mask: u64::from(PAGE_IS_WRITTEN | PAGE_IS_PRESENT),
@@ -69,7 +69,7 @@ impl Pagemap {
                 }
                 start = region.end as usize;
             }
-            // `walk_end` can be stale; a vector that is not full says as well that this was all.
+            // `walk_end` can be stale. A vector that is not full also means that this was all.
             if count < self.regions.len() {
                 break;
             }
@@ -77,8 +77,8 @@ impl Pagemap {
         Ok(())
     }
 
-    /// Visits the pages of `range` that are protected, by whatever userfaultfd, in stretches,
-    /// ascending. Allocates nothing.
+    /// Visits the ranges of pages in `range` that any userfaultfd protects, ascending. Does not
+    /// allocate.
     pub(crate) fn protected(&self, range: &Range<usize>, mut visit: impl FnMut(Range<usize>)) -> io::Result<()> {
         let mut numbers = [0; 512];
         let mut pages = range.start / page_bytes()..range.end / page_bytes();

@@ -1,8 +1,8 @@
-//! Watching memory through its pages, without anybody waiting: asynchronous userfaultfd and
-//! PAGEMAP_SCAN.
+//! Dirty pages, as the kernel notes them: asynchronous userfaultfd write protection and
+//! PAGEMAP_SCAN. No write waits for this process.
 //!
-//! A page is unchanged if and only if it is protected and the mapping is registered here. Whatever
-//! else may have happened to it (written, given back, unmapped and mapped again) leaves it
+//! A page is unchanged if and only if it is write-protected and its mapping is registered here.
+//! Everything else that can happen to it (a write, `madvise`, `munmap` and `mmap`) leaves it
 //! unprotected.
 
 use std::{io, ops::Range, sync::OnceLock, time::Instant};
@@ -29,8 +29,9 @@ impl Pages {
         Ok(Self { fault: Userfault::asynchronous()?, map: Pagemap::open()? })
     }
 
-    /// Makes sure that the pages of `range` can be watched here. Fails for memory that can change
-    /// in other ways than by writes to these pages, and for memory that another watches.
+    /// Registers the pages of `range`, unless they are registered. Fails for memory that can change
+    /// without a write to these pages (shared memory, files), and for memory that is registered
+    /// with another userfaultfd.
     pub(crate) fn claim(&self, range: &Range<usize>) -> io::Result<()> {
         if !Maps::now()?.is_private_anonymous(range)? {
             return Err(io::Error::other("it is not private anonymous memory"));
@@ -41,13 +42,12 @@ impl Pages {
         })
     }
 
-    /// Visits the pages of `range`, which was claimed, that changed since they were last collected,
-    /// and watches them anew.
+    /// Visits the dirty pages of `range`, which must be claimed, and protects them again.
     pub(crate) fn collect(&mut self, range: &Range<usize>, visit: impl FnMut(Range<usize>)) -> io::Result<()> {
         self.map.protect_anew(range, visit)
     }
 
-    /// Ends watching `range`.
+    /// Unregisters `range`.
     pub(crate) fn release(&self, range: &Range<usize>) {
         self.fault.unregister(range);
     }
@@ -72,7 +72,7 @@ fn calibrate() -> io::Result<f64> {
         begin.elapsed().as_nanos() as f64
     };
     write();
-    // The best of a few: what disturbs makes it only slower.
+    // The fastest of a few: other work on this machine can only make it slower.
     let mut best = f64::INFINITY;
     for _ in 0..3 {
         pages.collect(&range, |_| ())?;

@@ -1,5 +1,5 @@
-//! Which process this is: a child that was forked has copies of everything but must believe none of
-//! it.
+//! Tells a process from those that are forked from it: a child inherits copies of all state, and
+//! none of it is valid there.
 
 use std::sync::{
     OnceLock,
@@ -12,8 +12,8 @@ use rustix::mm::{Advice, madvise};
 /// Numbers given out so far, in this process and in those that it was forked from.
 static GIVEN: AtomicU64 = AtomicU64::new(0);
 
-/// A number that differs between a process and any that was forked from it. Process ids are no
-/// proof: the system gives them out again.
+/// A number that differs between a process and all that are forked from it. A process id is not
+/// enough, because the system uses it again.
 pub(crate) fn generation() -> u64 {
     static PAGE: OnceLock<Option<&'static AtomicU64>> = OnceLock::new();
     let Some(here) = PAGE.get_or_init(wiped_on_fork) else {

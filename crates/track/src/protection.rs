@@ -1,13 +1,13 @@
-//! Watching memory through its access rights: what is watched may only be read, and a write raises
-//! a signal whose handler makes the memory around it writable.
+//! Dirty tracking with `mprotect`: watched memory is read-only, a write raises SIGSEGV, and the
+//! signal handler makes the memory around it writable.
 //!
-//! Which memory has been written to is not written down anywhere: it is the memory that is
-//! writable. So memory that was unmapped and mapped again shows as written. The handler touches
-//! nothing but atomic numbers and asks the system for one thing.
+//! There is no list of what was written: it is the memory that is writable. So memory that was
+//! unmapped and mapped again counts as written. The handler only uses atomic numbers and one system
+//! call.
 //!
-//! Known limits, which is why it has to be allowed: a system call that writes into watched memory
-//! fails with EFAULT; memory that is given back with `madvise` or moved with `mremap` while it is
-//! watched escapes the watch; and rights that the program itself changes are lost.
+//! The limits are why the program has to allow it: a system call that writes to watched memory
+//! fails with EFAULT; writes to memory that is discarded with `madvise` or moved with `mremap`
+//! while it is watched are missed; and access rights that the program sets itself are lost.
 
 use std::{
     fs, io,
@@ -23,17 +23,17 @@ use rustix::mm::{MprotectFlags, mprotect};
 
 use crate::ranges::{page_bytes, shared};
 
-/// Ranges that can be watched at a time, by all trackers of the process.
+/// How many ranges all trackers of the process can watch at the same time.
 const SLOTS: usize = 256;
 
-/// A range is divided into at most so many granules, which become writable one by one.
+/// The maximum number of granules of a range. A granule is what becomes writable at once.
 const GRANULES_MAX: usize = 16_384;
 
-/// What the system allows if it does not say: mappings of a process.
+/// The default limit of mappings of a process (`vm.max_map_count`).
 const MAPPINGS: usize = 65_530;
 
-/// Faults in a range that is not watched any more and that may be late ones. After so many, it is a
-/// real one.
+/// How many faults in a range that is no longer watched count as late, and are ignored. One more is
+/// an error of the program.
 const LATE_MAX: usize = 10_000;
 
 /// What the first write to a granule costs, roughly.
@@ -52,10 +52,10 @@ struct Slot {
 
 static TABLE: [Slot; SLOTS] = [const { Slot::new() }; SLOTS];
 
-/// Held by who changes the table.
+/// Locked while the table changes.
 static CHANGING: Mutex<()> = Mutex::new(());
 
-/// What to do with signals that are not ours. Set before the handler is.
+/// The handler that was installed before ours, for signals that are not ours. Set first.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 impl Slot {
@@ -96,7 +96,7 @@ pub(crate) struct Protection {
 
 impl Protection {
     /// Begins to watch whole pages. Fails for memory that is not private, anonymous and writable,
-    /// and for what is watched already.
+    /// or that is watched already.
     pub(crate) fn new(range: Range<usize>) -> io::Result<Self> {
         let _alone = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
         install()?;
@@ -112,23 +112,22 @@ impl Protection {
         let taken: usize = watched().map(|(other, granule)| other.len().div_ceil(granule)).sum();
         let granule = granule(range.len(), (mappings_max() / 4).saturating_sub(taken) / 2)
             .ok_or_else(|| io::Error::other("the process has too many mappings"))?;
-        // The one that has not been used for longest: there may still be late faults in the range
-        // that it had.
+        // The one that was released first: late faults may still come for the range it had.
         let free = TABLE.iter().filter(|slot| slot.granule.load(SeqCst) == 0);
         let slot = free
             .min_by_key(|slot| slot.version.load(SeqCst))
             .ok_or_else(|| io::Error::other("too many ranges are watched"))?;
         slot.store(&range, granule);
         if let Err(error) = rights(&range, MprotectFlags::READ) {
-            // Part of it may be protected by now. If that cannot be undone, the handler has to know
-            // of it for ever.
+            // Part of it may be protected now. If that cannot be undone, the slot stays in use, so
+            // that the handler resolves writes there.
             rights(&range, MprotectFlags::READ | MprotectFlags::WRITE).map(|()| slot.store(&range, 0))?;
             return Err(error);
         }
         Ok(Self { slot, range, granule })
     }
 
-    /// Visits what may have changed since the last time, and watches it anew.
+    /// Visits what may have changed since the last call, and protects it again.
     pub(crate) fn collect(&mut self, mut visit: impl FnMut(Range<usize>)) -> io::Result<()> {
         let pieces = Maps::now()?.pieces(&self.range)?;
         let bytes: usize = pieces.iter().map(|piece| piece.range.len()).sum();
@@ -150,11 +149,11 @@ impl Protection {
 impl Drop for Protection {
     fn drop(&mut self) {
         let _alone = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
-        // Only what is as we left it: something else may lie there by now.
+        // Only what is as we left it: the program may have mapped something else there.
         let pieces = Maps::now().and_then(|maps| maps.pieces(&self.range)).unwrap_or_default();
         for piece in pieces.iter().filter(|p| p.is_private_anonymous && p.is_readable && !p.is_writable) {
             if let Err(error) = rights(&piece.range, MprotectFlags::READ | MprotectFlags::WRITE) {
-                // The handler still knows the range, so that writes go on.
+                // The slot stays in use, so that the handler resolves writes.
                 return tracing::warn!(%error, "cannot end watching memory by its rights");
             }
         }
@@ -182,7 +181,7 @@ fn mappings_max() -> usize {
     fs::read_to_string("/proc/sys/vm/max_map_count").ok().and_then(|text| text.trim().parse().ok()).unwrap_or(MAPPINGS)
 }
 
-/// Sees to it that the handler is there, once per process.
+/// Installs the handler, once per process.
 fn install() -> io::Result<()> {
     // SAFETY: 0 is a valid value of all fields.
     let mut current: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -194,7 +193,7 @@ fn install() -> io::Result<()> {
     if BEFORE.get().is_some() {
         return match current.sa_sigaction == handler {
             true => Ok(()),
-            // To go on top of it again could make the two call each other for ever.
+            // Installed on top of it, the two could call each other without end.
             false => Err(io::Error::other("the program has put another handler of SIGSEGV in place")),
         };
     }
@@ -210,7 +209,7 @@ fn install() -> io::Result<()> {
     Ok(())
 }
 
-/// The signal handler. Only what may be done in one: atomic numbers and plain system calls.
+/// The signal handler. It only does what is safe in one: atomic numbers and plain system calls.
 extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the system passes a valid structure, and the address is there for signals of memory.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
@@ -233,18 +232,18 @@ fn is_resolved(slot: &Slot, address: usize) -> bool {
     }
     let start = range.start + (address - range.start) / granule * granule;
     let writable = MprotectFlags::READ | MprotectFlags::WRITE;
-    // With too many mappings it fails, and all of it at once joins them again.
+    // If there are too many mappings, this fails. To make all of the range writable joins them.
     rights(&(start..(start + granule).min(range.end)), writable).is_ok() || rights(&range, writable).is_ok()
 }
 
-/// Whether the watch may have ended between the fault and this: then the write only has to be tried
-/// again, but not for ever.
+/// Whether the watch may have ended between the fault and the handler. Then the write is tried
+/// again, a limited number of times.
 fn is_late(slot: &Slot, address: usize) -> bool {
     slot.load().is_some_and(|(range, _)| range.contains(&address))
         && slot.late.fetch_update(SeqCst, SeqCst, |late| late.checked_sub(1)).is_ok()
 }
 
-/// Whether the fault is one of writing. Where the processor does not tell, it may be.
+/// Whether the fault is a write. Where the processor does not say, it may be.
 fn is_write(context: *mut libc::c_void) -> bool {
     #[cfg(target_arch = "x86_64")]
     {
@@ -259,7 +258,7 @@ fn is_write(context: *mut libc::c_void) -> bool {
     }
 }
 
-/// Does what would have been done without this handler.
+/// Does what would have happened without this handler.
 fn pass_on(signal: i32, code: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     static IS_SPENT: AtomicUsize = AtomicUsize::new(0);
     let Some(before) = BEFORE.get() else { return };

@@ -1,4 +1,4 @@
-//! Watches named regions of memory for changes, each in the way that costs least.
+//! Dirty tracking of named regions of memory, each in the cheapest way.
 
 use std::{
     collections::HashMap,
@@ -21,18 +21,18 @@ use crate::{
 /// How changes are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Way {
-    /// Whichever of the others costs least, region by region, as measured while the program runs.
+    /// The cheapest of the others for each region, as measured while the program runs.
     #[default]
     Chosen,
-    /// The system notes which pages are written to (userfaultfd and PAGEMAP_SCAN, Linux 6.7). Sees
-    /// writes by system calls and other threads. Not for shared memory or files, which others can
-    /// change elsewhere: that is taken to have changed.
+    /// The kernel notes dirty pages (userfaultfd and PAGEMAP_SCAN, Linux 6.7), also those that
+    /// system calls and other threads write. Shared memory and mapped files count as changed,
+    /// because they can change without a write to these pages.
     Pages,
-    /// Memory is made read-only and a signal handler notes what is written to. **A system call that
-    /// writes into watched memory fails with EFAULT**, and the memory must not be moved or given
-    /// back (`realloc`, `mremap`, `madvise`) before [`Tracker::stop`].
+    /// Memory is read-only (`mprotect`), and a signal handler notes writes. **A system call that
+    /// writes to watched memory fails with EFAULT**, and the memory must not be moved or discarded
+    /// (`realloc`, `mremap`, `madvise`) before [`Tracker::stop`].
     Protection,
-    /// Nothing is watched: everything may have changed.
+    /// Nothing is watched: all memory counts as changed.
     Everything,
 }
 
@@ -50,9 +50,9 @@ impl fmt::Display for Way {
 /// How a [`Tracker`] works.
 #[derive(Debug, Clone)]
 pub struct TrackOptions {
-    /// How changes are found. What cannot be watched in this way is not watched.
+    /// How changes are found. Memory that cannot be watched in this way counts as changed.
     pub way: Way,
-    /// Bytes of the blocks that the program hashes: a written page means hashing the whole block.
+    /// The size of the blocks that the program hashes: for one dirty page it hashes the whole block.
     pub block_bytes: usize,
     /// Whether `Way::Chosen` may use `Way::Protection` where `Way::Pages` is not possible.
     pub allow_protection: bool,
@@ -71,12 +71,12 @@ impl Default for TrackOptions {
 /// What may have changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Changes {
-    /// The bytes, ascending and not touching each other. Pages at the ends that the memory shares
-    /// with others are always among them.
+    /// The bytes, in ascending ranges with gaps between them. They always include the first and last
+    /// page of the memory if these are not wholly part of it.
     pub ranges: Vec<Range<usize>>,
     /// Whether that is all of the memory.
     pub is_everything: bool,
-    /// How it was found out: `Pages`, `Protection` or `Everything`.
+    /// How they were found: `Pages`, `Protection` or `Everything`.
     pub way: Way,
 }
 
@@ -87,17 +87,16 @@ pub struct TrackStats {
     pub way: Way,
     /// Why, as a sentence.
     pub reason: String,
-    /// What it took last to begin to watch, in nanoseconds.
+    /// The time of the last start of watching, in nanoseconds.
     pub arm_ns: u64,
-    /// What it took last to find out what was written to and to watch it anew, in nanoseconds.
+    /// The time of the last search for dirty pages, in nanoseconds.
     pub collect_ns: u64,
-    /// Pages that were found to be written to, of those that were watched, the last time that any
-    /// were.
+    /// How many of the watched pages were dirty at the last search.
     pub written_pages: usize,
     /// How many pages were watched then.
     pub watched_pages: usize,
-    /// What the first write to a watched page, or to what is watched together, costs the program;
-    /// an estimate in nanoseconds.
+    /// The estimated cost of the first write to a watched page (or granule) for the program, in
+    /// nanoseconds.
     pub write_ns: f64,
 }
 
@@ -114,7 +113,7 @@ struct Region {
     range: Range<usize>,
     inner: Range<usize>,
     guard: Guard,
-    /// What is to be reported next time in any case, from the start of the memory.
+    /// What the next call reports in any case, as offsets in the memory.
     marked: Vec<Range<usize>>,
     /// None unless the way is to be chosen.
     estimate: Option<Estimate>,
@@ -124,7 +123,7 @@ struct Region {
     stats: TrackStats,
 }
 
-/// Watches regions of memory, each known by a name, for changes between two looks at them.
+/// Finds what changes in named regions of memory between two calls.
 ///
 /// Hardware and the system can write to pinned memory without a page fault, which nobody sees.
 /// While somebody has memory of this process pinned, as the system counts it (`VmPin`: buffers that
@@ -133,7 +132,7 @@ struct Region {
 /// VFIO, AF_XDP) remain: report what they write with [`mark_dirty`](Tracker::mark_dirty).
 pub struct Tracker {
     options: TrackOptions,
-    /// The process that watches. One that is forked from it watches nothing.
+    /// The process that watches. A process that is forked from it watches nothing.
     generation: u64,
     /// Made when it is first needed.
     pages: Option<Result<Pages, String>>,
@@ -149,17 +148,17 @@ impl Tracker {
         Self { options, generation: process::generation(), pages: None, regions, overlaps }
     }
 
-    /// What may have changed in `memory` since the last call with this name, and watches it from
-    /// now on. That is everything the first time, when the memory lies elsewhere or has another
-    /// length than before, after a fork, and whenever there is doubt.
+    /// Returns what may have changed in `memory` since the last call with this name, and watches it
+    /// from now on. That is everything at the first call, if the address or the length differs from
+    /// the last call, after a fork, and whenever there is doubt.
     ///
-    /// The memory is only looked at: the borrow says that nobody writes to it during the call.
+    /// The memory is not changed. The borrow means that nobody writes to it during the call.
     pub fn changed(&mut self, name: &str, memory: &[u8]) -> Changes {
         self.notice_fork();
         let mut region = self.take(name, memory);
         let begin = Instant::now();
         let found = self.collect(name, &mut region).unwrap_or_else(|error| {
-            tracing::debug!(name, %error, "it cannot be watched any more");
+            tracing::debug!(name, %error, "a region cannot be watched any more");
             self.unguard(&mut region);
             None
         });
@@ -183,10 +182,9 @@ impl Tracker {
         changes
     }
 
-    /// The bytes of `range` are among the next changes, whatever is found: for memory that changes
-    /// without being written to by the processor.
+    /// The next call reports the bytes of `range` in any case: for memory that hardware writes to.
     pub fn mark_dirty(&mut self, name: &str, range: Range<usize>) {
-        // What is not known yet will be everything.
+        // The first call for a region reports everything.
         if let Some(region) = self.regions.get_mut(name) {
             region.marked.push(range);
             if region.marked.len().is_power_of_two() {
@@ -195,8 +193,8 @@ impl Tracker {
         }
     }
 
-    /// The program has hashed `bytes` of this region in that time: what `Way::Chosen` compares
-    /// with.
+    /// Reports that the program has hashed `bytes` of this region in that time. `Way::Chosen`
+    /// compares with this rate.
     pub fn hashed(&mut self, name: &str, bytes: usize, took: Duration) {
         if let Some(estimate) = self.regions.get_mut(name).and_then(|region| region.estimate.as_mut()) {
             estimate.hashed(bytes, took.as_nanos() as f64);
@@ -221,7 +219,7 @@ impl Tracker {
         }
     }
 
-    /// What is known about a region, if it is.
+    /// How a region is watched; `None` for an unknown name.
     pub fn stats(&self, name: &str) -> Option<TrackStats> {
         self.regions.get(name).map(|region| region.stats.clone())
     }
@@ -257,8 +255,7 @@ impl Tracker {
         bytes > 0
     }
 
-    /// Forgets what the process watches that this one was forked from. Its descriptors act on the
-    /// other one's memory.
+    /// After a fork, forgets what the parent watches: the descriptors act on the parent's memory.
     fn notice_fork(&mut self) {
         let generation = process::generation();
         if std::mem::replace(&mut self.generation, generation) != generation {
@@ -279,8 +276,8 @@ impl Tracker {
         pages.as_mut().map_err(|reason| io::Error::other(reason.clone()))
     }
 
-    /// What has changed in the watched pages, from the start of the memory, and watches it anew.
-    /// None if nothing is watched.
+    /// Returns what has changed in the watched pages, as offsets in the memory, and protects it
+    /// again. `None` if nothing is watched.
     fn collect(&mut self, name: &str, region: &mut Region) -> io::Result<Option<Vec<Range<usize>>>> {
         let mut found = Vec::new();
         match &mut region.guard {
@@ -306,7 +303,7 @@ impl Tracker {
         let pages = self.pages()?;
         pages.claim(inner)?;
         let outcome = stripes.iter().try_for_each(|stripe| pages.collect(stripe, |range| found.push(range)));
-        // Regions may overlap: what is watched anew here has to be said there.
+        // Regions may overlap. These pages are clean from now on, so tell the other regions.
         for other in self.overlaps.others(name, inner) {
             let Some(other) = self.regions.get_mut(other) else { continue };
             let start = other.range.start;
@@ -317,7 +314,7 @@ impl Tracker {
         outcome
     }
 
-    /// Begins, goes on or ends to watch, as wanted and as far as possible.
+    /// Starts, continues or ends watching, as wanted and as far as possible.
     fn guard(&mut self, name: &str, region: &mut Region, wanted: Watch) {
         let is_as_wanted = match &region.guard {
             Guard::Nothing => wanted == Watch::Nothing,
@@ -386,7 +383,7 @@ impl Tracker {
 }
 
 impl Drop for Tracker {
-    /// To close the descriptors is not enough: a forked process may have them open too.
+    /// It is not enough to close the descriptors: a forked process may have them open too.
     fn drop(&mut self) {
         self.notice_fork();
         for mut region in std::mem::take(&mut self.regions).into_values() {

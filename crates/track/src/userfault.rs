@@ -1,7 +1,7 @@
 //! Write protection of pages by userfaultfd.
 //!
-//! All here acts on the process that made the descriptor, also when a forked process uses it:
-//! whoever holds a [`Userfault`] checks `process::generation` first.
+//! A descriptor always acts on the process that made it, also if a forked process uses it. So check
+//! `process::generation` before each use of a [`Userfault`].
 
 use std::{
     io,
@@ -33,7 +33,7 @@ pub(crate) struct Userfault {
 }
 
 impl Userfault {
-    /// The system itself unprotects a page that is written to, and nobody waits. Needs no
+    /// The kernel itself unprotects a page at the first write, and no write waits. Needs no
     /// privilege.
     pub(crate) fn asynchronous() -> io::Result<Self> {
         let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::from_bits_retain(UFFD_USER_MODE_ONLY);
@@ -42,8 +42,7 @@ impl Userfault {
         Self { file }.with(UFFD_FEATURE_WP_ASYNC | UFFD_FEATURE_WP_UNPOPULATED)
     }
 
-    /// Who writes to a protected page waits until somebody has unprotected it, system calls
-    /// included.
+    /// A write to a protected page, also by a system call, waits until the page is unprotected.
     pub(crate) fn synchronous() -> io::Result<Self> {
         let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
         // SAFETY: without a registered range it does nothing.
@@ -61,9 +60,9 @@ impl Userfault {
         Ok(self)
     }
 
-    /// Makes the pages of `range` protectable. Does nothing to those that are already, and fails if
-    /// some belong to another descriptor, so that for protected pages it is also a proof that they
-    /// are this one's.
+    /// Registers the pages of `range`, so that they can be protected. Does nothing to those that
+    /// are registered here, and fails if some belong to another descriptor. So for protected pages
+    /// it also proves that this descriptor protects them.
     pub(crate) fn register(&self, range: &Range<usize>) -> io::Result<()> {
         let mut register =
             uffdio_register { range: bounds(range), mode: u64::from(UFFDIO_REGISTER_MODE_WP), ioctls: 0 };
@@ -76,33 +75,33 @@ impl Userfault {
         Ok(())
     }
 
-    /// Ends protection of `range`. If something else lies there by now, some kernels end what
-    /// protection that has; its owner will find that and take it for changed.
+    /// Unregisters `range`. If something else is mapped there now, some kernels also end the
+    /// protection of that; its owner then finds it unprotected, and so changed.
     pub(crate) fn unregister(&self, range: &Range<usize>) {
         // SAFETY: the structure of this request.
         let _ = unsafe { control(&self.file, UFFDIO_UNREGISTER as Opcode, &mut bounds(range)) };
     }
 
-    /// Protects registered pages, or unprotects them and wakes who waits to write there.
+    /// Protects registered pages, or unprotects them and wakes the writes that wait there.
     pub(crate) fn protect(&self, range: &Range<usize>, is_protected: bool) -> io::Result<()> {
         let mut request = uffdio_writeprotect { range: bounds(range), mode: u64::from(is_protected) };
         loop {
             // SAFETY: the structure of this request; it changes no contents.
             match unsafe { control(&self.file, UFFDIO_WRITEPROTECT as Opcode, &mut request) } {
-                // The mappings are being changed by a fork or the like.
+                // The mappings are changing, for example because of a fork.
                 Err(Errno::AGAIN) => std::thread::yield_now(),
                 outcome => return Ok(outcome.map(drop)?),
             }
         }
     }
 
-    /// Wakes who waits to write to `range`: they try again.
+    /// Wakes the writes to `range` that wait: they are tried again.
     pub(crate) fn wake(&self, range: &Range<usize>) {
         // SAFETY: the structure of this request. It can only fail for a range that is none.
         let _ = unsafe { control(&self.file, UFFDIO_WAKE as Opcode, &mut bounds(range)) };
     }
 
-    /// The address of the next write that waits, if any does.
+    /// The address of the next write that waits, if there is one.
     pub(crate) fn next_write(&self) -> io::Result<Option<usize>> {
         let mut message = [MaybeUninit::<u8>::uninit(); size_of::<uffd_msg>()];
         loop {

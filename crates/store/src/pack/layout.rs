@@ -1,5 +1,5 @@
-//! Lays the blocks of a slot out as a pack, in place: what is left out or becomes shorter makes
-//! those behind it move up.
+//! Lays out the blocks of a slot as a pack, in place: if a block is left out or becomes shorter, the
+//! blocks behind it move up.
 
 use outcrop_engine::Lent;
 use outcrop_format::{Coding, Extent, Hash, Index, IndexRegion, PAGE_BYTES, PackId, Stored};
@@ -34,7 +34,7 @@ pub(crate) struct Laid {
 struct Group {
     region: usize,
     first_block: u64,
-    /// Where the first one lies; nothing for one block that a lower rank writes, until that has
+    /// The place of the first one. `None` for a block that a lower rank writes, until that rank has
     /// said where.
     at: Option<(PackId, u64)>,
     coding: Coding,

@@ -1,10 +1,9 @@
-//! Which blocks are there already: in an earlier version, elsewhere in this one, or at another
-//! rank.
+//! Deduplication: finds blocks that exist already, elsewhere in this version or on another rank.
 //!
-//! Ranks tell each other the hashes of what they are about to write. A block that several have
-//! belongs to the lowest of them; the others refer to its pack. Everything happens within one
-//! version, so that nothing has to be remembered from one to the next: what refers to a pack of
-//! another rank lists it in its manifest, and whoever removes packs looks there.
+//! Ranks tell each other the hashes of the blocks that they are going to write. If several ranks
+//! have a block, the lowest of them writes it, and the others refer to its pack. This happens
+//! within one version, so there is no index to keep. A rank that refers to a pack of another rank
+//! lists it in its manifest, and packs are removed only if no manifest lists them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 

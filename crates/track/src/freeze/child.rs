@@ -1,10 +1,9 @@
-//! A frozen image in a child process, which does nothing but be there.
+//! An image in a forked child process, which only keeps the memory.
 //!
-//! The child is made without the C library's knowledge, and of a program that may have other
-//! threads only one is in it: it may do nothing but ask the system for things. It gives back all
-//! memory that is not part of the image, so that the program's writes elsewhere are not copied,
-//! closes all files, and then unmaps what it is told to. It ends when it is killed, or by itself
-//! when the program has ended, in whatever way.
+//! The C library does not know of the child, and only one thread of the program is in it. So it may
+//! only make plain system calls. It unmaps all memory that is not part of the image, so that writes
+//! of the program elsewhere are not copied, and closes all files. Then it unmaps what it is told
+//! to. It ends when it is killed, or when the program has ended, in whatever way.
 
 use std::{
     fs,
@@ -31,8 +30,7 @@ use crate::{
     ranges::{addresses, released_pages, tidy, touched_pages, without},
 };
 
-/// What the child keeps on either side of where its stack is, and of where its thread's own
-/// variables are.
+/// How much the child keeps on each side of its stack pointer and of its thread-local variables.
 const OWN_BYTES: usize = 256 << 10;
 
 /// An order to the child to unmap something.
@@ -40,12 +38,12 @@ const ORDER_BYTES: usize = 2 * size_of::<usize>();
 
 pub(super) struct Child {
     pid: libc::pid_t,
-    /// Its memory. To read it by `process_vm_readv` would make the system copy each page first.
+    /// Its memory (`/proc/PID/mem`). `process_vm_readv` would make the kernel copy each page first.
     memory: fs::File,
-    /// Where it is told what to unmap.
+    /// The pipe with orders of what to unmap.
     orders: fs::File,
     parts: Vec<Range<usize>>,
-    /// What was released from the front of each part.
+    /// How many bytes were released from the start of each part.
     released: Vec<usize>,
 }
 
@@ -86,9 +84,9 @@ impl Child {
         child.and_then(|child| child.check(memory).map(|()| child)).inspect_err(|_| kill(pid))
     }
 
-    /// Whether the child has all the memory, and can be read from. Memory can be marked so that a
-    /// fork leaves it out, or wipes it, each mapping by itself: one byte of each that is not 0 is
-    /// the proof.
+    /// Checks that the child has all the memory, and can be read from. A mapping can be marked so
+    /// that a fork leaves it out or zeroes it (`madvise`). So one byte of each mapping that is not 0
+    /// is compared.
     fn check(&self, memory: &[&[u8]]) -> Result<()> {
         let maps = Maps::now().map_err(unreadable)?;
         for (part, memory) in memory.iter().enumerate() {
@@ -122,12 +120,12 @@ impl Child {
         let start = self.parts[part].start;
         let pages = released_pages(start, &mut self.released[part], range);
         if !pages.is_empty() {
-            // If the child is gone, reading will tell.
+            // If the child is gone, the next read fails.
             let _ = self.orders.write_all(&order(&pages));
         }
     }
 
-    /// What the child has that nobody shares with it.
+    /// The private memory of the child.
     pub(super) fn extra_bytes(&self) -> u64 {
         let text = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.pid)).unwrap_or_default();
         let of = |name: &str| {
@@ -150,8 +148,8 @@ fn unreadable(source: io::Error) -> Error {
 
 /// Ends the child process.
 fn kill(pid: libc::pid_t) {
-    // SAFETY: the child is ours and not yet waited for, so that nobody else has its number. It is
-    // not one that an ordinary wait of the program finds.
+    // SAFETY: the child is ours and was not waited for, so its process id is not in use elsewhere.
+    // An ordinary wait of the program does not find it.
     unsafe {
         libc::kill(pid, libc::SIGKILL);
         while libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL) < 0
@@ -160,7 +158,7 @@ fn kill(pid: libc::pid_t) {
     }
 }
 
-/// Where the first byte that is not 0 is.
+/// The position of the first byte that is not 0.
 fn first_set(memory: &[u8]) -> Option<usize> {
     static ZEROES: [u8; 4096] = [0; 4096];
     let chunk = memory.chunks(ZEROES.len()).position(|chunk| *chunk != ZEROES[..chunk.len()])?;
@@ -168,11 +166,11 @@ fn first_set(memory: &[u8]) -> Option<usize> {
     Some(from + memory[from..].iter().position(|byte| *byte != 0)?)
 }
 
-/// The memory that the child does not need: orders, listed in memory that it keeps.
+/// Orders to unmap the memory that the child does not need, in memory that it keeps.
 fn excess(mut kept: Vec<Range<usize>>) -> io::Result<Private> {
     let pieces = Maps::now()?.pieces(&(0..usize::MAX / 2))?;
-    // Each hole makes one piece two. Besides what is frozen, there are this list, the stack and the
-    // thread's own variables.
+    // Each hole splits one piece in two. The holes are the frozen memory, this list, the stack and
+    // the thread-local variables.
     let mut list = Private::new((pieces.len() + kept.len() + 3) * ORDER_BYTES, Pages::Small)?;
     // SAFETY: asks where the thread's own variables are.
     let own = unsafe { libc::__errno_location() }.addr();
@@ -188,7 +186,7 @@ fn excess(mut kept: Vec<Range<usize>>) -> io::Result<Private> {
     Ok(list)
 }
 
-/// How the child is told to unmap something: where, and how much.
+/// An order to unmap this range: its start and its length.
 fn order(range: &Range<usize>) -> [u8; ORDER_BYTES] {
     let mut order = [0; ORDER_BYTES];
     let (start, bytes) = order.split_at_mut(ORDER_BYTES / 2);
@@ -205,8 +203,7 @@ fn obey(order: &[u8; ORDER_BYTES]) {
     let _ = unsafe { munmap(std::ptr::without_provenance_mut(number(start)), number(bytes)) };
 }
 
-/// Makes the child process. No signal reaches it but those that cannot be blocked, and its end
-/// raises none.
+/// Forks the child. All signals that can be blocked are blocked in it, and its end sends none.
 fn clone(parent: &OwnedFd, inbox: &OwnedFd, excess: &[u8]) -> io::Result<libc::pid_t> {
     const NONE: libc::c_long = 0;
     let (parent, inbox) = (parent.as_fd(), inbox.as_fd());
@@ -231,9 +228,9 @@ fn clone(parent: &OwnedFd, inbox: &OwnedFd, excess: &[u8]) -> io::Result<libc::p
     outcome
 }
 
-/// The child: nothing but plain system calls from here on.
+/// What the child does: only plain system calls.
 fn keep(parent: BorrowedFd<'_>, inbox: BorrowedFd<'_>, excess: &[u8]) -> ! {
-    // Files that it kept open would not be closed for others, for example at the far end of a pipe.
+    // An open file of the child would keep, for example, the other end of a pipe from closing.
     let (low, high) = match parent.as_raw_fd() < inbox.as_raw_fd() {
         true => (parent.as_raw_fd() as u32, inbox.as_raw_fd() as u32),
         false => (inbox.as_raw_fd() as u32, parent.as_raw_fd() as u32),

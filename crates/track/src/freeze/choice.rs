@@ -1,9 +1,9 @@
-//! Which way of freezing should cost less.
+//! Estimates which way of freezing is cheaper.
 //!
-//! To fork, the system copies the page tables of the whole process; to protect, it goes through
-//! those of the frozen memory. Then each page that the program writes to is copied, which with
-//! protection is a message to a thread and back: how long that takes is measured once per process.
-//! What making an image costs is measured each time that one is made.
+//! To fork, the kernel copies the page tables of the whole process. To protect, it walks those of
+//! the frozen memory. Later, each page that the program writes to is copied. With protection, that
+//! takes a message to a thread and back, which is measured once per process. The cost of making an
+//! image is measured each time.
 
 use std::{
     sync::{Mutex, OnceLock, PoisonError},
@@ -13,7 +13,7 @@ use std::{
 use super::{FreezeOptions, FreezeWay, protect::Protected};
 use crate::ranges::page_bytes;
 
-/// Of the frozen pages, how many are taken to be written to while the image lives.
+/// The part of the frozen pages that is expected to be written while the image exists.
 const WRITTEN: f64 = 0.1;
 
 /// What the system takes to copy a page that a child shares.
@@ -32,7 +32,7 @@ struct Costs {
 /// Start values, until an image has been made.
 const START: Costs = Costs { fork_ns_per_table_byte: 12.0, protect_ns_per_byte: 0.02 };
 
-/// A child process costs that much even when there is nothing to copy.
+/// The cost of a child process with empty page tables.
 const FORK_NS: f64 = 200_000.0;
 
 static COSTS: Mutex<Costs> = Mutex::new(START);
@@ -75,7 +75,7 @@ fn protect_page_ns() -> f64 {
 
 /// Forking has taken that long.
 pub(super) fn forked(table_bytes: u64, ns: f64) {
-    // Little says little.
+    // A small process would be measured too inaccurately.
     if table_bytes >= 1 << 16 {
         costs(|costs| costs.fork_ns_per_table_byte = (costs.fork_ns_per_table_byte + ns / table_bytes as f64) / 2.0);
     }

@@ -1,14 +1,14 @@
-//! A frozen image by write protection: a page is copied before anybody may write to it.
+//! An image by write protection (userfaultfd): a page is copied before it can be written to.
 //!
-//! A thread hears of each write to a protected page, copies the page to a pool, and lets the writer
-//! go on. What is still protected is read where it lies. The memory is the program's, which may
-//! take it away at any time; so it is only ever read through the system, which says if it is not
-//! there, and afterwards it is checked that it is still protected and ours: only then what was read
-//! is what was frozen.
+//! A thread is told of each write to a protected page, copies the page to a pool, and lets the
+//! write continue. Pages that are still protected are read in place. The program may unmap its
+//! memory at any time. So it is only read by a system call, which fails if the memory is gone.
+//! Afterwards this checks that the pages are still protected by this image: only then are the bytes
+//! those that were frozen.
 //!
-//! Nothing here may wait for memory that is protected here. So whole pages inside the frozen memory
-//! are protected only (the ends are copied at once), and neither the thread nor a reader allocates:
-//! a program that frees frozen memory would let the allocator hand it out.
+//! Nothing here may wait for memory that is protected here. So only whole pages inside the frozen
+//! memory are protected (the ends are copied at once), and neither the thread nor a reader
+//! allocates: if the program frees frozen memory, the allocator may hand it out.
 
 use std::{
     io,
@@ -34,10 +34,10 @@ use crate::{
     userfault::Userfault,
 };
 
-/// Bytes that a reader copies before it lets the thread go on.
+/// Bytes that a reader copies before it releases the lock for the thread.
 const RUN_BYTES: usize = 256 << 10;
 
-/// Where the bytes of a page are. More than these: in the pool, at this number less `IN_POOL`.
+/// Where the bytes of a page are. From `IN_POOL` on: in the pool, at this number minus `IN_POOL`.
 type Place = u32;
 const PROTECTED: Place = 0;
 /// Protected, and somebody waits to write to it.
@@ -59,7 +59,7 @@ struct Part {
     released: usize,
 }
 
-/// All that changes, and all that is needed to change it, without allocating.
+/// All that changes, with all memory that changes need.
 struct State {
     parts: Vec<Part>,
     /// Numbers of the parts, by address.
@@ -71,7 +71,7 @@ struct State {
     free: Vec<u32>,
     used: usize,
     awaited: usize,
-    /// Since when somebody waits and nothing has been released.
+    /// Since when a write waits and nothing has been released.
     waiting_since: Option<Instant>,
     is_given_up: bool,
     map: Pagemap,
@@ -84,7 +84,7 @@ struct Shared {
     state: Mutex<State>,
     wait_max: Duration,
     process: libc::pid_t,
-    /// Passed by the thread when it has begun, because to begin one allocates.
+    /// Passed when the thread has started, because starting allocates.
     begun: Barrier,
 }
 
@@ -155,22 +155,21 @@ impl Protected {
         self.shared.state().extra_bytes()
     }
 
-    /// Lets all memory be as it was. In a forked process, which has neither the thread nor the
-    /// protection, there is nothing to do.
+    /// Ends the protection and the thread. A forked process has neither, so there is nothing to do.
     pub(super) fn end(&mut self, is_ours: bool) {
         if !is_ours {
             return;
         }
         let Some(thread) = self.thread.take() else { return };
-        // First, because to end a thread may mean to write to protected memory. And it is not
-        // enough to close the descriptor: a forked process may have it open too.
+        // First, because ending a thread may write to protected memory. It is not enough to close
+        // the descriptor: a forked process may have it open too.
         let mut state = self.shared.state();
         self.shared.give_up(&mut state);
         for part in state.parts.iter().filter(|part| !part.pages.is_empty()) {
             self.shared.fault.unregister(&part.pages);
         }
         drop(state);
-        // There is room for that, and then the thread ends.
+        // This cannot block, and the thread ends.
         let _ = rustix::io::write(&self.shared.end, &1u64.to_ne_bytes());
         let _ = thread.join();
         // SAFETY: not used afterwards: a second call finds no thread.
@@ -183,7 +182,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The thread: hears of writes until it is told to end.
+    /// What the thread does: handles writes until it is told to end.
     fn serve(&self) {
         self.begun.wait();
         loop {
@@ -206,7 +205,7 @@ impl Shared {
         }
     }
 
-    /// Somebody waits to write to this address.
+    /// A write to this address waits.
     fn written(&self, state: &mut State, address: usize) {
         let Some((page, pages)) = state.page_at(address) else {
             let start = address / page_bytes() * page_bytes();
@@ -332,7 +331,7 @@ impl Shared {
         self.serve_awaited(state);
     }
 
-    /// Gives room that has become free to those who wait.
+    /// Uses pages of the pool that are free again for writes that wait.
     fn serve_awaited(&self, state: &mut State) {
         let mut from = 0;
         while state.awaited > 0 {
@@ -347,7 +346,7 @@ impl Shared {
         state.waiting_since = (state.awaited > 0).then(Instant::now);
     }
 
-    /// Lets everybody write: the image is worth nothing any more.
+    /// Lets all writes continue: the image is invalid from now on.
     fn give_up(&self, state: &mut State) {
         state.is_given_up = true;
         state.waiting_since = None;
