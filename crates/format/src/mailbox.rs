@@ -1,7 +1,8 @@
-//! Mailboxes: the files through which the ranks of a run talk. Each rank appends to its own and
-//! reads those of the others.
+//! Mailboxes: the files through which the ranks of a run talk. Each rank appends to its own. Rank 0
+//! reads those of all others and passes on what they say; the others read that of rank 0.
 //!
-//! A mailbox begins with a [`Hello`]; [`Record`]s follow. A reader may look while a record is being
+//! A mailbox begins with a [`Hello`]; [`Record`]s follow. When it has become long it goes on in
+//! another file, its next part, which begins with the same [`Hello`]. A reader may look while a record is being
 //! written, and on a shared file system it may see the length of a file before its bytes. So a
 //! record has two checksums: one of its head, so that its length can be believed, and one of its
 //! body.
@@ -29,12 +30,14 @@ pub const TOPIC_BYTES_MAX: usize = 1024;
 
 const MAGIC: [u8; 8] = *b"OUTCMAIL";
 /// The number of its format.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 const SEEN: u8 = 1;
 const GATHER: u8 = 2;
 const MESSAGE: u8 = 3;
 const READ: u8 = 4;
+const NEXT: u8 = 5;
+const GONE: u8 = 6;
 
 /// A random number that no other opening of a mailbox has.
 pub type Nonce = [u8; 16];
@@ -61,8 +64,10 @@ pub enum Record<'a> {
         /// Of the other's [`Hello`].
         nonce: Nonce,
     },
-    /// Its contribution to an exchange between all ranks.
+    /// A contribution to an exchange between all ranks.
     Gather {
+        /// Whose: its own, or what rank 0 passes on.
+        from: u32,
         /// What it is about.
         topic: &'a str,
         /// Which exchange of this topic, counted from 0.
@@ -71,14 +76,25 @@ pub enum Record<'a> {
         contribution: &'a [u8],
     },
     /// An announcement, which means something to who stands on the ranks.
-    Message(&'a [u8]),
-    /// It has read the mailbox of another rank up to some byte, and will not read what lies before
-    /// it again.
+    Message {
+        /// Whose: its own, or what rank 0 passes on.
+        from: u32,
+        /// What it says.
+        message: &'a [u8],
+    },
+    /// It reads a part of the mailbox of another rank, and will not read those before it again.
     Read {
         /// The other rank.
         rank: u32,
-        /// Where it reads on.
-        end: u64,
+        /// Which part, counted from 0.
+        part: u32,
+    },
+    /// The mailbox goes on in its next part.
+    Next,
+    /// Another rank has taken part and does no more.
+    Gone {
+        /// The other rank.
+        rank: u32,
     },
 }
 
@@ -122,12 +138,13 @@ struct RawSeen {
 #[repr(C)]
 struct RawRead {
     rank: U32,
-    end: U64,
+    part: U32,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawGather {
+    from: U32,
     number: U64,
     topic_bytes: U32,
 }
@@ -151,7 +168,11 @@ impl Hello {
     /// Reads the first bytes of a mailbox; what follows them is not looked at.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let structure = Structure::Mailbox;
-        check_start(structure, MAGIC, FORMAT, bytes)?;
+        let found = check_start(structure, MAGIC, FORMAT, bytes)?;
+        if found != FORMAT {
+            // Of an earlier run: mailboxes mean nothing after theirs.
+            return Err(Error::Format { structure, found, newest: FORMAT });
+        }
         let mut cursor = Cursor::new(structure, bytes);
         let raw: &RawHello = cursor.value()?;
         let (written, computed) = (raw.check.get(), checksum(&raw.as_bytes()[..HELLO_BYTES - 16]));
@@ -181,7 +202,7 @@ impl RecordHead {
         if written != computed {
             return Err(Error::Changed { structure, written, computed });
         }
-        if !(SEEN..=READ).contains(&head.kind) {
+        if !(SEEN..=GONE).contains(&head.kind) {
             return Err(cursor.wrong_at(0, format!("kind {} is not known", head.kind)));
         }
         if head.zero != [0; 3] {
@@ -217,18 +238,31 @@ impl RecordHead {
                 let topic_bytes = raw.topic_bytes.get();
                 if topic_bytes as usize > TOPIC_BYTES_MAX {
                     let problem = format!("a topic of {topic_bytes} bytes; at most {TOPIC_BYTES_MAX} are possible");
-                    return Err(cursor.wrong_at(8, problem));
+                    return Err(cursor.wrong_at(12, problem));
                 }
                 let topic = cursor.text(topic_bytes.into())?;
                 let contribution = cursor.slice(body.len() as u64 - cursor.at())?;
-                Ok(Record::Gather { topic, number: raw.number.get(), contribution })
+                Ok(Record::Gather { from: raw.from.get(), topic, number: raw.number.get(), contribution })
             }
             READ => {
                 let raw: &RawRead = cursor.value()?;
                 cursor.end()?;
-                Ok(Record::Read { rank: raw.rank.get(), end: raw.end.get() })
+                Ok(Record::Read { rank: raw.rank.get(), part: raw.part.get() })
             }
-            _ => Ok(Record::Message(body)),
+            NEXT => {
+                cursor.end()?;
+                Ok(Record::Next)
+            }
+            GONE => {
+                let rank: &U32 = cursor.value()?;
+                cursor.end()?;
+                Ok(Record::Gone { rank: rank.get() })
+            }
+            _ => {
+                let from: &U32 = cursor.value()?;
+                let message = cursor.slice(body.len() as u64 - cursor.at())?;
+                Ok(Record::Message { from: from.get(), message })
+            }
         }
     }
 }
@@ -242,24 +276,31 @@ impl<'a> Record<'a> {
                 bytes.extend_from_slice(RawSeen { rank: (*rank).into(), nonce: *nonce }.as_bytes());
                 SEEN
             }
-            Self::Gather { topic, number, contribution } => {
+            Self::Gather { from, topic, number, contribution } => {
                 if topic.len() > TOPIC_BYTES_MAX {
                     let problem = format!("a topic of {} bytes; at most {TOPIC_BYTES_MAX} are possible", topic.len());
                     return Err(Error::unfit(Structure::MailboxRecord, problem));
                 }
-                let raw = RawGather { number: (*number).into(), topic_bytes: (topic.len() as u32).into() };
+                let (from, topic_bytes) = ((*from).into(), (topic.len() as u32).into());
+                let raw = RawGather { from, number: (*number).into(), topic_bytes };
                 bytes.extend_from_slice(raw.as_bytes());
                 bytes.extend_from_slice(topic.as_bytes());
                 bytes.extend_from_slice(contribution);
                 GATHER
             }
-            Self::Message(message) => {
+            Self::Message { from, message } => {
+                bytes.extend_from_slice(U32::from(*from).as_bytes());
                 bytes.extend_from_slice(message);
                 MESSAGE
             }
-            Self::Read { rank, end } => {
-                bytes.extend_from_slice(RawRead { rank: (*rank).into(), end: (*end).into() }.as_bytes());
+            Self::Read { rank, part } => {
+                bytes.extend_from_slice(RawRead { rank: (*rank).into(), part: (*part).into() }.as_bytes());
                 READ
+            }
+            Self::Next => NEXT,
+            Self::Gone { rank } => {
+                bytes.extend_from_slice(U32::from(*rank).as_bytes());
+                GONE
             }
         };
         let (head, body) = bytes.split_at_mut(RECORD_HEAD_BYTES);

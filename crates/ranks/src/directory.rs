@@ -1,9 +1,5 @@
-//! Ranks that talk through files in a directory that all of them see.
-//!
-//! Each rank appends what it has to say to a mailbox of its own, and reads what is new in those of
-//! the others. A lock file says that it lives. Files of an earlier run may still be there: a rank
-//! believes another one only when that has repeated the random number which this one has just
-//! chosen.
+//! Ranks that talk through files in a directory that all of them see: how long they wait, and how
+//! often they look.
 
 use std::{
     fmt,
@@ -15,63 +11,36 @@ use std::{
     time::{Duration, Instant},
 };
 
-use outcrop_format::{Hello, Nonce, Record, parse_rank_name, rank_name};
-use outcrop_local::{Alive, Watch, is_alive};
+use outcrop_format::parse_rank_name;
+use outcrop_local::is_alive;
 
 use crate::{
     Error, Ranks, Result,
-    exchange::Exchanges,
-    mailbox::{Inbox, Outbox},
+    medium::Directory,
+    pace::Pace,
+    talk::{Gone, Talk},
 };
 
 /// How long a rank waits by default for the others to appear, or to come to the same call.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Between two looks into the mailboxes of others: short at first, and longer the longer nothing
-/// comes.
-const LOOK_MIN: Duration = Duration::from_micros(200);
-const LOOK_MAX: Duration = Duration::from_millis(20);
-
-/// Between two looks whether the others live.
-const LIVES_EVERY: Duration = Duration::from_millis(100);
-
-const LOCK: &str = "lock";
-const MAILBOX: &str = "mailbox";
-
 /// Processes of one run that see the same directory.
 ///
-/// It must be on a file system with locks that all of them see (`fcntl`).
+/// It must be on a file system with locks that all of them see (`fcntl`), and on which whoever
+/// opens a file sees what others have synced before, as on NFS and Lustre.
 pub struct SharedDirectory {
     directory: PathBuf,
     rank: u32,
     count: u32,
     patience: Duration,
-    /// Says that this process takes part.
-    _alive: Alive,
+    /// When it was opened.
+    start: Instant,
     state: Mutex<State>,
 }
 
 struct State {
-    rank: u32,
-    mine: Outbox,
-    others: Vec<Other>,
-    exchanges: Exchanges,
-    /// When it was last looked whether the others live.
-    looked: Option<Instant>,
-    /// One that took part and does no more.
-    gone: Option<u32>,
-}
-
-/// What is known of another rank.
-struct Other {
-    rank: u32,
-    /// Its mailbox and its lock file, once they have been found to be of this run.
-    met: Option<(Inbox, Watch)>,
-    messages: Vec<Vec<u8>>,
-    /// How far it has read the mailbox of this rank.
-    read_mine: u64,
-    /// What is wrong with its mailbox, as it was last seen.
-    doubt: Option<String>,
+    talk: Talk<Directory>,
+    pace: Pace,
 }
 
 impl fmt::Debug for SharedDirectory {
@@ -98,19 +67,15 @@ impl SharedDirectory {
         }
         let failure = |source: io::Error| Error::Files { path: directory.display().to_string(), source };
         fs::create_dir_all(&directory).map_err(failure)?;
-        let alive = Alive::hold(&file_of(&directory, rank, LOCK)).map_err(failure)?.ok_or_else(|| {
+        let nonce = rand_bytes().map_err(failure)?;
+        let talk = Talk::begin(Directory(directory.clone()), rank, count, nonce).map_err(failure)?;
+        let talk = talk.ok_or_else(|| {
             let path = directory.display();
             Error::apart(format!("another process takes part as rank {rank} in {path}; end it first"))
         })?;
-        let nonce = rand_bytes().map_err(failure)?;
-        let mine = Outbox::make(&file_of(&directory, rank, MAILBOX), &Hello { rank, count, nonce }).map_err(failure)?;
-        let others = (0..count).filter(|&other| other != rank);
-        let others =
-            others.map(|rank| Other { rank, met: None, messages: Vec::new(), read_mine: 0, doubt: None }).collect();
-        let exchanges = Exchanges::new(rank, count);
-        let state = Mutex::new(State { rank, mine, others, exchanges, looked: None, gone: None });
-        let ranks = Self { directory, rank, count, patience, _alive: alive, state };
-        ranks.meet(nonce)?;
+        let state = Mutex::new(State { talk, pace: Pace::default() });
+        let ranks = Self { directory, rank, count, patience, start: Instant::now(), state };
+        ranks.until("join the run", |talk| talk.has_met().then_some(()))?;
         Ok(ranks)
     }
 
@@ -119,49 +84,12 @@ impl SharedDirectory {
         for entry in fs::read_dir(directory)? {
             let entry = entry?;
             let name = entry.file_name();
-            let rank = name.to_str().and_then(|name| name.strip_suffix(LOCK)?.strip_suffix('.'));
+            let rank = name.to_str().and_then(|name| name.strip_suffix(".lock"));
             if rank.and_then(parse_rank_name).is_some() && is_alive(&entry.path())? {
                 return Ok(false);
             }
         }
         Ok(true)
-    }
-
-    /// Waits until every other rank has said that it has seen this one, and says so of them.
-    fn meet(&self, nonce: Nonce) -> Result<()> {
-        let me = Record::Seen { rank: self.rank, nonce };
-        let mut seen = vec![None; self.count as usize];
-        self.until("join the run", |state| {
-            for other in state.others.iter_mut().filter(|other| other.met.is_none()) {
-                let found = doubtful(self.look(other.rank, &me), &mut other.doubt)?.flatten();
-                let Some((inbox, has_met)) = found else { continue };
-                let seen = &mut seen[other.rank as usize];
-                if *seen != Some(inbox.hello().nonce) {
-                    state.mine.add(&Record::Seen { rank: other.rank, nonce: inbox.hello().nonce })?;
-                    *seen = Some(inbox.hello().nonce);
-                }
-                if has_met {
-                    let watch = Watch::open(&file_of(&self.directory, other.rank, LOCK))?;
-                    other.met = watch.map(|watch| (inbox, watch));
-                }
-            }
-            Ok(state.others.iter().all(|other| other.met.is_some()))
-        })
-    }
-
-    /// The mailbox of a rank as it is now, to be read from its beginning, and whether it says
-    /// `words`.
-    fn look(&self, rank: u32, words: &Record<'_>) -> io::Result<Option<(Inbox, bool)>> {
-        let Some(mut inbox) = Inbox::open(&file_of(&self.directory, rank, MAILBOX))? else { return Ok(None) };
-        let Hello { rank: found, count, .. } = *inbox.hello();
-        if (found, count) != (rank, self.count) {
-            let reason = format!("the mailbox of rank {rank} of {} is that of rank {found} of {count}", self.count);
-            return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
-        }
-        let mut is_said = false;
-        inbox.read(|record| is_said |= record == *words)?;
-        inbox.rewind();
-        Ok(Some((inbox, is_said)))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -172,31 +100,51 @@ impl SharedDirectory {
         Error::Files { path: self.directory.display().to_string(), source }
     }
 
-    /// Looks until `is_done` says so. An error if it takes too long, or if a rank that was there is
-    /// gone. Between two looks other threads can speak.
-    fn until(&self, what: &str, mut is_done: impl FnMut(&mut State) -> io::Result<bool>) -> Result<()> {
-        let start = Instant::now();
-        let mut pause = LOOK_MIN;
+    fn is_gone(&self, gone: Gone, so: &str) -> Error {
+        let Gone { rank, had_lived } = gone;
+        Error::apart(match (rank == self.rank, had_lived) {
+            (true, _) => format!("others take this rank, {rank}, for dead: they do not see its lock any more"),
+            (false, true) => format!("rank {rank} is gone, {so}"),
+            (false, false) => format!(
+                "rank {rank} is gone, {so}; or its lock is not seen here: all ranks need a file system with locks \
+                 (fcntl) that are seen everywhere"
+            ),
+        })
+    }
+
+    /// Looks, if it is time to.
+    fn look(&self, state: &mut State) -> Result<()> {
+        let now = self.start.elapsed();
+        if state.pace.is_time(now) {
+            let has_news = state.talk.look(now).map_err(|source| self.failure(source))?;
+            state.pace.looked(now, self.start.elapsed(), has_news);
+        }
+        Ok(())
+    }
+
+    /// Looks until there is something. An error if it takes too long, or if a rank that was there
+    /// is gone. Between two looks other threads can speak.
+    fn until<T>(&self, what: &str, mut find: impl FnMut(&mut Talk<Directory>) -> Option<T>) -> Result<T> {
+        let start = self.start.elapsed();
+        self.state().pace.hurry(start);
         loop {
             let mut state = self.state();
-            // Before the look, so that the last words of a rank are not missed.
-            let gone = state.look_for_gone(&self.directory).map_err(|source| self.failure(source))?;
-            if is_done(&mut state).map_err(|source| self.failure(source))? {
-                return Ok(());
+            self.look(&mut state)?;
+            if let Some(found) = find(&mut state.talk) {
+                return Ok(found);
             }
-            let doubt = state.others.iter().find_map(|other| other.doubt.clone());
+            if let Some(gone) = state.talk.gone() {
+                return Err(self.is_gone(gone, "and this one waits for it"));
+            }
+            let now = self.start.elapsed();
+            if now - start > self.patience {
+                let doubt = state.talk.doubt().map_or(String::new(), |(_, doubt)| format!("; {doubt}"));
+                let (count, seconds) = (self.count, self.patience.as_secs_f64());
+                return Err(Error::apart(format!("not all {count} ranks came to {what} within {seconds} s{doubt}")));
+            }
+            let pause = state.pace.next().saturating_sub(now);
             drop(state);
-            if let Some(rank) = gone {
-                return Err(Error::apart(format!("rank {rank} is gone, and this one waits for it")));
-            }
-            if start.elapsed() > self.patience {
-                let seconds = self.patience.as_secs_f64();
-                let doubt = doubt.map_or(String::new(), |doubt| format!("; {doubt}"));
-                let detail = format!("not all {} ranks came to {what} within {seconds} s{doubt}", self.count);
-                return Err(Error::apart(detail));
-            }
             thread::sleep(pause);
-            pause = (pause * 2).min(LOOK_MAX);
         }
     }
 }
@@ -211,104 +159,35 @@ impl Ranks for SharedDirectory {
     }
 
     fn gather(&self, topic: &str, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let mut state = self.state();
-        if let Some(number) = state.exchanges.due(topic) {
-            let record = Record::Gather { topic, number, contribution: mine };
-            state.mine.add(&record).map_err(|source| self.failure(source))?;
-            state.exchanges.contributed(topic, mine);
-        }
-        drop(state);
-        let mut gathered = Vec::new();
-        self.until(topic, |state| {
-            state.read_on()?;
-            let complete = state.exchanges.complete(topic);
-            Ok(complete.map(|everybody| gathered = everybody).is_some())
-        })?;
-        Ok(gathered)
+        self.state().talk.contribute(topic, mine).map_err(|source| self.failure(source))?;
+        self.until(topic, |talk| talk.complete(topic))
     }
 
     fn announce(&self, message: &[u8]) -> Result<()> {
-        self.state().mine.add(&Record::Message(message)).map_err(|source| self.failure(source))
+        let mut state = self.state();
+        // Others are likely to say something, too.
+        state.pace.hurry(self.start.elapsed());
+        state.talk.announce(message).map_err(|source| self.failure(source))
     }
 
     fn heard(&self) -> Result<Vec<(u32, Vec<u8>)>> {
         let mut state = self.state();
-        // Before the files are read, so that the last words of a rank are not missed.
-        let gone = state.look_for_gone(&self.directory).map_err(|source| self.failure(source))?;
-        state.read_on().map_err(|source| self.failure(source))?;
-        let messages: Vec<_> = state
-            .others
-            .iter_mut()
-            .flat_map(|other| other.messages.drain(..).map(|message| (other.rank, message)).collect::<Vec<_>>())
-            .collect();
-        match gone {
-            Some(rank) if messages.is_empty() => {
-                Err(Error::apart(format!("rank {rank} is gone, and with it the versions under way")))
+        self.look(&mut state)?;
+        let messages = state.talk.heard();
+        if !messages.is_empty() {
+            return Ok(messages);
+        }
+        if let Some(gone) = state.talk.gone() {
+            return Err(self.is_gone(gone, "and with it the versions under way"));
+        }
+        match state.talk.doubt() {
+            Some((since, doubt)) if self.start.elapsed() - since > self.patience => {
+                let seconds = self.patience.as_secs_f64();
+                Err(Error::apart(format!("what others say cannot be read since {seconds} s: {doubt}")))
             }
             _ => Ok(messages),
         }
     }
-}
-
-impl State {
-    /// Takes in what others have said since the last time.
-    fn read_on(&mut self) -> io::Result<()> {
-        for Other { rank, met, messages, read_mine, doubt } in &mut self.others {
-            let Some((inbox, _)) = met else { continue };
-            let (exchanges, me) = (&mut self.exchanges, self.rank);
-            let read = inbox.read(|record| match record {
-                Record::Gather { topic, number, contribution } => exchanges.heard(*rank, topic, number, contribution),
-                Record::Message(message) => messages.push(message.to_vec()),
-                Record::Read { rank, end } if rank == me => *read_mine = end.max(*read_mine),
-                Record::Seen { .. } | Record::Read { .. } => {}
-            });
-            doubtful(read, doubt)?;
-            // If it cannot be said now, it is said later.
-            if inbox.due().is_some_and(|read| self.mine.add(&read).is_ok()) {
-                inbox.told();
-            }
-        }
-        let read_by_all = self.others.iter().map(|other| other.read_mine).min();
-        self.mine.free_up_to(read_by_all.unwrap_or(u64::MAX));
-        Ok(())
-    }
-
-    /// A rank that took part and does no more: nobody holds its lock, or another process has taken
-    /// its place. Looks now and then only, and remembers what it has found.
-    fn look_for_gone(&mut self, directory: &Path) -> io::Result<Option<u32>> {
-        let is_time = self.looked.is_none_or(|looked| looked.elapsed() >= LIVES_EVERY);
-        if self.gone.is_none() && is_time {
-            self.looked = Some(Instant::now());
-            for Other { rank, met, .. } in &self.others {
-                let Some((inbox, watch)) = met else { continue };
-                if !watch.is_alive()? || inbox.is_replaced(&file_of(directory, *rank, MAILBOX))? {
-                    self.gone = Some(*rank);
-                    break;
-                }
-            }
-        }
-        Ok(self.gone)
-    }
-}
-
-/// What was read, or nothing if it is not what was written. That is noted, and forgotten when it
-/// has become right: a shared file system may show the length of a file before its bytes.
-fn doubtful<T>(read: io::Result<T>, doubt: &mut Option<String>) -> io::Result<Option<T>> {
-    match read {
-        Ok(read) => {
-            *doubt = None;
-            Ok(Some(read))
-        }
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            *doubt = Some(error.to_string());
-            Ok(None)
-        }
-        Err(error) => Err(error),
-    }
-}
-
-fn file_of(directory: &Path, rank: u32, what: &str) -> PathBuf {
-    directory.join(format!("{}.{what}", rank_name(rank)))
 }
 
 /// Random bytes that no other process has.

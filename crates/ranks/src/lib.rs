@@ -9,6 +9,11 @@ mod directory;
 mod error;
 mod exchange;
 mod mailbox;
+mod medium;
+mod pace;
+#[cfg(test)]
+mod simulated;
+mod talk;
 
 pub use directory::{SharedDirectory, rand_bytes};
 pub use error::{Error, Result};

@@ -1,99 +1,159 @@
-//! Mailboxes as files: one rank appends to its own, the others read what is new in it.
+//! Mailboxes as files: one rank appends to its own, others read what is new in it.
+//!
+//! A shared file system promises little (see [`Medium`]). So what was written is synced before the
+//! owner goes on, a reader opens the file again for each look, and it believes only what belongs to
+//! the mailbox that it knows and has the right checksums.
 
-use std::{
-    fs::{self, File},
-    io,
-    os::unix::fs::{FileExt, MetadataExt},
-    path::Path,
-};
+use std::io;
 
-use outcrop_format::{HELLO_BYTES, Hello, RECORD_HEAD_BYTES, Record, RecordHead};
-use rustix::{
-    fs::{FallocateFlags, fallocate},
-    io::Errno,
-};
+use outcrop_format::{HELLO_BYTES, Hello, Nonce, RECORD_HEAD_BYTES, Record, RecordHead, rank_name};
+
+use crate::medium::Medium;
 
 /// So much is read at once, unless a record is longer.
-const READ_BYTES: usize = 64 << 10;
+const READ_BYTES: usize = 8 << 10;
 
-/// How much another rank reads before it says so, and how much is freed at once.
-pub(crate) const READ_EVERY_BYTES: u64 = 1 << 20;
+/// When a part of a mailbox is so long, the mailbox goes on in the next one. Short in tests of this
+/// crate alone, which have many parts.
+const PART_BYTES: u64 = if cfg!(test) { 2 << 10 } else { 1 << 20 };
 
-/// The mailbox of this rank.
-pub(crate) struct Outbox {
-    file: File,
-    /// Where the next record begins. One that could not be written whole is written over by the
-    /// next.
-    end: u64,
-    /// The memory or disk of all bytes before this one has been given back.
-    freed: u64,
+const MAILBOX: &str = "mailbox";
+
+/// The name of a part of the mailbox of a rank.
+fn part_name(rank: u32, part: u32) -> String {
+    match part {
+        0 => format!("{}.{MAILBOX}", rank_name(rank)),
+        part => format!("{}.{MAILBOX}-{part}", rank_name(rank)),
+    }
 }
 
-impl Outbox {
+/// The mailbox of this rank.
+pub(crate) struct Outbox<M: Medium> {
+    hello: Hello,
+    part: u32,
+    file: M::File,
+    /// Where the next record begins.
+    end: u64,
+    /// Records that may not be there yet. If they cannot be written they stay as they are, since
+    /// somebody may have read them, and are written again, at the same place, before all others.
+    unsaid: Vec<u8>,
+    /// The next part, if the last of these records says that the mailbox goes on there.
+    next: Option<M::File>,
+    /// The first part that has not been removed.
+    first: u32,
+}
+
+impl<M: Medium> Outbox<M> {
     /// Makes a mailbox in place of the one that an earlier run may have left.
-    pub(crate) fn make(path: &Path, hello: &Hello) -> io::Result<Self> {
-        // Under another name first, so that nobody reads the beginning of a file that is not there
-        // yet.
-        let draft = path.with_extension("draft");
-        let file = File::create(&draft)?;
-        file.write_all_at(&hello.encode(), 0)?;
-        fs::rename(&draft, path)?;
-        Ok(Self { file, end: HELLO_BYTES as u64, freed: 0 })
+    pub(crate) fn make(medium: &M, hello: Hello) -> io::Result<Self> {
+        let later_parts = format!("{}-", part_name(hello.rank, 0));
+        for name in medium.names()?.iter().filter(|name| name.starts_with(&later_parts)) {
+            medium.remove(name)?;
+        }
+        let file = make_part(medium, &hello, 0)?;
+        Ok(Self { hello, part: 0, file, end: HELLO_BYTES as u64, unsaid: Vec::new(), next: None, first: 0 })
     }
 
-    /// Adds a record.
-    pub(crate) fn add(&mut self, record: &Record<'_>) -> io::Result<()> {
+    /// Adds a record to what is to be said, if what was to be said before has been.
+    pub(crate) fn add(&mut self, medium: &M, record: &Record<'_>) -> io::Result<()> {
+        self.flush(medium)?;
+        self.append(record)
+    }
+
+    /// Adds a record to what is to be said.
+    pub(crate) fn append(&mut self, record: &Record<'_>) -> io::Result<()> {
         let bytes = record.encode().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        self.file.write_all_at(&bytes, self.end)?;
-        self.end += bytes.len() as u64;
+        self.unsaid.extend_from_slice(&bytes);
         Ok(())
     }
 
-    /// All others have read up to here: what lies before it is not needed any more.
-    pub(crate) fn free_up_to(&mut self, read: u64) {
-        // Never the beginning, which tells others whose it is.
-        let (from, to) = (self.freed.max(HELLO_BYTES as u64), read.min(self.end));
-        if to.saturating_sub(from) < READ_EVERY_BYTES {
-            return;
+    /// Whether nothing is left to be said.
+    pub(crate) fn has_said_all(&self) -> bool {
+        self.unsaid.is_empty()
+    }
+
+    /// Says what is to be said.
+    pub(crate) fn flush(&mut self, medium: &M) -> io::Result<()> {
+        if self.unsaid.is_empty() {
+            return Ok(());
         }
-        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match fallocate(&self.file, hole, from, to - from) {
-            Ok(()) => self.freed = to,
-            // Asked for again with the next.
-            Err(Errno::INTR) => {}
-            // The file system cannot: the mailbox grows.
-            Err(_) => self.freed = u64::MAX,
+        // A part that cannot be made now is made later; this one grows until then.
+        if self.next.is_none()
+            && self.end + self.unsaid.len() as u64 >= PART_BYTES
+            && let Ok(next) = make_part(medium, &self.hello, self.part + 1)
+        {
+            self.append(&Record::Next)?;
+            self.next = Some(next);
+        }
+        medium.write_at(&self.file, self.end, &self.unsaid)?;
+        medium.sync(&self.file)?;
+        self.end += self.unsaid.len() as u64;
+        self.unsaid.clear();
+        if let Some(next) = self.next.take() {
+            self.file = next;
+            self.part += 1;
+            self.end = HELLO_BYTES as u64;
+        }
+        Ok(())
+    }
+
+    /// All who read this mailbox have come to this part: those before it are not needed any more.
+    pub(crate) fn free_before(&mut self, medium: &M, part: u32) {
+        while self.first < part.min(self.part) && medium.remove(&part_name(self.hello.rank, self.first)).is_ok() {
+            self.first += 1;
         }
     }
+}
+
+/// Makes a part of a mailbox, empty but for its beginning.
+fn make_part<M: Medium>(medium: &M, hello: &Hello, part: u32) -> io::Result<M::File> {
+    // Under another name first, so that nobody reads the beginning of a file that is not there yet.
+    let draft = format!("{}.draft", rank_name(hello.rank));
+    let file = medium.create(&draft)?;
+    medium.write_at(&file, 0, &hello.encode())?;
+    medium.sync(&file)?;
+    medium.rename(&draft, &part_name(hello.rank, part))?;
+    Ok(file)
 }
 
 /// The mailbox of another rank.
 pub(crate) struct Inbox {
-    file: File,
-    hello: Hello,
+    rank: u32,
+    count: u32,
+    /// That of the mailbox that is read.
+    nonce: Option<Nonce>,
+    /// Its owner has seen this rank: both belong to the same run.
+    pub(crate) has_met: bool,
+    part: u32,
+    /// This part has been seen.
+    has_begun: bool,
     /// Where the next record begins.
     at: u64,
-    /// Up to where its owner has been told that it was read.
-    told: u64,
+    /// The part of which its owner has been told that it is read.
+    told: u32,
+}
+
+/// What a look into a mailbox has found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// The mailbox that is known, or none.
+    Same,
+    /// One that was not known, when none was met yet.
+    New(Nonce),
+    /// Another one in the place of the one that was met.
+    Replaced,
 }
 
 impl Inbox {
-    /// Opens a mailbox; nothing if there is none.
-    pub(crate) fn open(path: &Path) -> io::Result<Option<Self>> {
-        let file = match File::open(path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        let mut bytes = [0; HELLO_BYTES];
-        let read = read_up_to(&file, 0, &mut bytes)?;
-        let hello = Hello::decode(&bytes[..read]).map_err(invalid)?;
-        Ok(Some(Self { file, hello, at: HELLO_BYTES as u64, told: 0 }))
+    /// That of `rank` out of `count`, which is not known yet.
+    pub(crate) fn new(rank: u32, count: u32) -> Self {
+        let (nonce, has_met, has_begun) = (None, false, false);
+        Self { rank, count, nonce, has_met, part: 0, has_begun, at: HELLO_BYTES as u64, told: 0 }
     }
 
-    /// How it begins.
-    pub(crate) fn hello(&self) -> &Hello {
-        &self.hello
+    /// The number in the mailbox that is read.
+    pub(crate) fn nonce(&self) -> Option<Nonce> {
+        self.nonce
     }
 
     /// Gives all records that are new and complete to `take`, in order.
@@ -101,86 +161,98 @@ impl Inbox {
     /// An error if the next one is not what was written. On a shared file system that may change:
     /// its length can be seen before its bytes. So whoever gets it looks again, and gives up when
     /// it has waited long enough.
-    pub(crate) fn read(&mut self, mut take: impl FnMut(Record<'_>)) -> io::Result<()> {
-        let mut buffer = Vec::new();
+    pub(crate) fn read<M: Medium>(
+        &mut self,
+        medium: &M,
+        mut take: impl FnMut(&mut Self, &Record<'_>),
+    ) -> io::Result<Look> {
+        let mut look = Look::Same;
         loop {
-            let left = self.file.metadata()?.len().saturating_sub(self.at);
-            if left < RECORD_HEAD_BYTES as u64 {
-                return Ok(());
+            let name = part_name(self.rank, self.part);
+            let Some(file) = medium.open(&name)? else {
+                // Not yet, or its name is not seen yet.
+                return if self.nonce.is_none() { Ok(look) } else { Err(invalid(format!("{name} is not there"))) };
+            };
+            match self.begin(medium, &file, &name)? {
+                Look::Same => {}
+                Look::New(nonce) => look = Look::New(nonce),
+                Look::Replaced => return Ok(Look::Replaced),
             }
-            buffer.resize(READ_BYTES.min(left as usize), 0);
-            let mut count = read_up_to(&self.file, self.at, &mut buffer)?;
-            if count < RECORD_HEAD_BYTES {
-                return Ok(());
+            if !self.read_part(medium, &file, &mut take)? {
+                return Ok(look);
             }
-            // One record at least, if it is all there.
-            let whole = RECORD_HEAD_BYTES + RecordHead::decode(&buffer).map_err(invalid)?.body_bytes() as usize;
-            if whole as u64 > left {
-                return Ok(());
+            (self.part, self.has_begun, self.at) = (self.part + 1, false, HELLO_BYTES as u64);
+        }
+    }
+
+    /// Compares how a file begins with what is known of the mailbox.
+    fn begin<M: Medium>(&mut self, medium: &M, file: &M::File, name: &str) -> io::Result<Look> {
+        let mut bytes = [0; HELLO_BYTES];
+        let count = medium.read_at(file, 0, &mut bytes)?;
+        let hello = Hello::decode(&bytes[..count]).map_err(invalid)?;
+        if (hello.rank, hello.count) != (self.rank, self.count) {
+            let Self { rank, count, .. } = self;
+            let (other_rank, other_count) = (hello.rank, hello.count);
+            let problem =
+                format!("the mailbox of rank {rank} of {count} is that of rank {other_rank} of {other_count}");
+            return Err(invalid(problem));
+        }
+        match (self.nonce == Some(hello.nonce), self.has_met) {
+            (true, _) => {
+                self.has_begun = true;
+                Ok(Look::Same)
             }
-            if whole > count {
-                buffer.resize(whole, 0);
-                count = read_up_to(&self.file, self.at, &mut buffer)?;
+            // It may have been left by an earlier run, and the new one is not seen yet.
+            (false, true) if !self.has_begun => Err(invalid(format!("{name} is of an earlier run"))),
+            (false, true) => Ok(Look::Replaced),
+            (false, false) => {
+                *self = Self { nonce: Some(hello.nonce), has_begun: true, ..Self::new(self.rank, self.count) };
+                Ok(Look::New(hello.nonce))
             }
+        }
+    }
+
+    /// Gives the new records of a part to `take`. Whether the mailbox goes on in the next one.
+    fn read_part<M: Medium>(
+        &mut self,
+        medium: &M,
+        file: &M::File,
+        take: &mut impl FnMut(&mut Self, &Record<'_>),
+    ) -> io::Result<bool> {
+        let mut buffer = vec![0; READ_BYTES];
+        loop {
+            let count = medium.read_at(file, self.at, &mut buffer)?;
             let mut rest = &buffer[..count];
-            while !rest.is_empty() {
-                match Record::decode(rest) {
-                    Ok((record, bytes)) => {
-                        take(record);
-                        self.at += bytes as u64;
-                        rest = &rest[bytes..];
-                    }
-                    Err(outcrop_format::Error::Short { .. }) => break,
-                    Err(error) => return Err(invalid(error)),
+            let mut wanted = RECORD_HEAD_BYTES;
+            while rest.len() >= RECORD_HEAD_BYTES {
+                let head = RecordHead::decode(rest).map_err(invalid)?;
+                wanted = RECORD_HEAD_BYTES + head.body_bytes() as usize;
+                let Some(body) = rest.get(RECORD_HEAD_BYTES..wanted) else { break };
+                let record = head.decode_body(body).map_err(invalid)?;
+                self.at += wanted as u64;
+                // An earlier run may have gone on, and nothing of it counts.
+                if record == Record::Next && self.has_met {
+                    return Ok(true);
                 }
+                take(self, &record);
+                rest = &rest[wanted..];
             }
-            // Nothing of what was read is a whole record: it is still being written.
-            if rest.len() == count {
-                return Ok(());
+            if count < buffer.len() {
+                // All that is there has been looked at.
+                return Ok(false);
             }
+            buffer.resize(wanted.max(READ_BYTES), 0);
         }
     }
 
-    /// What its owner has to be told about how far it was read, if it is time for it.
-    pub(crate) fn due(&self) -> Option<Record<'static>> {
-        let is_due = self.at >= self.told + READ_EVERY_BYTES;
-        is_due.then_some(Record::Read { rank: self.hello.rank, end: self.at })
-    }
-
-    /// Its owner has been told.
-    pub(crate) fn told(&mut self) {
-        self.told = self.at;
-    }
-
-    /// Begins with the first record again.
-    pub(crate) fn rewind(&mut self) {
-        self.at = HELLO_BYTES as u64;
-    }
-
-    /// Whether `path` leads to another file by now: that of a later run.
-    pub(crate) fn is_replaced(&self, path: &Path) -> io::Result<bool> {
-        let here = self.file.metadata()?;
-        match fs::metadata(path) {
-            Ok(there) => Ok((there.dev(), there.ino()) != (here.dev(), here.ino())),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
-            Err(error) => Err(error),
-        }
+    /// What its owner has to be told about how far it was read, if it does not know.
+    pub(crate) fn due(&mut self) -> Option<Record<'static>> {
+        let is_due = self.has_begun && self.told < self.part;
+        self.told = if is_due { self.part } else { self.told };
+        is_due.then_some(Record::Read { rank: self.rank, part: self.part })
     }
 }
 
-fn read_up_to(file: &File, at: u64, bytes: &mut [u8]) -> io::Result<usize> {
-    let mut count = 0;
-    while count < bytes.len() {
-        match file.read_at(&mut bytes[count..], at + count as u64) {
-            Ok(0) => break,
-            Ok(more) => count += more,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(count)
-}
-
-fn invalid(error: outcrop_format::Error) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, error)
+fn invalid(problem: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, problem)
 }

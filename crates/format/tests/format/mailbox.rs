@@ -11,15 +11,17 @@ use crate::corpus::assert_in_corpus;
 const NONCE: [u8; 16] = *b"0123456789abcdef";
 const HELLO: Hello = Hello { rank: 3, count: 70_000, nonce: NONCE };
 
-fn records() -> [Record<'static>; 7] {
+fn records() -> [Record<'static>; 9] {
     [
         Record::Seen { rank: 7, nonce: NONCE },
-        Record::Gather { topic: "open heat", number: 1 << 40, contribution: b"some bytes" },
-        Record::Gather { topic: "", number: 0, contribution: b"" },
-        Record::Gather { topic: "ö", number: u64::MAX, contribution: &[0; 300] },
-        Record::Message(b"words"),
-        Record::Message(b""),
-        Record::Read { rank: 1, end: 1 << 50 },
+        Record::Gather { from: 5, topic: "open heat", number: 1 << 40, contribution: b"some bytes" },
+        Record::Gather { from: 0, topic: "", number: 0, contribution: b"" },
+        Record::Gather { from: u32::MAX, topic: "ö", number: u64::MAX, contribution: &[0; 300] },
+        Record::Message { from: 2, message: b"words" },
+        Record::Message { from: 0, message: b"" },
+        Record::Read { rank: 1, part: 1 << 20 },
+        Record::Next,
+        Record::Gone { rank: 4 },
     ]
 }
 
@@ -92,16 +94,19 @@ fn what_cannot_be_is_refused_though_its_checksum_is_right() {
     };
     assert_wrong(hello(12, &70_000_u32.to_le_bytes()), 12, "rank 70000 of 70000");
     assert_wrong(hello(16, &u32::MAX.to_le_bytes()), 12, "rank 3 of 4294967295");
-    assert!(matches!(hello(8, &[9]), Err(Error::Format { structure: Structure::Mailbox, found: 9, .. })));
+    for found in [1, 9] {
+        let refused = Err(Error::Format { structure: Structure::Mailbox, found, newest: 2 });
+        assert_eq!(hello(8, &[found as u8]), refused);
+    }
     assert!(matches!(hello(0, b"OUTCPACK"), Err(Error::Magic { structure: Structure::Mailbox, .. })));
 
     let head = |at: usize, bytes: &[u8]| {
-        let mut whole = Record::Message(b"words").encode().unwrap()[..RECORD_HEAD_BYTES].to_vec();
+        let mut whole = Record::Message { from: 2, message: b"words" }.encode().unwrap()[..RECORD_HEAD_BYTES].to_vec();
         whole[at..at + bytes.len()].copy_from_slice(bytes);
         RecordHead::decode(&sealed(whole))
     };
     assert_wrong(head(0, &[0]), 0, "kind 0");
-    assert_wrong(head(0, &[5]), 0, "kind 5");
+    assert_wrong(head(0, &[7]), 0, "kind 7");
     assert_wrong(head(2, &[1]), 1, "not zero");
     assert_wrong(head(4, &(RECORD_BYTES_MAX + 1).to_le_bytes()), 4, "at most");
     assert_eq!(head(4, &RECORD_BYTES_MAX.to_le_bytes()).unwrap().body_bytes(), RECORD_BYTES_MAX);
@@ -124,7 +129,7 @@ fn what_cannot_be_is_refused_though_its_checksum_is_right() {
 #[test]
 fn bodies_that_make_no_sense_are_refused() {
     // A topic that is longer than the body, or than a topic can be, or no text.
-    let body = |topic_bytes: u32, rest: &[u8]| [&[0; 8][..], &topic_bytes.to_le_bytes(), rest].concat();
+    let body = |topic_bytes: u32, rest: &[u8]| [&[0; 12][..], &topic_bytes.to_le_bytes(), rest].concat();
     let decode = |kind: u8, body: &[u8]| {
         let start = [&[kind, 0, 0, 0][..], &(body.len() as u32).to_le_bytes()].concat();
         let check = XxHash3_128::oneshot(body).to_le_bytes();
@@ -133,15 +138,19 @@ fn bodies_that_make_no_sense_are_refused() {
     };
     assert!(decode(2, &body(3, b"abcd")).unwrap().contains("abc"));
     assert!(matches!(decode(2, &body(5, b"abcd")), Err(Error::Short { .. })));
-    assert_wrong(decode(2, &body(TOPIC_BYTES_MAX as u32 + 1, &[b'x'; 2000])), 8, "at most 1024");
-    assert_wrong(decode(2, &body(2, &[0xff; 4])), 12, "not UTF-8");
-    assert!(matches!(decode(2, &[0; 11]), Err(Error::Short { .. })));
+    assert_wrong(decode(2, &body(TOPIC_BYTES_MAX as u32 + 1, &[b'x'; 2000])), 12, "at most 1024");
+    assert_wrong(decode(2, &body(2, &[0xff; 4])), 16, "not UTF-8");
+    assert!(matches!(decode(2, &[0; 15]), Err(Error::Short { .. })));
     assert!(matches!(decode(1, &[0; 19]), Err(Error::Short { .. })));
     assert_wrong(decode(1, &[0; 21]), 20, "1 bytes follow");
-    assert!(matches!(decode(4, &[0; 11]), Err(Error::Short { .. })));
-    assert_wrong(decode(4, &[0; 13]), 12, "1 bytes follow");
+    assert!(matches!(decode(3, &[0; 3]), Err(Error::Short { .. })));
+    assert!(matches!(decode(4, &[0; 7]), Err(Error::Short { .. })));
+    assert_wrong(decode(4, &[0; 9]), 8, "1 bytes follow");
+    assert_wrong(decode(5, &[0; 1]), 0, "1 bytes follow");
+    assert!(matches!(decode(6, &[0; 3]), Err(Error::Short { .. })));
+    assert_wrong(decode(6, &[0; 5]), 4, "1 bytes follow");
     let topic = "x".repeat(TOPIC_BYTES_MAX + 1);
-    let error = Record::Gather { topic: &topic, number: 0, contribution: &[] }.encode().unwrap_err();
+    let error = Record::Gather { from: 0, topic: &topic, number: 0, contribution: &[] }.encode().unwrap_err();
     assert!(error.to_string().contains("a topic of 1025 bytes"), "{error}");
 }
 

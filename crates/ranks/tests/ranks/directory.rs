@@ -3,7 +3,7 @@
 
 use std::{
     fs::{self, File},
-    os::unix::fs::{FileExt, MetadataExt},
+    os::unix::fs::FileExt,
     path::Path,
     sync::Barrier,
     thread,
@@ -223,6 +223,26 @@ fn bytes_that_are_late_are_waited_for_and_damage_is_said() {
 }
 
 #[test]
+fn a_mailbox_that_stays_damaged_is_not_waited_for_for_ever() {
+    let dir = tempdir().unwrap();
+    thread::scope(|scope| {
+        let other = scope.spawn(|| open(dir.path(), 1, 2, LONG));
+        let ranks = open(dir.path(), 0, 2, SHORT);
+        let other = other.join().unwrap();
+        let file = mailbox(dir.path());
+        let before = file.metadata().unwrap().len();
+        other.announce(b"words").unwrap();
+        file.write_all_at(&[0; 30], before).unwrap();
+        let mut error = String::new();
+        outcrop_testing::until("said", || {
+            error = ranks.heard().err().map(|error| error.to_string()).unwrap_or_default();
+            !error.is_empty()
+        });
+        assert!(error.contains("cannot be read") && error.contains("was changed"), "{error}");
+    });
+}
+
+#[test]
 fn long_and_many_messages_arrive_whole_and_in_order() {
     let dir = tempdir().unwrap();
     thread::scope(|scope| {
@@ -259,13 +279,15 @@ fn a_mailbox_that_was_read_takes_no_more_room() {
                     let heard = ranks.heard().unwrap();
                     assert!(heard.iter().all(|(_, message)| message.len() == MIB));
                 }
-                let path = dir.join(format!("rank-{rank:05}.mailbox"));
-                let (length, blocks) = fs::metadata(&path).map(|it| (it.len(), it.blocks())).unwrap();
+                let mine = format!("rank-{rank:05}.mailbox");
+                let files = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
+                let files = files.filter(|file| file.file_name().to_string_lossy().starts_with(&mine));
+                let bytes: u64 = files.map(|file| file.metadata().unwrap().len()).sum();
                 ranks.gather("end", b"").unwrap();
-                assert!(length > u64::from(rounds) * 2 * MIB as u64, "{length}");
-                // Of two MiB in each round, others may be some rounds behind with saying what they
-                // have read.
-                assert!(blocks * 512 < 12 * MIB as u64, "{} bytes of {length}", blocks * 512);
+                // Of two MiB of each rank in each round, others may be some rounds behind with
+                // saying what they have read.
+                let said = if rank == 0 { 6 } else { 2 } * MIB as u64;
+                assert!(bytes < 6 * said, "{bytes} bytes are left of {}", u64::from(rounds) * said);
             });
         }
     });
