@@ -37,7 +37,7 @@ impl Ledger {
         }
         self.layers[layer].wants_collection = false;
         let idle = self.idle(layer);
-        if !idle.is_empty() && self.settings.ranks > 1 {
+        if !idle.is_empty() && self.settings.ranks > 1 && !self.layers[layer].is_unborrowed {
             return Some(Step::Look);
         }
         self.discard(layer, idle);
@@ -46,6 +46,8 @@ impl Ledger {
 
     /// Other ranks need these; the rest can go.
     pub(crate) fn looked(&mut self, layer: LayerIndex, borrowed: &BTreeSet<u64>) {
+        // Ranks that share no blocks borrow nothing new: what an earlier run has left is all.
+        self.layers[layer].is_unborrowed = borrowed.is_empty() && !self.settings.is_shared;
         let idle = self.idle(layer).into_iter().filter(|number| !borrowed.contains(number)).collect();
         self.discard(layer, idle);
     }
