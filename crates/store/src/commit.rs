@@ -24,8 +24,10 @@ use outcrop_layers::files::FileLock;
 use super::{Shared, pack::Job, state::SessionCore};
 use crate::{Error, ErrorKind, Result};
 
-/// While other ranks have not said that they have a version, they are listened to so often.
+/// While other ranks have not said that they have a version, they are listened to so often; less and
+/// less while they say nothing.
 const LISTEN: Duration = Duration::from_millis(5);
+const LISTEN_MAX: Duration = Duration::from_millis(80);
 
 /// What the committer is told.
 pub(crate) enum Note {
@@ -90,12 +92,13 @@ impl Committer {
     }
 
     pub(crate) fn run(mut self, notes: &Receiver<Note>) {
+        let mut pause = LISTEN;
         loop {
             let is_waiting = self.open.values().any(|open| open.ledger.is_waiting_for_others());
             let has_garbage = self.open.values().any(|open| open.ledger.has_garbage());
             let note = match (is_waiting, has_garbage) {
                 (_, true) => notes.recv_timeout(Duration::ZERO),
-                (true, false) => notes.recv_timeout(LISTEN),
+                (true, false) => notes.recv_timeout(pause),
                 (false, false) => notes.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             match note {
@@ -103,9 +106,8 @@ impl Committer {
                 Ok(note) => self.take(note),
                 Err(RecvTimeoutError::Timeout) => self.tidy(),
             }
-            if is_waiting {
-                self.listen();
-            }
+            let has_heard = is_waiting && self.listen();
+            pause = if has_heard || !is_waiting { LISTEN } else { (pause * 2).min(LISTEN_MAX) };
         }
     }
 
@@ -215,21 +217,24 @@ impl Committer {
         let _ = self.handle.discard(key);
     }
 
-    /// Hears what other ranks have.
-    fn listen(&mut self) {
+    /// Hears what other ranks have. Whether they have said something.
+    fn listen(&mut self) -> bool {
         match self.shared.ranks.heard() {
             Ok(messages) => {
+                let has_heard = !messages.is_empty();
                 for (rank, message) in messages {
                     match News::decode(&message) {
                         Ok(news) => self.hear(rank, news),
                         Err(error) => tracing::warn!(rank, %error, "a message of another rank makes no sense"),
                     }
                 }
+                has_heard
             }
             Err(error) => {
                 // Also those that wait for nothing just now: no further version will be complete.
                 let runs: Vec<RunId> = self.open.keys().copied().collect();
                 runs.into_iter().for_each(|run| self.tell(run, Event::Alone { reason: error.to_string() }));
+                false
             }
         }
     }
