@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use bytesize::ByteSize;
 use clap::{Args, Subcommand};
-use outcrop_bench::{Needs, Report, alloc, increment, model, page, rtm, store, tape};
+use outcrop_bench::{Needs, Report, alloc, increment, model, page, ranks, rtm, store, tape};
 use outcrop_rtm::{Config, Migration, Shots};
 
 use crate::{RoomArgs, say::say, table};
@@ -64,6 +64,21 @@ pub(crate) enum BenchCommand {
     /// tracking_over_rehash_max (at the worst share of pages): smaller is better.
     /// hash_over_read_bandwidth (one core): larger is better.
     Increment(IncrementArgs),
+    /// Measure many ranks on this machine: the time to come together and to save, and the processor
+    /// time of ranks that wait.
+    ///
+    /// Starts as many processes. Each opens a session, saves small versions, and waits: for nothing,
+    /// for a rank that comes late to a call, and for one that comes late with its version.
+    ///
+    /// Ratios: milliseconds of a processor that a rank takes in a second while it waits, of the last
+    /// number of ranks; smaller is better.
+    Ranks(RanksBenchArgs),
+    /// One process of `bench ranks`.
+    #[command(hide = true)]
+    RanksProcess {
+        /// What to do, as JSON.
+        order: String,
+    },
     /// One process of `bench alloc`.
     #[command(hide = true)]
     AllocProcess {
@@ -193,6 +208,24 @@ pub(crate) struct IncrementArgs {
     rounds: Option<usize>,
 }
 
+#[derive(Args)]
+pub(crate) struct RanksBenchArgs {
+    #[command(flatten)]
+    report: ReportArgs,
+    /// Numbers of ranks [default: 64,256, quick: 16].
+    #[arg(long, value_name = "COUNT", value_delimiter = ',')]
+    counts: Option<Vec<u32>>,
+    /// Versions that are saved.
+    #[arg(long, value_name = "COUNT", default_value_t = 5)]
+    saves: u64,
+    /// Seconds that ranks wait [default: 10, quick: 2].
+    #[arg(long, value_name = "SECONDS")]
+    seconds: Option<f64>,
+    /// Directory for files; they are removed at the end.
+    #[arg(long, value_name = "DIR", default_value = "outcrop-scratch")]
+    dir: PathBuf,
+}
+
 pub(crate) fn run(command: &BenchCommand) -> Result<()> {
     let progress = &mut |what: &str| eprintln!("measuring: {what}");
     let (report, how) = match command {
@@ -203,7 +236,9 @@ pub(crate) fn run(command: &BenchCommand) -> Result<()> {
         BenchCommand::Sim(args) => (model::run(&args.options(), progress)?, &args.report),
         BenchCommand::Store(args) => (store::run(&args.options(), progress)?, &args.report),
         BenchCommand::Increment(args) => (increment::run(&args.options(), progress)?, &args.report),
+        BenchCommand::Ranks(args) => (ranks::run(&args.options(), progress)?, &args.report),
         BenchCommand::AllocProcess { order } => return alloc::process(order),
+        BenchCommand::RanksProcess { order } => return ranks::process(order),
     };
     print(&report, how.json)
 }
@@ -217,7 +252,9 @@ impl BenchCommand {
             Self::Sim(args) => Some(args.options().needs()),
             Self::Store(args) => Some(args.options().needs()),
             Self::Increment(args) => Some(args.options().needs()),
-            Self::All(_) | Self::Alloc(_) | Self::AllocProcess { .. } => None,
+            Self::All(_) | Self::Alloc(_) | Self::Ranks(_) | Self::AllocProcess { .. } | Self::RanksProcess { .. } => {
+                None
+            }
         })
     }
 }
@@ -300,6 +337,17 @@ impl IncrementArgs {
             compute_ms: self.compute_ms,
             looks: self.looks,
             rounds: self.rounds.unwrap_or(self.report.usual(3, 1)),
+        }
+    }
+}
+
+impl RanksBenchArgs {
+    fn options(&self) -> ranks::Options {
+        ranks::Options {
+            counts: self.counts.clone().unwrap_or(self.report.usual(vec![64, 256], vec![16])),
+            saves: self.saves,
+            seconds: self.seconds.unwrap_or(self.report.usual(10.0, 2.0)),
+            directory: self.dir.clone(),
         }
     }
 }
