@@ -86,7 +86,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
             let seconds = outcomes.iter().map(|outcome| effort(outcome).seconds).sum::<f64>();
             let sleeps = outcomes.iter().map(|outcome| effort(outcome).sleeps).sum::<f64>() / f64::from(count);
             json!({
-                "part": "waiting", "ranks": count, "way": way,
+                "part": format!("{count} ranks that wait"), "ranks": count, "way": way,
                 "cores": seconds, "cpu_ms_per_second": 1e3 * seconds / f64::from(count), "sleeps_per_second": sleeps,
             })
         };
@@ -95,7 +95,8 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
             ("all have opened a session", worst(|outcome| outcome.session_seconds)),
             ("a version is durable", mean(|outcome| outcome.durable_seconds)),
         ] {
-            runs.push(json!({ "part": "time", "ranks": count, "way": way, "seconds": seconds }));
+            let part = format!("{count} ranks");
+            runs.push(json!({ "part": part, "ranks": count, "way": way, "takes_seconds": seconds }));
         }
         runs.push(effort("nobody does anything", |outcome| outcome.idle));
         runs.push(effort("all but one wait in a call", |outcome| outcome.call));

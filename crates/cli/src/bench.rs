@@ -67,11 +67,11 @@ pub(crate) enum BenchCommand {
     /// Measure many ranks on this machine: the time to come together and to save, and the processor
     /// time of ranks that wait.
     ///
-    /// Starts as many processes. Each opens a session, saves small versions, and waits: for nothing,
-    /// for a rank that comes late to a call, and for one that comes late with its version.
+    /// Starts as many processes. Each opens a session, saves small versions, and waits: for
+    /// nothing, for a rank that comes late to a call, and for one that comes late with its version.
     ///
-    /// Ratios: milliseconds of a processor that a rank takes in a second while it waits, of the last
-    /// number of ranks; smaller is better.
+    /// Ratios: milliseconds of a processor that a rank takes in a second while it waits, of the
+    /// last number of ranks; smaller is better.
     Ranks(RanksBenchArgs),
     /// One process of `bench ranks`.
     #[command(hide = true)]

@@ -2,10 +2,10 @@
 //! reads those of all others and passes on what they say; the others read that of rank 0.
 //!
 //! A mailbox begins with a [`Hello`]; [`Record`]s follow. When it has become long it goes on in
-//! another file, its next part, which begins with the same [`Hello`]. A reader may look while a record is being
-//! written, and on a shared file system it may see the length of a file before its bytes. So a
-//! record has two checksums: one of its head, so that its length can be believed, and one of its
-//! body.
+//! another file, its next part, which begins with the same [`Hello`]. A reader may look while a
+//! record is being written, and on a shared file system it may see the length of a file before its
+//! bytes. So a record has two checksums: one of its head, so that its length can be believed, and
+//! one of its body.
 
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,

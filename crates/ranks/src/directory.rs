@@ -103,7 +103,9 @@ impl SharedDirectory {
     fn is_gone(&self, gone: Gone, so: &str) -> Error {
         let Gone { rank, had_lived } = gone;
         Error::apart(match (rank == self.rank, had_lived) {
-            (true, _) => format!("others take this rank, {rank}, for dead: they do not see its lock any more"),
+            (true, _) => format!(
+                "this rank, {rank}, takes part no more: others do not see its lock, or it could not read what they say"
+            ),
             (false, true) => format!("rank {rank} is gone, {so}"),
             (false, false) => format!(
                 "rank {rank} is gone, {so}; or its lock is not seen here: all ranks need a file system with locks \
@@ -120,6 +122,25 @@ impl SharedDirectory {
             state.pace.looked(now, self.start.elapsed(), has_news);
         }
         Ok(())
+    }
+
+    /// What others have announced, or why nothing more will come.
+    fn listen(&self, state: &mut State) -> Result<Vec<(u32, Vec<u8>)>> {
+        self.look(state)?;
+        let messages = state.talk.heard();
+        if !messages.is_empty() {
+            return Ok(messages);
+        }
+        if let Some(gone) = state.talk.gone() {
+            return Err(self.is_gone(gone, "and with it the versions under way"));
+        }
+        match state.talk.doubt() {
+            Some((since, doubt)) if self.start.elapsed() - since > self.patience => {
+                let seconds = self.patience.as_secs_f64();
+                Err(Error::apart(format!("what others say cannot be read since {seconds} s: {doubt}")))
+            }
+            _ => Ok(messages),
+        }
     }
 
     /// Looks until there is something. An error if it takes too long, or if a rank that was there
@@ -172,21 +193,12 @@ impl Ranks for SharedDirectory {
 
     fn heard(&self) -> Result<Vec<(u32, Vec<u8>)>> {
         let mut state = self.state();
-        self.look(&mut state)?;
-        let messages = state.talk.heard();
-        if !messages.is_empty() {
-            return Ok(messages);
+        let heard = self.listen(&mut state);
+        if heard.is_err() {
+            // Who gets an error may not come again.
+            state.talk.leave();
         }
-        if let Some(gone) = state.talk.gone() {
-            return Err(self.is_gone(gone, "and with it the versions under way"));
-        }
-        match state.talk.doubt() {
-            Some((since, doubt)) if self.start.elapsed() - since > self.patience => {
-                let seconds = self.patience.as_secs_f64();
-                Err(Error::apart(format!("what others say cannot be read since {seconds} s: {doubt}")))
-            }
-            _ => Ok(messages),
-        }
+        heard
     }
 }
 

@@ -72,6 +72,11 @@ impl<M: Medium> Outbox<M> {
         self.unsaid.is_empty()
     }
 
+    /// Whether so much is left to be said that it should not wait for more.
+    pub(crate) fn has_much_to_say(&self) -> bool {
+        self.unsaid.len() as u64 >= PART_BYTES
+    }
+
     /// Says what is to be said.
     pub(crate) fn flush(&mut self, medium: &M) -> io::Result<()> {
         if self.unsaid.is_empty() {
@@ -170,8 +175,12 @@ impl Inbox {
         loop {
             let name = part_name(self.rank, self.part);
             let Some(file) = medium.open(&name)? else {
-                // Not yet, or its name is not seen yet.
-                return if self.nonce.is_none() { Ok(look) } else { Err(invalid(format!("{name} is not there"))) };
+                // Not yet, or its name is not seen yet, or another process has begun again.
+                return match (self.nonce.is_none(), self.has_successor(medium)?) {
+                    (true, _) => Ok(look),
+                    (false, true) => Ok(Look::Replaced),
+                    (false, false) => Err(invalid(format!("{name} is not there"))),
+                };
             };
             match self.begin(medium, &file, &name)? {
                 Look::Same => {}
@@ -183,6 +192,14 @@ impl Inbox {
             }
             (self.part, self.has_begun, self.at) = (self.part + 1, false, HELLO_BYTES as u64);
         }
+    }
+
+    /// Whether the first part is one of a later mailbox than the one that was met.
+    fn has_successor<M: Medium>(&self, medium: &M) -> io::Result<bool> {
+        let Some(file) = medium.open(&part_name(self.rank, 0))?.filter(|_| self.has_met) else { return Ok(false) };
+        let mut bytes = [0; HELLO_BYTES];
+        let count = medium.read_at(&file, 0, &mut bytes)?;
+        Ok(Hello::decode(&bytes[..count]).is_ok_and(|hello| Some(hello.nonce) != self.nonce))
     }
 
     /// Compares how a file begins with what is known of the mailbox.
@@ -203,7 +220,9 @@ impl Inbox {
                 Ok(Look::Same)
             }
             // It may have been left by an earlier run, and the new one is not seen yet.
-            (false, true) if !self.has_begun => Err(invalid(format!("{name} is of an earlier run"))),
+            (false, true) if !self.has_begun && !self.has_successor(medium)? => {
+                Err(invalid(format!("{name} is of an earlier run")))
+            }
             (false, true) => Ok(Look::Replaced),
             (false, false) => {
                 *self = Self { nonce: Some(hello.nonce), has_begun: true, ..Self::new(self.rank, self.count) };

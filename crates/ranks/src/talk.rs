@@ -149,28 +149,41 @@ impl<M: Medium> Talk<M> {
     pub(crate) fn look(&mut self, now: Duration) -> io::Result<bool> {
         // Before the mailboxes, so that the last words of a rank are not missed.
         self.look_for_gone(now)?;
-        if !self.has_met {
+        if !self.has_met || self.others.iter().any(|other| other.doubt.is_some()) {
             self.medium.refresh()?;
-        }
-        // What cannot be passed on is not read either.
-        let said = self.outbox.flush(&self.medium);
-        note(said, &mut self.trouble, now, true)?;
-        if self.trouble.is_some() {
-            return Ok(false);
         }
         let mut has_news = false;
         for index in 0..self.others.len() {
+            // What cannot be passed on is not read either.
+            if (index == 0 || self.outbox.has_much_to_say()) && !self.flush(now)? {
+                return Ok(has_news);
+            }
             has_news |= self.read(index, now)?;
         }
         if !self.has_met {
             self.meet()?;
         }
-        let said = self.outbox.flush(&self.medium);
-        note(said, &mut self.trouble, now, true)?;
+        self.flush(now)?;
         let readers = self.others.iter().filter(|other| other.inbox.is_some());
         let part = readers.map(|other| other.reads_part).min().unwrap_or(u32::MAX);
         self.outbox.free_before(&self.medium, part);
         Ok(has_news)
+    }
+
+    /// Says what is to be said. Whether nothing is left; what keeps it from that is noted.
+    fn flush(&mut self, now: Duration) -> io::Result<bool> {
+        let said = self.outbox.flush(&self.medium);
+        Ok(note(said, &mut self.trouble, now, true)?.is_some())
+    }
+
+    /// Nothing more is passed on: the others need not wait for it.
+    pub(crate) fn leave(&mut self) {
+        if self.rank == FIRST && self.gone.is_none() {
+            self.gone = Some(Gone { rank: self.rank, had_lived: true });
+            // If it cannot be said, there is nothing else to be done.
+            let _ = self.outbox.append(&Record::Gone { rank: self.rank });
+            let _ = self.outbox.flush(&self.medium);
+        }
     }
 
     /// Reads the mailbox of another rank, if this one does.

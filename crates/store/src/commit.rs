@@ -24,8 +24,8 @@ use outcrop_layers::files::FileLock;
 use super::{Shared, pack::Job, state::SessionCore};
 use crate::{Error, ErrorKind, Result};
 
-/// While other ranks have not said that they have a version, they are listened to so often; less and
-/// less while they say nothing.
+/// While other ranks have not said that they have a version, they are listened to so often; less
+/// and less while they say nothing.
 const LISTEN: Duration = Duration::from_millis(5);
 const LISTEN_MAX: Duration = Duration::from_millis(80);
 

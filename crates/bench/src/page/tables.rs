@@ -66,6 +66,10 @@ const COLUMNS: &[(&str, &str, &str)] = &[
     ("md5, one core", "md5_one_gb_per_second", "GB/s"),
     ("all cores", "md5_all_gb_per_second", "GB/s"),
     ("only reading", "read_one_gb_per_second", "GB/s"),
+    ("takes", "takes_seconds", "s"),
+    ("cores, all ranks", "cores", ""),
+    ("processor time of a rank", "cpu_ms_per_second", "ms/s"),
+    ("sleeps of a rank", "sleeps_per_second", "/s"),
 ];
 
 /// The runs of a report: a table for each part, with the columns that any of its runs has. Runs

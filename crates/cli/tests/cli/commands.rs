@@ -160,6 +160,21 @@ fn the_benchmark_of_stores_compares_checkpoints_with_copies_and_files() {
 }
 
 #[test]
+fn the_benchmark_of_ranks_measures_what_waiting_costs() {
+    let directory = tempfile::tempdir().unwrap();
+    let sizes = ["--counts", "2,3", "--saves", "2", "--seconds", "0.2"];
+    let output = outcrop(directory.path(), &[&["bench", "ranks", "--json"], &sizes[..]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["bench"], "ranks");
+    let runs = report["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 12, "{runs:?}");
+    let has = |run: &serde_json::Value| run["takes_seconds"].is_number() || run["cpu_ms_per_second"].is_number();
+    assert!(runs.iter().all(has), "{runs:?}");
+    assert!(entries(directory.path()).is_empty());
+}
+
+#[test]
 fn the_benchmark_of_increments_repeats_the_experiment() {
     let directory = tempfile::tempdir().unwrap();
     let sizes = ["--size", "8 MiB", "--checkpoints", "2", "--compute-ms", "5", "--looks", "2", "--rounds", "1"];

@@ -1,6 +1,14 @@
 //! Several ranks: a version exists when all of them have it.
 
-use std::{path::Path, sync::Arc, thread, time::Duration};
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    thread,
+    time::Duration,
+};
 
 use outcrop::{
     ErrorKind, Part, PartMut, Reached, Retention, Session, Store, StoreBuilder,
@@ -109,6 +117,43 @@ fn a_version_that_one_rank_lacks_does_not_exist() {
     });
     for layer in ["near", "far"] {
         assert!(!manifest(layer, 0, 3).exists() && !manifest(layer, 0, 2).exists() && manifest(layer, 0, 1).exists());
+    }
+}
+
+#[test]
+fn ranks_that_share_no_blocks_do_not_read_each_others_manifests_again_and_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let talk = dir.path().join("talk");
+    let keep = Retention { keep_last: Some(1), ..Retention::default() };
+    run(&talk, 2, |ranks| {
+        let rank = ranks.rank();
+        let (reads, others) = (Arc::new(AtomicU64::new(0)), format!("heat/rank-{:05}/version-", 1 - rank));
+        let files = Failing::new(Arc::new(DiskFiles::create(dir.path()).unwrap()));
+        let files = files.watched({
+            let reads = Arc::clone(&reads);
+            move |operation, name| {
+                reads.fetch_add(u64::from(operation == Operation::Open && name.starts_with(&others)), SeqCst);
+            }
+        });
+        let store = Store::builder().host(4 * MIB).pin(false).keep(keep).chain_max(1).ranks(ranks);
+        let mut session = store.files(Arc::new(files), None).open().unwrap().session("heat").unwrap();
+        let mut save_until = |last: u64| {
+            for version in last - 7..=last {
+                save(&mut session, rank, version);
+                session.wait(version, Reached::All).unwrap();
+            }
+        };
+        save_until(8);
+        // What an earlier run may have borrowed is looked for when packs are first removed.
+        assert!(reads.swap(0, SeqCst) > 0);
+        save_until(16);
+        assert_eq!(reads.load(SeqCst), 0);
+        session.finish().unwrap();
+    });
+    for rank in 0..2 {
+        let names = outcrop_testing::names(&dir.path().join(format!("heat/rank-{rank:05}")));
+        let packs = names.iter().filter(|name| name.starts_with("pack-")).count();
+        assert!((1..8).contains(&packs), "{names:?}");
     }
 }
 

@@ -222,13 +222,16 @@ impl Trial {
 
     fn check_patience(&self, process: &mut Process) {
         if self.now() > process.began + process.patience {
+            let has_met = process.talk.as_ref().is_some_and(Talk::has_met);
+            let is_unsure = self.kind != Kind::CloseToOpen || !has_met;
+            assert!(is_unsure, "seed {}: rank {} did not find out who is gone", self.seed, process.rank);
             let doubt = process.talk.as_ref().and_then(|talk| talk.doubt().map(|(_, doubt)| doubt.to_owned()));
             process.end = Some(End::GaveUp(format!("patience in step {}: {doubt:?}", process.step)));
             process.talk = None;
         }
     }
 
-    /// What all gave belongs to this exchange, to one life of each rank, and is the same everywhere.
+    /// What all gave belongs to this exchange, to one life of each rank, and is the same for all.
     fn check(&mut self, process: &Process, everybody: &[Vec<u8>]) {
         let (seed, step) = (self.seed, process.step);
         let texts: Vec<String> =

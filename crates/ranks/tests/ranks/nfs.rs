@@ -38,7 +38,7 @@ echo '/export *(rw,no_root_squash,fsid=0,insecure,no_subtree_check,sync)' > /etc
 echo 'root:x:0:0::/:/bin/sh' > /etc/passwd
 echo 'nfs 2049/tcp' > /etc/services
 echo 'tcp tpi_cots_ord v inet tcp - -' > /etc/netconfig
-ip link set lo up
+/usr/sbin/ip link set lo up
 mount -t nfsd nfsd /proc/fs/nfsd
 echo 10 > /proc/fs/nfsd/nfsv4gracetime
 exportfs -ra
@@ -47,13 +47,13 @@ rpc.nfsd -N 3 -V 4.2 8 || echo "no server"
 echo Y > /proc/fs/nfsd/v4_end_grace
 # A client is a network and a host name of its own.
 client() {
-    ip link add v$1 type veth peer name w$1
-    ip addr add 10.0.$2.1/24 dev v$1
-    ip link set v$1 up
+    /usr/sbin/ip link add v$1 type veth peer name w$1
+    /usr/sbin/ip addr add 10.0.$2.1/24 dev v$1
+    /usr/sbin/ip link set v$1 up
     unshare -n -u -m /bin/sh /client $1 $2 &
     echo $! > /run/client-$1
     while [ ! -e /run/made-$1 ]; do sleep 0.1; done
-    ip link set w$1 netns $(cat /run/client-$1)
+    /usr/sbin/ip link set w$1 netns $(cat /run/client-$1)
     touch /run/linked-$1
 }
 client a 1
@@ -65,9 +65,9 @@ poweroff -f
 const CLIENT: &str = r#"touch /run/made-$1
 while [ ! -e /run/linked-$1 ]; do sleep 0.1; done
 hostname client-$1
-ip link set lo up
-ip addr add 10.0.$2.2/24 dev w$1
-ip link set w$1 up
+/usr/sbin/ip link set lo up
+/usr/sbin/ip addr add 10.0.$2.2/24 dev w$1
+/usr/sbin/ip link set w$1 up
 mount -t nfs4 -o vers=4.2,addr=10.0.$2.1,clientaddr=10.0.$2.2 10.0.$2.1:/ /$1 || exit 1
 case $1 in a) ranks="0 2";; *) ranks="1 3";; esac
 for run in 1 2; do
