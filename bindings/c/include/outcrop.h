@@ -34,7 +34,8 @@
 // Where a version may have come to, for outcrop_session_wait: all directories.
 #define OUTCROP_ALL 0
 
-// Where a version may have come to, for outcrop_session_wait: host memory, from where this process can restore it.
+// Where a version may have come to, for outcrop_session_wait: host memory, from where this process
+// can restore it.
 #define OUTCROP_HOST -1
 
 // The last index runs fastest in memory, as in C.
@@ -65,7 +66,8 @@ typedef enum {
   OUTCROP_STORAGE = 17,
   // Another process is in the way, or one is missing.
   OUTCROP_BUSY = 18,
-  // A mistake in the library, which has caught itself. What the call was about cannot be used any more.
+  // A mistake in the library, which has caught itself. What the call was about cannot be used
+  // any more.
   OUTCROP_PANIC = 20,
   // The program was compiled with the header of another version.
   OUTCROP_VERSION = 21,
@@ -117,7 +119,8 @@ typedef struct outcrop_session outcrop_session;
 // A place for checkpoints.
 typedef struct outcrop_store outcrop_store;
 
-// A tape: snapshots written in one order and read back in a known other one. Calls on one handle are made one after the other.
+// A tape: snapshots written in one order and read back in a known other one. Calls on one handle
+// are made one after the other.
 typedef struct outcrop_tape outcrop_tape;
 
 // What a tape has done until now. May become longer in later versions.
@@ -148,7 +151,8 @@ typedef struct {
 extern "C" {
 #endif // __cplusplus
 
-// Why the last call of this thread that failed has failed, and what can be done. Valid until the next one fails; never NULL.
+// Why the last call of this thread that failed has failed, and what can be done. Valid until the
+// next one fails; never NULL.
 const char *outcrop_error(void);
 
 // The version of the library, as a text such as "0.1.0".
@@ -157,10 +161,10 @@ const char *outcrop_version(void);
 // What outcrop_tape_open calls, with the version of the header.
 outcrop_status outcrop_tape_open_as(uint32_t header_version, const char *config, outcrop_tape **tape);
 
-// Another handle to the same tape, for another thread. A call that finds no room waits for what the owners of other handles may take;
-// if all handles wait, it fails. The tape ends with its last handle.
-outcrop_status outcrop_tape_clone(outcrop_tape *tape,
-                                  outcrop_tape **clone);
+// Another handle to the same tape, for another thread. A call that finds no room waits for what
+// the owners of other handles may take; if all handles wait, it fails. The tape ends with its last
+// handle.
+outcrop_status outcrop_tape_clone(outcrop_tape *tape, outcrop_tape **clone);
 
 // Ends a handle. With the last one, all layers give back what they hold, and no file stays behind.
 outcrop_status outcrop_tape_close(outcrop_tape *tape);
@@ -168,26 +172,22 @@ outcrop_status outcrop_tape_close(outcrop_tape *tape);
 // Saves bytes under a key by copying them. Returns when the program may change them again.
 outcrop_status outcrop_tape_save(outcrop_tape *tape, uint64_t key, const void *data, size_t bytes);
 
-// Lends the slot of a new snapshot, to compute straight into. It holds at first whatever was there before, begins with a page,
-// and must be sealed or abandoned.
-outcrop_status outcrop_tape_lend(outcrop_tape *tape,
-                                 uint64_t key,
-                                 size_t bytes,
-                                 void **data,
-                                 outcrop_lent **lent);
+// Lends the slot of a new snapshot, to compute straight into. It holds at first whatever was there
+// before, begins with a page, and must be sealed or abandoned.
+outcrop_status outcrop_tape_lend(outcrop_tape *tape, uint64_t key, size_t bytes, void **data, outcrop_lent **lent);
 
 // Makes a lent slot a snapshot. Neither the handle nor the slot is the program's any more.
 outcrop_status outcrop_lent_seal(outcrop_lent *lent);
 
-// Makes a lent slot a snapshot that the program goes on reading, so that the next state can be computed from it into the next slot.
-// The address stays the same.
-outcrop_status outcrop_lent_seal_and_keep(outcrop_lent *lent,
-                                          outcrop_past **past);
+// Makes a lent slot a snapshot that the program goes on reading, so that the next state can be
+// computed from it into the next slot. The address stays the same.
+outcrop_status outcrop_lent_seal_and_keep(outcrop_lent *lent, outcrop_past **past);
 
 // Gives a lent slot back; it becomes no snapshot.
 outcrop_status outcrop_lent_abandon(outcrop_lent *lent);
 
-// Hands over a snapshot for the last time, in place: its key is free again, and the slot when it is released.
+// Hands over a snapshot for the last time, in place: its key is free again, and the slot when it
+// is released.
 outcrop_status outcrop_tape_take(outcrop_tape *tape,
                                  uint64_t key,
                                  const void **data,
@@ -213,42 +213,43 @@ outcrop_status outcrop_tape_discard(outcrop_tape *tape, uint64_t key);
 // What the tape has done until now. `bytes` is sizeof(outcrop_tape_stats_t).
 outcrop_status outcrop_tape_stats(outcrop_tape *tape, outcrop_tape_stats_t *stats, size_t bytes);
 
-// All that is known of what the tape has done, layer by layer, as a JSON text with a zero byte at its end. If `bytes` are not enough
-// for it, nothing is written, and `needed` says how many are; with 0 of them `text` may be NULL. That is no failure.
-outcrop_status outcrop_tape_stats_json(outcrop_tape *tape,
-                                       char *text,
-                                       size_t bytes,
-                                       size_t *needed);
+// All that is known of what the tape has done, layer by layer, as a JSON text with a zero byte at
+// its end. If `bytes` are not enough for it, nothing is written, and `needed` says how many are;
+// with 0 of them `text` may be NULL. That is no failure.
+outcrop_status outcrop_tape_stats_json(outcrop_tape *tape, char *text, size_t bytes, size_t *needed);
 
-// Writes the timeline of a tape that was opened with `trace = true` to a file that chrome://tracing and Perfetto open.
+// Writes the timeline of a tape that was opened with `trace = true` to a file that
+// chrome://tracing and Perfetto open.
 outcrop_status outcrop_tape_write_trace(outcrop_tape *tape, const char *path);
 
 // What outcrop_store_open calls, with the version of the header.
 outcrop_status outcrop_store_open_as(uint32_t header_version, const char *config, outcrop_store **store);
 
-// Opens the series of versions called `name`. With several ranks, all of them call it, in the same order.
+// Opens the series of versions called `name`. With several ranks, all of them call it, in the same
+// order.
 outcrop_status outcrop_store_session(outcrop_store *store, const char *name, outcrop_session **session);
 
-// Whether it is time to save, by the configured interval and what saving has cost until now: 1 or 0. Without an interval it never is.
-// With several ranks, all of them call it, and all get the answer of rank 0.
-outcrop_status outcrop_store_due(outcrop_store *store,
-                                 int *due);
+// Whether it is time to save, by the configured interval and what saving has cost until now: 1 or
+// 0. Without an interval it never is. With several ranks, all of them call it, and all get the
+// answer of rank 0.
+outcrop_status outcrop_store_due(outcrop_store *store, int *due);
 
 // Ends a handle. Its sessions go on; the store ends with the last of them.
 outcrop_status outcrop_store_close(outcrop_store *store);
 
-// Protects `count` elements at `data` under a name: every save has them, and every restore writes to them. They must stay where they
-// are until the session is closed, or the name is protected anew or unprotected. A region may be protected before its bytes mean
-// anything.
+// Protects `count` elements at `data` under a name: every save has them, and every restore writes
+// to them. They must stay where they are until the session is closed, or the name is protected
+// anew or unprotected. A region may be protected before its bytes mean anything.
 outcrop_status outcrop_session_protect(outcrop_session *session,
                                        const char *name,
                                        void *data,
                                        size_t count,
                                        int element);
 
-// Says how the elements of a protected region form an array: `dimensions` numbers at `shape`, in the order of the indices, and
-// OUTCROP_ROW_MAJOR or OUTCROP_COLUMN_MAJOR. If it is a part of a global array, `global` has as many numbers, the dimensions of that
-// one, and `offset` the index of the part's first element; otherwise both are NULL. A region of which nothing is said has one
+// Says how the elements of a protected region form an array: `dimensions` numbers at `shape`, in
+// the order of the indices, and OUTCROP_ROW_MAJOR or OUTCROP_COLUMN_MAJOR. If it is a part of a
+// global array, `global` has as many numbers, the dimensions of that one, and `offset` the index
+// of the part's first element; otherwise both are NULL. A region of which nothing is said has one
 // dimension, and so has one that is protected anew.
 outcrop_status outcrop_session_shape(outcrop_session *session,
                                      const char *name,
@@ -258,8 +259,8 @@ outcrop_status outcrop_session_shape(outcrop_session *session,
                                      const size_t *global,
                                      const size_t *offset);
 
-// How many dimensions a region has in a version, and the first `room` of them. The order is OUTCROP_ROW_MAJOR or
-// OUTCROP_COLUMN_MAJOR.
+// How many dimensions a region has in a version, and the first `room` of them. The order is
+// OUTCROP_ROW_MAJOR or OUTCROP_COLUMN_MAJOR.
 outcrop_status outcrop_session_region_shape(outcrop_session *session,
                                             uint64_t version,
                                             const char *name,
@@ -271,48 +272,44 @@ outcrop_status outcrop_session_region_shape(outcrop_session *session,
 // Leaves a region out from here on.
 outcrop_status outcrop_session_unprotect(outcrop_session *session, const char *name);
 
-// Saves all protected regions as a version, which must be higher than all before. Returns when the program may change them again.
-// If an earlier version has failed to become durable and the program does not know yet, that is the error, once, and nothing is saved.
-outcrop_status outcrop_session_save(outcrop_session *session,
-                                    uint64_t version);
+// Saves all protected regions as a version, which must be higher than all before. Returns when the
+// program may change them again. If an earlier version has failed to become durable and the
+// program does not know yet, that is the error, once, and nothing is saved.
+outcrop_status outcrop_session_save(outcrop_session *session, uint64_t version);
 
-// Waits until a version is durable: on the directory `layer`, 1 being the first, on all ranks; or OUTCROP_ALL, or OUTCROP_HOST. An
-// error if it never will be.
-outcrop_status outcrop_session_wait(outcrop_session *session,
-                                    uint64_t version,
-                                    int layer);
+// Waits until a version is durable: on the directory `layer`, 1 being the first, on all ranks; or
+// OUTCROP_ALL, or OUTCROP_HOST. An error if it never will be.
+outcrop_status outcrop_session_wait(outcrop_session *session, uint64_t version, int layer);
 
-// Restores a version into all protected regions. If one of them has another size or type in that version, nothing is changed.
-outcrop_status outcrop_session_restore(outcrop_session *session,
-                                       uint64_t version);
+// Restores a version into all protected regions. If one of them has another size or type in that
+// version, nothing is changed.
+outcrop_status outcrop_session_restore(outcrop_session *session, uint64_t version);
 
-// Restores the newest version that is undamaged on all ranks. `found` is 0 if there is no version at all, which is no error; else it
-// is 1, and `version` says which one it was. With several ranks, all of them call it.
-outcrop_status outcrop_session_restore_latest(outcrop_session *session,
-                                              uint64_t *version,
-                                              int *found);
+// Restores the newest version that is undamaged on all ranks. `found` is 0 if there is no version
+// at all, which is no error; else it is 1, and `version` says which one it was. With several
+// ranks, all of them call it.
+outcrop_status outcrop_session_restore_latest(outcrop_session *session, uint64_t *version, int *found);
 
-// The newest version that all ranks have. `found` is 0 if there is none. With several ranks, all of them call it.
+// The newest version that all ranks have. `found` is 0 if there is none. With several ranks, all
+// of them call it.
 outcrop_status outcrop_session_latest(outcrop_session *session, uint64_t *version, int *found);
 
 // How many bytes a region has in a version, so that room can be made for it.
 outcrop_status outcrop_session_region_size(outcrop_session *session, uint64_t version, const char *name, size_t *bytes);
 
-// Says that bytes of a protected region have changed although this program has not written them: a device or a network card did.
-outcrop_status outcrop_session_mark_dirty(outcrop_session *session,
-                                          const char *name,
-                                          size_t offset,
-                                          size_t bytes);
+// Says that bytes of a protected region have changed although this program has not written them: a
+// device or a network card did.
+outcrop_status outcrop_session_mark_dirty(outcrop_session *session, const char *name, size_t offset, size_t bytes);
 
-// Forgets all versions above this one, for good, so that the series can go on from there in another way. With several ranks, all of
-// them call it.
-outcrop_status outcrop_session_rewind(outcrop_session *session,
-                                      uint64_t version);
+// Forgets all versions above this one, for good, so that the series can go on from there in
+// another way. With several ranks, all of them call it.
+outcrop_status outcrop_session_rewind(outcrop_session *session, uint64_t version);
 
 // Forgets all versions, for good. With several ranks, all of them call it.
 outcrop_status outcrop_session_rewind_all(outcrop_session *session);
 
-// Waits until everything under way has come to its end. An error if some version has not become durable on some directory.
+// Waits until everything under way has come to its end. An error if some version has not become
+// durable on some directory.
 outcrop_status outcrop_session_flush(outcrop_session *session);
 
 // As outcrop_session_flush, and ends the session, whatever the status is.
