@@ -6,6 +6,9 @@ import sys
 
 import pytest
 
+# How long a process may take, in seconds. It is there to end what hangs, and nothing else: test machines are busy.
+PATIENCE = 900
+
 
 @pytest.fixture
 def run(tmp_path):
@@ -18,7 +21,7 @@ def run(tmp_path):
             env={**os.environ, **environment},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=PATIENCE,
         )
         assert done.returncode == 0, f"ended with {done.returncode}: {done.stderr}"
         return done.stdout

@@ -5,7 +5,7 @@
 use std::{
     env, fs,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
 };
 
 use outcrop_testing::{must_run_all, skip};
@@ -44,8 +44,9 @@ impl Environment {
         self.program("python")
     }
 
+    /// Installs packages. What is large may take several attempts to arrive.
     fn pip(&self, arguments: &[&str]) -> Result<(), String> {
-        run(self.python().args(["-m", "pip", "install", "--quiet"]).args(arguments))
+        run(self.python().args(["-m", "pip", "install", "--quiet", "--retries", "10"]).args(arguments))
     }
 
     /// Does what `name` says once for each text that describes it.
@@ -133,7 +134,15 @@ fn the_package_passes_its_tests() {
         }
     };
     environment.install_package();
-    // Its output is what one wants to read if something fails.
-    let status = environment.python().args(["-m", "pytest", "-p", "no:cacheprovider", "-rs"]).status().unwrap();
-    assert!(status.success(), "the tests of the Python package ended with {status}");
+    let output = environment
+        .python()
+        .args(["-m", "pytest", "-p", "no:cacheprovider", "--tb=short", "-rsfE"])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    // A panic's message comes last in what cargo prints, and the names of what failed last in what
+    // pytest does: who has only the end of it can read why.
+    assert!(output.status.success(), "the tests of the Python package ended with {}:\n{said}", output.status);
+    print!("{said}");
 }

@@ -9,6 +9,7 @@ import threading
 import time
 
 import pytest
+from conftest import PATIENCE
 from documented import code_of
 
 if not os.environ.get("OUTCROP_TEST_ALL"):
@@ -310,7 +311,7 @@ def run_ranks(what, tmp_path, count):
         for rank in range(count)
     ]
     try:
-        outputs = [rank.communicate(timeout=280)[0] for rank in ranks]
+        outputs = [rank.communicate(timeout=PATIENCE)[0] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

@@ -9,6 +9,7 @@ import threading
 import numpy as np
 import outcrop
 import pytest
+from conftest import PATIENCE
 
 
 @pytest.fixture
@@ -337,7 +338,7 @@ def test_ranks_save_and_restore_together(tmp_path):
         for process in processes:
             process.start()
         for process in processes:
-            process.join(100)
+            process.join(PATIENCE)
         assert [process.exitcode for process in processes] == [0, 0]
 
 

@@ -34,7 +34,8 @@ def as_array(value: Any) -> Array:
     try:
         if hasattr(value, "detach") and hasattr(value, "numpy"):
             # A tensor of PyTorch; one that a gradient is computed for shares its memory only when it is detached.
-            return value.detach().numpy()
+            tensor: Array = value.detach().numpy()
+            return tensor
         if hasattr(value, "__dlpack__"):
             return np.from_dlpack(value)
     except (TypeError, RuntimeError, BufferError) as error:
