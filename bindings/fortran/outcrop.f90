@@ -1,6 +1,6 @@
 ! Outcrop for Fortran 2018: tapes of snapshots, and checkpoints that survive.
 !
-! Compile this file together with the program, by the same compiler, and link with -loutcrop. What each call does is said in outcrop.h.
+! Compile this file, with outcrop_calls.inc beside it, together with the program, by the same compiler, and link with -loutcrop. What each call does is said in outcrop.h.
 !
 ! Arrays are passed as they are, of any type and rank; they must be contiguous. Every call has two optional arguments at its end: status,
 ! which is 0 or one of the numbers below, and message, which is set if something went wrong, as far as it is long enough. Without
@@ -18,6 +18,12 @@ module outcrop
 
   ! Where a version may have come to: all directories, or host memory. Directories are 1, 2, ...
   integer(c_int), parameter, public :: outcrop_all = 0, outcrop_host = -1
+
+  ! Which index of an array runs fastest in memory: the last one, as in C, or the first one, as in Fortran.
+  integer(c_int), parameter, public :: outcrop_row_major = 0, outcrop_column_major = 1
+
+  ! As many dimensions as a region can have.
+  integer(c_size_t), parameter :: dimensions_max = 32
 
   ! The version that this module was written for: 0.1.0.
   integer(c_int32_t), parameter :: module_version = 0 * 65536 + 1 * 256 + 0
@@ -72,7 +78,7 @@ module outcrop
   type, public :: outcrop_session
     type(c_ptr), private :: handle = c_null_ptr
   contains
-    procedure :: protect => session_protect
+    generic :: protect => session_protect, session_protect_box, session_protect_box_int32
     procedure :: unprotect => session_unprotect
     procedure :: save => session_save
     procedure :: wait => session_wait
@@ -80,11 +86,13 @@ module outcrop
     procedure :: restore_latest => session_restore_latest
     procedure :: latest => session_latest
     procedure :: region_size => session_region_size
+    procedure :: region_shape => session_region_shape
     procedure :: mark_dirty => session_mark_dirty
     procedure :: rewind => session_rewind
     procedure :: rewind_all => session_rewind_all
     procedure :: flush => session_flush
     procedure :: close => session_close
+    procedure, private :: session_protect, session_protect_box, session_protect_box_int32
   end type
 
   ! A place for checkpoints.
@@ -97,232 +105,7 @@ module outcrop
     procedure :: close => store_close
   end type
 
-  interface
-    function c_error() bind(c, name='outcrop_error') result(text)
-      import :: c_ptr
-      type(c_ptr) :: text
-    end function
-    function c_length(text) bind(c, name='strlen') result(length)
-      import :: c_ptr, c_size_t
-      type(c_ptr), value :: text
-      integer(c_size_t) :: length
-    end function
-
-    function c_tape_open(version, config, tape) bind(c, name='outcrop_tape_open_as') result(status)
-      import :: c_char, c_int, c_int32_t, c_ptr
-      integer(c_int32_t), value :: version
-      character(kind=c_char), intent(in) :: config(*)
-      type(c_ptr), intent(out) :: tape
-      integer(c_int) :: status
-    end function
-    function c_tape_clone(tape, clone) bind(c, name='outcrop_tape_clone') result(status)
-      import :: c_int, c_ptr
-      type(c_ptr), value :: tape
-      type(c_ptr), intent(out) :: clone
-      integer(c_int) :: status
-    end function
-    function c_tape_close(tape) bind(c, name='outcrop_tape_close') result(status)
-      import :: c_int, c_ptr
-      type(c_ptr), value :: tape
-      integer(c_int) :: status
-    end function
-    function c_tape_save(tape, key, data, bytes) bind(c, name='outcrop_tape_save') result(status)
-      import :: c_int, c_int64_t, c_ptr, c_size_t
-      type(c_ptr), value :: tape, data
-      integer(c_int64_t), value :: key
-      integer(c_size_t), value :: bytes
-      integer(c_int) :: status
-    end function
-    function c_tape_lend(tape, key, bytes, data, lent) bind(c, name='outcrop_tape_lend') result(status)
-      import :: c_int, c_int64_t, c_ptr, c_size_t
-      type(c_ptr), value :: tape
-      integer(c_int64_t), value :: key
-      integer(c_size_t), value :: bytes
-      type(c_ptr), intent(out) :: data, lent
-      integer(c_int) :: status
-    end function
-    function c_tape_take(tape, key, data, bytes, past) bind(c, name='outcrop_tape_take') result(status)
-      import :: c_int, c_int64_t, c_ptr, c_size_t
-      type(c_ptr), value :: tape
-      integer(c_int64_t), value :: key
-      type(c_ptr), intent(out) :: data, past
-      integer(c_size_t), intent(out) :: bytes
-      integer(c_int) :: status
-    end function
-    function c_tape_get(tape, key, data, bytes, past) bind(c, name='outcrop_tape_get') result(status)
-      import :: c_int, c_int64_t, c_ptr, c_size_t
-      type(c_ptr), value :: tape
-      integer(c_int64_t), value :: key
-      type(c_ptr), intent(out) :: data, past
-      integer(c_size_t), intent(out) :: bytes
-      integer(c_int) :: status
-    end function
-    function c_tape_take_into(tape, key, data, bytes) bind(c, name='outcrop_tape_take_into') result(status)
-      import :: c_int, c_int64_t, c_ptr, c_size_t
-      type(c_ptr), value :: tape, data
-      integer(c_int64_t), value :: key
-      integer(c_size_t), value :: bytes
-      integer(c_int) :: status
-    end function
-    function c_tape_discard(tape, key) bind(c, name='outcrop_tape_discard') result(status)
-      import :: c_int, c_int64_t, c_ptr
-      type(c_ptr), value :: tape
-      integer(c_int64_t), value :: key
-      integer(c_int) :: status
-    end function
-    function c_tape_stats(tape, stats, bytes) bind(c, name='outcrop_tape_stats') result(status)
-      import :: c_int, c_ptr, c_size_t, outcrop_tape_stats
-      type(c_ptr), value :: tape
-      type(outcrop_tape_stats), intent(out) :: stats
-      integer(c_size_t), value :: bytes
-      integer(c_int) :: status
-    end function
-
-    function c_lent_seal(lent) bind(c, name='outcrop_lent_seal') result(status)
-      import :: c_int, c_ptr
-      type(c_ptr), value :: lent
-      integer(c_int) :: status
-    end function
-    function c_lent_seal_and_keep(lent, past) bind(c, name='outcrop_lent_seal_and_keep') result(status)
-      import :: c_int, c_ptr
-      type(c_ptr), value :: lent
-      type(c_ptr), intent(out) :: past
-      integer(c_int) :: status
-    end function
-    function c_lent_abandon(lent) bind(c, name='outcrop_lent_abandon') result(status)
-      import :: c_int, c_ptr
-      type(c_ptr), value :: lent
-      integer(c_int) :: status
-    end function
-    function c_past_release(past) bind(c, name='outcrop_past_release') result(status)
-      import :: c_int, c_ptr
-      type(c_ptr), value :: past
-      integer(c_int) :: status
-    end function
-
-    function c_store_open(version, config, store) bind(c, name='outcrop_store_open_as') result(status)
-      import :: c_char, c_int, c_int32_t, c_ptr
-      integer(c_int32_t), value :: version
-      character(kind=c_char), intent(in) :: config(*)
-      type(c_ptr), intent(out) :: store
-      integer(c_int) :: status
-    end function
-    function c_store_session(store, name, session) bind(c, name='outcrop_store_session') result(status)
-      import :: c_char, c_int, c_ptr
-      type(c_ptr), value :: store
-      character(kind=c_char), intent(in) :: name(*)
-      type(c_ptr), intent(out) :: session
-      integer(c_int) :: status
-    end function
-    function c_store_due(store, due) bind(c, name='outcrop_store_due') result(status)
-      import :: c_int, c_ptr
-      type(c_ptr), value :: store
-      integer(c_int), intent(out) :: due
-      integer(c_int) :: status
-    end function
-    function c_store_close(store) bind(c, name='outcrop_store_close') result(status)
-      import :: c_int, c_ptr
-      type(c_ptr), value :: store
-      integer(c_int) :: status
-    end function
-
-    function c_session_protect(session, name, data, count, element) bind(c, name='outcrop_session_protect') result(status)
-      import :: c_char, c_int, c_ptr, c_size_t
-      type(c_ptr), value :: session, data
-      character(kind=c_char), intent(in) :: name(*)
-      integer(c_size_t), value :: count
-      integer(c_int), value :: element
-      integer(c_int) :: status
-    end function
-    function c_session_shape(session, name, order, dimensions, shape, global, offset) &
-        bind(c, name='outcrop_session_shape') result(status)
-      import :: c_char, c_int, c_ptr, c_size_t
-      type(c_ptr), value :: session, global, offset
-      character(kind=c_char), intent(in) :: name(*)
-      integer(c_int), value :: order
-      integer(c_size_t), value :: dimensions
-      integer(c_size_t), intent(in) :: shape(*)
-      integer(c_int) :: status
-    end function
-    function c_session_unprotect(session, name) bind(c, name='outcrop_session_unprotect') result(status)
-      import :: c_char, c_int, c_ptr
-      type(c_ptr), value :: session
-      character(kind=c_char), intent(in) :: name(*)
-      integer(c_int) :: status
-    end function
-    function c_session_save(session, version) bind(c, name='outcrop_session_save') result(status)
-      import :: c_int, c_int64_t, c_ptr
-      type(c_ptr), value :: session
-      integer(c_int64_t), value :: version
-      integer(c_int) :: status
-    end function
-    function c_session_wait(session, version, layer) bind(c, name='outcrop_session_wait') result(status)
-      import :: c_int, c_int64_t, c_ptr
-      type(c_ptr), value :: session
-      integer(c_int64_t), value :: version
-      integer(c_int), value :: layer
-      integer(c_int) :: status
-    end function
-    function c_session_restore(session, version) bind(c, name='outcrop_session_restore') result(status)
-      import :: c_int, c_int64_t, c_ptr
-      type(c_ptr), value :: session
-      integer(c_int64_t), value :: version
-      integer(c_int) :: status
-    end function
-    function c_session_restore_latest(session, version, found) bind(c, name='outcrop_session_restore_latest') &
-      result(status)
-      import :: c_int, c_int64_t, c_ptr
-      type(c_ptr), value :: session
-      integer(c_int64_t), intent(out) :: version
-      integer(c_int), intent(out) :: found
-      integer(c_int) :: status
-    end function
-    function c_session_latest(session, version, found) bind(c, name='outcrop_session_latest') result(status)
-      import :: c_int, c_int64_t, c_ptr
-      type(c_ptr), value :: session
-      integer(c_int64_t), intent(out) :: version
-      integer(c_int), intent(out) :: found
-      integer(c_int) :: status
-    end function
-    function c_session_region_size(session, version, name, bytes) bind(c, name='outcrop_session_region_size') &
-      result(status)
-      import :: c_char, c_int, c_int64_t, c_ptr, c_size_t
-      type(c_ptr), value :: session
-      integer(c_int64_t), value :: version
-      character(kind=c_char), intent(in) :: name(*)
-      integer(c_size_t), intent(out) :: bytes
-      integer(c_int) :: status
-    end function
-    function c_session_mark_dirty(session, name, offset, bytes) bind(c, name='outcrop_session_mark_dirty') &
-      result(status)
-      import :: c_char, c_int, c_ptr, c_size_t
-      type(c_ptr), value :: session
-      character(kind=c_char), intent(in) :: name(*)
-      integer(c_size_t), value :: offset, bytes
-      integer(c_int) :: status
-    end function
-    function c_session_rewind(session, version) bind(c, name='outcrop_session_rewind') result(status)
-      import :: c_int, c_int64_t, c_ptr
-      type(c_ptr), value :: session
-      integer(c_int64_t), value :: version
-      integer(c_int) :: status
-    end function
-    function c_session_rewind_all(session) bind(c, name='outcrop_session_rewind_all') result(status)
-      import :: c_int, c_ptr
-      type(c_ptr), value :: session
-      integer(c_int) :: status
-    end function
-    function c_session_flush(session) bind(c, name='outcrop_session_flush') result(status)
-      import :: c_int, c_ptr
-      type(c_ptr), value :: session
-      integer(c_int) :: status
-    end function
-    function c_session_close(session) bind(c, name='outcrop_session_close') result(status)
-      import :: c_int, c_ptr
-      type(c_ptr), value :: session
-      integer(c_int) :: status
-    end function
-  end interface
+  include 'outcrop_calls.inc'
 
 contains
 
@@ -514,21 +297,73 @@ contains
     class(*), intent(inout), target :: values(..)
     integer(c_int), intent(out), optional :: status
     character(*), intent(inout), optional :: message
-    integer(c_int), parameter :: column_major = 1
-    integer(c_int) :: element, outcome
-    integer(c_size_t) :: count
-    integer :: at
     if (is_refused(0_int64, values, status, message)) return
-    element = element_of(values)
-    count = size(values, kind=c_size_t)
-    if (element == of_bytes) count = bytes_of(values)
-    outcome = c_session_protect(self%handle, trim(name) // c_null_char, place_of(values), count, element)
-    if (outcome == 0 .and. element /= of_bytes) then
-      outcome = c_session_shape(self%handle, trim(name) // c_null_char, column_major, int(rank(values), c_size_t), &
-        [(size(values, at, kind=c_size_t), at=1, rank(values))], c_null_ptr, c_null_ptr)
-    end if
-    call ends(outcome, status, message)
+    call ends(protected(self, name, values, [integer(c_size_t) ::], [integer(c_size_t) ::], .false.), status, message)
   end subroutine
+
+  ! The same for a part (a box) of a global array of shape `global`. `offset` is how many elements lie before the part in each
+  ! dimension: 0 if the part begins where the global array does.
+  subroutine session_protect_box(self, name, values, global, offset, status, message)
+    class(outcrop_session), intent(in) :: self
+    character(*), intent(in) :: name
+    class(*), intent(inout), target :: values(..)
+    integer(int64), intent(in) :: global(:), offset(:)
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    if (is_refused(0_int64, values, status, message)) return
+    if (size(global) /= rank(values) .or. size(offset) /= rank(values)) then
+      call fails(outcrop_usage, 'region ' // trim(name) // &
+        ': the global shape and the offset need one number for each dimension of the array', status, message)
+    else if (any(global < 0) .or. any(offset < 0)) then
+      call fails(outcrop_usage, 'region ' // trim(name) // ': a global shape and an offset are whole numbers from 0 upwards', &
+        status, message)
+    else
+      call ends(protected(self, name, values, int(global, c_size_t), int(offset, c_size_t), .true.), status, message)
+    end if
+  end subroutine
+
+  subroutine session_protect_box_int32(self, name, values, global, offset, status, message)
+    class(outcrop_session), intent(in) :: self
+    character(*), intent(in) :: name
+    class(*), intent(inout), target :: values(..)
+    integer(int32), intent(in) :: global(:), offset(:)
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    call self%session_protect_box(name, values, int(global, int64), int(offset, int64), status, message)
+  end subroutine
+
+  ! Protects an array with its shape and, if there is one, its box. Elements without a name are bytes: these are one more
+  ! dimension, the one that runs fastest.
+  function protected(session, name, values, global, offset, has_box) result(outcome)
+    type(outcrop_session), intent(in) :: session
+    character(*), intent(in) :: name
+    class(*), intent(inout), target :: values(..)
+    integer(c_size_t), intent(in) :: global(:), offset(:)
+    logical, intent(in) :: has_box
+    integer(c_int) :: outcome, element
+    integer(c_size_t), target :: shape(dimensions_max), whole(dimensions_max), start(dimensions_max)
+    type(c_ptr) :: at_whole, at_start
+    integer :: at, first, last
+    element = element_of(values)
+    first = merge(2, 1, element == of_bytes)
+    last = first - 1 + rank(values)
+    shape(1) = storage_size(values, c_size_t) / 8
+    whole(1) = shape(1)
+    start(1) = 0
+    shape(first:last) = [(size(values, at, kind=c_size_t), at=1, rank(values))]
+    outcome = c_session_protect(session%handle, trim(name) // c_null_char, place_of(values), product(shape(:last)), element)
+    if (outcome /= outcrop_ok) return
+    at_whole = c_null_ptr
+    at_start = c_null_ptr
+    if (has_box) then
+      whole(first:last) = global
+      start(first:last) = offset
+      at_whole = c_loc(whole)
+      at_start = c_loc(start)
+    end if
+    outcome = c_session_shape(session%handle, trim(name) // c_null_char, outcrop_column_major, int(last, c_size_t), shape, &
+      at_whole, at_start)
+  end function
 
   ! Leaves a region out from here on.
   subroutine session_unprotect(self, name, status, message)
@@ -610,6 +445,36 @@ contains
     bytes = 0
     if (is_negative(version, status, message)) return
     call ends(c_session_region_size(self%handle, version, trim(name) // c_null_char, bytes), status, message)
+  end subroutine
+
+  ! The shape of a region in a version, with the memory order that it was saved in: if that is outcrop_row_major, the indices of a
+  ! Fortran array are in reverse. If it is a part of a global array, its global shape and offset are allocated, too.
+  subroutine session_region_shape(self, version, name, shape, order, global, offset, status, message)
+    class(outcrop_session), intent(in) :: self
+    integer(int64), intent(in) :: version
+    character(*), intent(in) :: name
+    integer(int64), allocatable, intent(out) :: shape(:)
+    integer(c_int), intent(out), optional :: order
+    integer(int64), allocatable, intent(out), optional :: global(:), offset(:)
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    integer(c_size_t) :: found_shape(dimensions_max), found_global(dimensions_max), found_offset(dimensions_max), count
+    integer(c_int) :: found_order, found, outcome
+    if (is_negative(version, status, message)) return
+    count = 0
+    found = 0
+    found_order = outcrop_row_major
+    outcome = c_session_region_shape(self%handle, version, trim(name) // c_null_char, found_order, count, found_shape, &
+      dimensions_max)
+    if (outcome == outcrop_ok) outcome = c_session_region_box(self%handle, version, trim(name) // c_null_char, found, &
+      found_global, found_offset, dimensions_max)
+    if (outcome == outcrop_ok) then
+      shape = int(found_shape(:count), int64)
+      if (present(order)) order = found_order
+      if (present(global) .and. found /= 0) global = int(found_global(:count), int64)
+      if (present(offset) .and. found /= 0) offset = int(found_offset(:count), int64)
+    end if
+    call ends(outcome, status, message)
   end subroutine
 
   ! Says that bytes of a region have changed although this program has not written them. The first byte has offset 0.

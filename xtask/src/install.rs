@@ -39,7 +39,9 @@ pub(crate) fn put_library(root: &Path, built: &Path, prefix: &Path) -> Result<()
     put_link(&named, &lib.join("liboutcrop.so"))?;
     put_object(&built.join("liboutcrop_c.a"), &lib.join("liboutcrop.a"))?;
     put_tree(&root.join("bindings/c/include"), &prefix.join("include"))?;
-    put_file(&root.join("bindings/fortran/outcrop.f90"), &prefix.join("share/outcrop/fortran/outcrop.f90"))?;
+    for name in ["outcrop.f90", "outcrop_calls.inc"] {
+        put_file(&root.join("bindings/fortran").join(name), &prefix.join("share/outcrop/fortran").join(name))?;
+    }
     let package = root.join("bindings/c/package");
     put_text(&package.join("outcrop.pc"), &lib.join("pkgconfig/outcrop.pc"))?;
     for name in ["OutcropConfig.cmake", "OutcropConfigVersion.cmake"] {

@@ -269,6 +269,17 @@ outcrop_status outcrop_session_region_shape(outcrop_session *session,
                                             size_t *shape,
                                             size_t room);
 
+// Which part of a global array a region is in a version: the first `room` dimensions of that array
+// at `global`, and as many numbers of the index of its first element there at `offset`. `found` is
+// 0 if it was not said to be a part, and then nothing else is written; otherwise it is 1.
+outcrop_status outcrop_session_region_box(outcrop_session *session,
+                                          uint64_t version,
+                                          const char *name,
+                                          int *found,
+                                          size_t *global,
+                                          size_t *offset,
+                                          size_t room);
+
 // Leaves a region out from here on.
 outcrop_status outcrop_session_unprotect(outcrop_session *session, const char *name);
 

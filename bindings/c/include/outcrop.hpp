@@ -85,6 +85,12 @@ constexpr outcrop_element element() {
   else return OUTCROP_U8;
 }
 
+// A product that is not larger than memory can be.
+inline std::size_t product(std::size_t a, std::size_t b) {
+  if (b != 0 && a > SIZE_MAX / b) throw Error(OUTCROP_USAGE, "an array of so many elements is larger than memory can be");
+  return a * b;
+}
+
 }  // namespace detail
 
 // The version of the library.
@@ -157,7 +163,7 @@ class Tape {
   template <typename T>
   void save(std::uint64_t key, const T *values, std::size_t count) {
     detail::check_element<T>();
-    detail::check(outcrop_tape_save(handle_.get(), key, values, count * sizeof(T)));
+    detail::check(outcrop_tape_save(handle_.get(), key, values, detail::product(count, sizeof(T))));
   }
 
   template <typename T>
@@ -170,7 +176,7 @@ class Tape {
     detail::check_element<T>();
     Lent<T> lent;
     void *data = nullptr;
-    detail::check(outcrop_tape_lend(handle_.get(), key, count * sizeof(T), &data, lent.handle_.place()));
+    detail::check(outcrop_tape_lend(handle_.get(), key, detail::product(count, sizeof(T)), &data, lent.handle_.place()));
     lent.data_ = static_cast<T *>(data);
     lent.size_ = count;
     return lent;
@@ -191,7 +197,7 @@ class Tape {
   template <typename T>
   void take_into(std::uint64_t key, T *values, std::size_t count) {
     detail::check_element<T>();
-    detail::check(outcrop_tape_take_into(handle_.get(), key, values, count * sizeof(T)));
+    detail::check(outcrop_tape_take_into(handle_.get(), key, values, detail::product(count, sizeof(T))));
   }
 
   template <typename T>
@@ -231,6 +237,42 @@ class Tape {
   detail::Handle<outcrop_tape, outcrop_tape_close> handle_;
 };
 
+// Which index of an array runs fastest in memory: the last one, as in C++, or the first one, as in Fortran.
+enum class MemoryOrder { RowMajor = OUTCROP_ROW_MAJOR, ColumnMajor = OUTCROP_COLUMN_MAJOR };
+
+// The part of a global array that a region is: the shape of the whole, and the index of the part's first element there.
+struct Box {
+  std::vector<std::size_t> shape;
+  std::vector<std::size_t> offset;
+};
+
+// How the elements of a region form an array: {ny, nx}, or Shape{n, nx}.in_box({ny, nx}, {first, 0}).
+struct Shape {
+  Shape(std::initializer_list<std::size_t> dimensions) : dimensions(dimensions) {}
+  explicit Shape(std::vector<std::size_t> dimensions) : dimensions(std::move(dimensions)) {}
+
+  Shape in_order(MemoryOrder other) const {
+    Shape shape = *this;
+    shape.order = other;
+    return shape;
+  }
+  // The same as a part of a global array of shape `global` that begins there at `offset`.
+  Shape in_box(std::vector<std::size_t> global, std::vector<std::size_t> offset) const {
+    Shape shape = *this;
+    shape.box = Box{std::move(global), std::move(offset)};
+    return shape;
+  }
+  std::size_t count() const {
+    std::size_t count = 1;
+    for (const std::size_t dimension : dimensions) count = detail::product(count, dimension);
+    return count;
+  }
+
+  std::vector<std::size_t> dimensions;
+  MemoryOrder order = MemoryOrder::RowMajor;
+  std::optional<Box> box;
+};
+
 // One series of versions. When it is gone, everything under way has come to its end; close() says whether all is well.
 class Session {
  public:
@@ -239,26 +281,31 @@ class Session {
   void protect(const std::string &name, T *values, std::size_t count) {
     detail::check_element<T>();
     constexpr outcrop_element element = detail::element<T>();
-    const std::size_t elements = element == OUTCROP_U8 ? count * sizeof(T) : count;
+    const std::size_t elements = element == OUTCROP_U8 ? detail::product(count, sizeof(T)) : count;
     detail::check(outcrop_session_protect(handle_.get(), name.c_str(), values, elements, element));
   }
 
-  // An array of several dimensions, the last index running fastest: protect("field", data, {ny, nx}).
+  // An array of several dimensions: protect("field", data, {ny, nx}).
   template <typename T>
-  void protect(const std::string &name, T *values, std::initializer_list<std::size_t> shape) {
-    std::size_t count = 1;
-    for (const std::size_t dimension : shape) count *= dimension;
-    protect(name, values, count);
-    if (detail::element<T>() != OUTCROP_U8 || sizeof(T) == 1) {
-      detail::check(outcrop_session_shape(handle_.get(), name.c_str(), OUTCROP_ROW_MAJOR, shape.size(), shape.begin(),
-                                          nullptr, nullptr));
-    }
+  void protect(const std::string &name, T *values, const Shape &shape) {
+    protect(name, values, shape.count());
+    say_shape<T>(name, shape);
   }
 
   // A vector must not grow or move while it is protected; protect it again if it has.
   template <typename T>
   void protect(const std::string &name, std::vector<T> &values) {
     protect(name, values.data(), values.size());
+  }
+
+  // The elements of a vector as an array of several dimensions.
+  template <typename T>
+  void protect(const std::string &name, std::vector<T> &values, const Shape &shape) {
+    if (shape.count() != values.size()) {
+      throw Error(OUTCROP_USAGE, "region " + name + " has " + std::to_string(values.size()) + " elements, and a shape of " +
+                                     std::to_string(shape.count()));
+    }
+    protect(name, values.data(), shape);
   }
 
   template <typename T, std::size_t Count>
@@ -270,7 +317,7 @@ class Session {
   template <typename T>
   void protect(const std::string &name, T &value) {
     static_assert(!std::is_pointer_v<T>, "say how many values there are, or the pointer itself is saved");
-    protect(name, &value, 1);
+    protect(name, &value, Shape{});
   }
 
   void unprotect(const std::string &name) { detail::check(outcrop_session_unprotect(handle_.get(), name.c_str())); }
@@ -289,6 +336,21 @@ class Session {
     detail::check(outcrop_session_region_size(handle_.get(), version, name.c_str(), &bytes));
     return bytes;
   }
+  // The shape that a region has in a version, and its box if it is a part of a global array.
+  Shape region_shape(std::uint64_t version, const std::string &name) {
+    int order = 0, found = 0;
+    std::size_t dimensions = 0;
+    detail::check(outcrop_session_region_shape(handle_.get(), version, name.c_str(), &order, &dimensions, nullptr, 0));
+    Shape shape{std::vector<std::size_t>(dimensions)};
+    Box box{shape.dimensions, shape.dimensions};
+    detail::check(outcrop_session_region_shape(handle_.get(), version, name.c_str(), &order, &dimensions,
+                                               shape.dimensions.data(), shape.dimensions.size()));
+    detail::check(outcrop_session_region_box(handle_.get(), version, name.c_str(), &found, box.shape.data(),
+                                             box.offset.data(), box.shape.size()));
+    shape.order = static_cast<MemoryOrder>(order);
+    if (found != 0) shape.box = std::move(box);
+    return shape;
+  }
   void mark_dirty(const std::string &name, std::size_t offset, std::size_t bytes) {
     detail::check(outcrop_session_mark_dirty(handle_.get(), name.c_str(), offset, bytes));
   }
@@ -300,6 +362,28 @@ class Session {
  private:
   friend class Store;
   Session() = default;
+
+  // Elements without a name are bytes: these are one more dimension, the one that runs fastest.
+  template <typename T>
+  void say_shape(const std::string &name, Shape shape) {
+    if (detail::element<T>() == OUTCROP_U8 && sizeof(T) > 1) {
+      const auto add = [&shape](std::vector<std::size_t> &numbers, std::size_t number) {
+        numbers.insert(shape.order == MemoryOrder::RowMajor ? numbers.end() : numbers.begin(), number);
+      };
+      add(shape.dimensions, sizeof(T));
+      if (shape.box) {
+        add(shape.box->shape, sizeof(T));
+        add(shape.box->offset, 0);
+      }
+    }
+    const std::size_t count = shape.dimensions.size();
+    if (shape.box && (shape.box->shape.size() != count || shape.box->offset.size() != count)) {
+      throw Error(OUTCROP_USAGE, "region " + name + ": shape, global shape and offset have different numbers of dimensions");
+    }
+    detail::check(outcrop_session_shape(handle_.get(), name.c_str(), static_cast<int>(shape.order), count,
+                                        shape.dimensions.data(), shape.box ? shape.box->shape.data() : nullptr,
+                                        shape.box ? shape.box->offset.data() : nullptr));
+  }
 
   template <typename Find>
   std::optional<std::uint64_t> find(Find find) {

@@ -295,6 +295,42 @@ pub unsafe extern "C" fn outcrop_session_region_shape(
     })
 }
 
+/// Which part of a global array a region is in a version: the first `room` dimensions of that array
+/// at `global`, and as many numbers of the index of its first element there at `offset`. `found` is
+/// 0 if it was not said to be a part, and then nothing else is written; otherwise it is 1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcrop_session_region_box(
+    session: *mut outcrop_session,
+    version: u64,
+    name: *const c_char,
+    found: *mut c_int,
+    global: *mut usize,
+    offset: *mut usize,
+    room: usize,
+) -> outcrop_status {
+    call(|| {
+        // SAFETY: the program keeps to the header.
+        let (name, found) = unsafe { (text(name, "name of the region")?, answer(found, "answer")?) };
+        let found = found.write(0);
+        if room > 0 && (global.is_null() || offset.is_null()) {
+            return Err(Failure::usage("there is room for a box, but the address of its shape or offset is NULL"));
+        }
+        with(session, |session| {
+            let saved = saved_region(session, version, name)?;
+            let Some(part) = saved.shape.global() else { return Ok(()) };
+            for (at, (all, start)) in part.shape().iter().zip(part.offset()).enumerate().take(room) {
+                // SAFETY: the program has said that there is room for so many.
+                unsafe {
+                    global.add(at).write(*all);
+                    offset.add(at).write(*start);
+                }
+            }
+            *found = 1;
+            Ok(())
+        })
+    })
+}
+
 /// A region of a version.
 fn saved_region(session: &mut Protected, version: u64, name: &str) -> Outcome<SavedRegion> {
     let mut regions = session.session.regions(version)?;

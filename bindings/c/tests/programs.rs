@@ -15,6 +15,7 @@ use std::{
     sync::OnceLock,
 };
 
+use outcrop::catalog::Catalog;
 use outcrop_testing::skip;
 use tempfile::TempDir;
 
@@ -251,6 +252,48 @@ fn every_call_works_from_cpp() {
 #[test]
 fn every_call_works_from_fortran() {
     tests_itself(&["fortran/outcrop.f90", "fortran/tests/calls.f90"], "every call did what it should");
+}
+
+/// The programs that test shapes and boxes, by the name of the session that each saves.
+const SHAPES: [(&str, &[&str]); 3] = [
+    ("c", &["c/tests/shapes.c"]),
+    ("cpp", &["c/tests/shapes.cpp"]),
+    ("fortran", &["fortran/outcrop.f90", "fortran/tests/shapes.f90"]),
+];
+
+#[test]
+fn shapes_and_boxes_come_back_in_each_language() {
+    for (_, sources) in SHAPES {
+        tests_itself(sources, "shapes came back");
+    }
+}
+
+#[test]
+fn what_one_language_saves_with_a_shape_another_restores_with_it() {
+    let directory = TempDir::new().unwrap();
+    let mut programs = Vec::new();
+    for (session, sources) in SHAPES {
+        let Some(program) = Program::compile(sources) else { return };
+        run(program.command().arg(directory.path()).arg("save"));
+        programs.push((session, program));
+    }
+    let catalog = Catalog::open(&directory.path().join("store")).unwrap();
+    let tile = "tile: i32, 2 x 3 at (1, 2) of 4 x 8, column-major";
+    for (session, _) in SHAPES {
+        let field = match session {
+            // Its indices are those of the others in reverse, in the same memory.
+            "fortran" => "field: f64, 4 x 3 at (0, 6) of 4 x 9, column-major",
+            _ => "field: f64, 3 x 4 at (6, 0) of 9 x 4",
+        };
+        let version = catalog.version(session, Some(1)).unwrap();
+        let regions = version.manifests[&0].regions.iter();
+        let regions: Vec<_> =
+            regions.map(|region| format!("{}: {}, {}", region.name, region.element, region.shape)).collect();
+        assert_eq!(regions, [field, tile, "step: i64, scalar"], "{session}");
+        for (_, program) in &programs {
+            run(program.command().arg(directory.path()).args(["restore", session]));
+        }
+    }
 }
 
 #[test]

@@ -145,8 +145,24 @@ impl Shape {
             return Err(ShapeError(format!("holds {self} and not {into}")));
         }
         match (&self.global, &into.global) {
-            (Some(saved), Some(asked)) if saved != asked => Err(ShapeError(format!("holds {self} and not {into}"))),
+            (Some(saved), Some(asked)) if !self.is_same_box(saved, into, asked) => {
+                Err(ShapeError(format!("holds {self} and not {into}")))
+            }
             _ => Ok(()),
+        }
+    }
+
+    /// Whether two boxes are the same part. In the other memory order the same array has its
+    /// indices in reverse, and so has its box.
+    fn is_same_box(&self, saved: &GlobalBox, into: &Self, asked: &GlobalBox) -> bool {
+        let is_reversed = || {
+            let numbers = |global: &GlobalBox| [global.shape.clone(), global.offset.clone()];
+            let [shape, offset] = numbers(asked).map(|numbers| numbers.into_iter().rev().collect::<Vec<_>>());
+            saved.shape == shape && saved.offset == offset
+        };
+        match self.order == into.order {
+            true => saved == asked || (self.has_one_order() && is_reversed()),
+            false => is_reversed(),
         }
     }
 
@@ -286,6 +302,23 @@ mod tests {
         assert!(boxed(2).fits(&shape(&[2, 3], RowMajor)).is_ok() && shape(&[2, 3], RowMajor).fits(&boxed(2)).is_ok());
         let error = boxed(2).fits(&boxed(4)).unwrap_err().to_string();
         assert_eq!(error, "holds 2 x 3 at (2, 0) of 6 x 3 and not 2 x 3 at (4, 0) of 6 x 3");
+    }
+
+    #[test]
+    fn a_box_has_its_indices_in_reverse_in_the_other_memory_order() {
+        let boxed = |dimensions, order, global: &[usize], offset: &[usize]| {
+            shape(dimensions, order).in_box(global, offset).unwrap()
+        };
+        let saved = boxed(&[2, 3], RowMajor, &[6, 3], &[2, 0]);
+        assert!(saved.fits(&boxed(&[3, 2], ColumnMajor, &[3, 6], &[0, 2])).is_ok());
+        assert!(saved.fits(&boxed(&[3, 2], ColumnMajor, &[3, 6], &[0, 4])).is_err());
+        // The same numbers, and yet another part: rows here, columns there.
+        let square = boxed(&[2, 2], RowMajor, &[6, 6], &[2, 0]);
+        assert!(square.fits(&boxed(&[2, 2], ColumnMajor, &[6, 6], &[2, 0])).is_err());
+        assert!(square.fits(&boxed(&[2, 2], ColumnMajor, &[6, 6], &[0, 2])).is_ok());
+        // One row is one column, whatever the order was.
+        let row = boxed(&[1, 9], RowMajor, &[5, 9], &[3, 0]);
+        assert!(row.fits(&boxed(&[9, 1], ColumnMajor, &[9, 5], &[0, 3])).is_ok());
     }
 
     #[test]
