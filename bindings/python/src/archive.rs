@@ -61,7 +61,7 @@ impl Archive {
         Ok(Self { name, number, reader })
     }
 
-    /// Name, element, dimensions and memory order of each region.
+    /// Name, element, dimensions, memory order and box of each region.
     fn _regions(&self, _version: u64) -> Vec<Described> {
         let regions = self.reader.manifest().regions.iter();
         regions.map(|region| described(region.name.clone(), region.element.clone(), &region.shape)).collect()
@@ -69,14 +69,17 @@ impl Archive {
 
     /// Copies values into these arrays, given by name.
     fn _read(&self, py: Python<'_>, _version: u64, targets: Vec<Value<'_>>) -> PyResult<()> {
-        for (name, made_of, target) in &targets {
+        for (name, made_of, target, global) in &targets {
             let mut flat = Flat::of_mut(target)?;
             let asked = element(made_of.as_deref(), &flat)?;
             if let Some(saved) = self.reader.manifest().region(name) {
                 if saved.element != asked.name() {
                     return Err(usage(py, format!("{name} holds {} and not {}", saved.element, asked.name())));
                 }
-                saved.shape.fits(&flat.shape()?).map_err(|error| usage(py, format!("{name} {error}")))?;
+                saved
+                    .shape
+                    .fits(&flat.shape(global.as_ref())?)
+                    .map_err(|error| usage(py, format!("{name} {error}")))?;
             }
             let bytes = flat.bytes_mut();
             py.detach(|| self.reader.read(name, 0, bytes, &|_| {})).map_err(|error| raise(py, &error.into()))?;

@@ -53,10 +53,10 @@ impl<'py> Flat<'py> {
         element(&self.array.dtype())
     }
 
-    /// How its elements form an array.
-    pub(crate) fn shape(&self) -> PyResult<Shape> {
+    /// How its elements form an array, which may be a part of a global one.
+    pub(crate) fn shape(&self, global: Option<&GlobalBox>) -> PyResult<Shape> {
         let order = if self.array.is_c_contiguous() { MemoryOrder::RowMajor } else { MemoryOrder::ColumnMajor };
-        shape_of(self.array.py(), self.array.shape(), order)
+        shape_of(self.array.py(), self.array.shape(), order, global)
     }
 
     /// Its bytes. As everywhere in NumPy, a program that writes to them on another thread meanwhile
@@ -83,9 +83,27 @@ impl<'py> Flat<'py> {
     }
 }
 
-/// The shape of an array.
-pub(crate) fn shape_of(py: Python<'_>, extents: &[usize], order: MemoryOrder) -> PyResult<Shape> {
-    Shape::new(extents, order).map_err(|error| usage(py, error.to_string()))
+/// The part of a global array that an array is: the shape of the whole, and the index of the first
+/// element.
+pub(crate) type GlobalBox = (Vec<usize>, Vec<usize>);
+
+/// The shape of an array, and its box if it has one.
+pub(crate) fn shape_of(
+    py: Python<'_>,
+    extents: &[usize],
+    order: MemoryOrder,
+    global: Option<&GlobalBox>,
+) -> PyResult<Shape> {
+    let shape = Shape::new(extents, order).and_then(|shape| match global {
+        Some((global, offset)) => shape.in_box(global, offset),
+        None => Ok(shape),
+    });
+    shape.map_err(|error| usage(py, error.to_string()))
+}
+
+/// The box of a shape.
+pub(crate) fn box_of(shape: &Shape) -> Option<GlobalBox> {
+    shape.global().map(|global| (global.shape().to_vec(), global.offset().to_vec()))
 }
 
 /// What the core calls the elements of a dtype: numbers by the name that all languages know, others

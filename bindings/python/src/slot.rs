@@ -8,15 +8,32 @@ use outcrop::{Element, ErrorKind, LentRegions, PastRegions, Shape, bindings::OfP
 use pyo3::{ffi, prelude::*, types::PyDict};
 
 use crate::{
-    arrays::{dtype, make_read_only, view},
+    arrays::{GlobalBox, box_of, dtype, make_read_only, view},
     errors::{raise, usage},
     threads::Shared,
 };
 
-/// The memory of one snapshot. Arrays over it have it as their base, so that it is given back when
-/// the last of them is gone.
+/// One region of a snapshot. Arrays over it have it as their base, so that the snapshot's memory is
+/// given back when the last of them is gone.
 #[pyclass(frozen, module = "outcrop")]
 pub(crate) struct Slot {
+    /// Keeps the memory.
+    _memory: Arc<Memory>,
+    global: Option<GlobalBox>,
+}
+
+#[pymethods]
+impl Slot {
+    /// Which part of a global array it is: the shape of the whole, and the index of the first
+    /// element. None if it was not said to be one.
+    #[getter]
+    fn _box(&self) -> Option<GlobalBox> {
+        self.global.clone()
+    }
+}
+
+/// The memory of one snapshot.
+struct Memory {
     content: OfProcess<Mutex<Content>>,
 }
 
@@ -26,9 +43,14 @@ enum Content {
     GivenBack,
 }
 
-impl Slot {
-    fn new(py: Python<'_>, content: Content) -> PyResult<Bound<'_, Self>> {
-        Bound::new(py, Self { content: OfProcess::new("lent array", Mutex::new(content)) })
+impl Memory {
+    fn new(content: Content) -> Arc<Self> {
+        Arc::new(Self { content: OfProcess::new("lent array", Mutex::new(content)) })
+    }
+
+    /// A region of it, as what arrays are based on.
+    fn region<'py>(self: &Arc<Self>, py: Python<'py>, shape: &Shape) -> PyResult<Bound<'py, PyAny>> {
+        Ok(Bound::new(py, Slot { _memory: Arc::clone(self), global: box_of(shape) })?.into_any())
     }
 }
 
@@ -41,11 +63,11 @@ pub(crate) fn past(py: Python<'_>, regions: PastRegions) -> PyResult<Bound<'_, P
         let shape = regions.shape(name).map_err(|error| raise(py, &error))?.clone();
         places.push((name.to_owned(), shape, part.element, part.bytes.as_ptr().cast_mut()));
     }
-    let slot = Slot::new(py, Content::Past { _regions: regions })?;
+    let memory = Memory::new(Content::Past { _regions: regions });
     let array = |shape: &Shape, element: &Element, start| {
-        // SAFETY: the slot holds the snapshot, which nobody changes, and is the array's base. It
-        // was saved from such an array.
-        unsafe { view(shape, dtype(py, element)?, start, slot.clone().into_any(), false) }
+        // SAFETY: the base holds the snapshot, which nobody changes. It was saved from such an
+        // array.
+        unsafe { view(shape, dtype(py, element)?, start, memory.region(py, shape)?, false) }
     };
     match &places[..] {
         [(name, shape, element, start)] if name.is_empty() => Ok(array(shape, element, *start)?.into_any()),
@@ -73,7 +95,7 @@ pub(crate) struct Wish<'py> {
 pub(crate) struct Lent {
     tape: Arc<Shared>,
     key: u64,
-    slot: Py<Slot>,
+    memory: Arc<Memory>,
     /// What the program was given, by name.
     given: Vec<(String, Given)>,
 }
@@ -97,25 +119,25 @@ impl Lent {
         for wish in &wishes {
             starts.push(regions.bytes_mut(&wish.name).map_err(|error| raise(py, &error))?.as_mut_ptr());
         }
-        let slot = Slot::new(py, Content::Lent(regions))?;
+        let memory = Memory::new(Content::Lent(regions));
         let mut given = Vec::new();
         for (wish, start) in wishes.into_iter().zip(starts) {
             let array = |base: Bound<'_, PyAny>| {
-                // SAFETY: the slot owns the memory and outlives the array. Regions do not overlap,
+                // SAFETY: the base keeps the memory and outlives the array. Regions do not overlap,
                 // and Rust does not touch them until `make_read_only` was called.
                 unsafe { view(&wish.shape, wish.dtype.clone(), start, base, true) }.map(Bound::unbind)
             };
-            let root = array(slot.clone().into_any())?;
+            let root = array(memory.region(py, &wish.shape)?)?;
             let array = array(root.bind(py).clone().into_any())?;
             given.push((wish.name, Given { root, array }));
         }
-        Ok(Self { tape, key, slot: slot.unbind(), given })
+        Ok(Self { tape, key, memory, given })
     }
 
     /// Ends filling: the slot becomes a snapshot, which the arrays still show, or is forgotten once
     /// they are gone.
     fn end(&self, py: Python<'_>, is_kept: bool) -> PyResult<()> {
-        let content = self.slot.get().content.get().map_err(|error| raise(py, &error))?;
+        let content = self.memory.content.get().map_err(|error| raise(py, &error))?;
         let mut content = lock(content);
         let Content::Lent(_) = &*content else {
             return Err(usage(py, format!("the slot of snapshot {} was sealed or abandoned before", self.key)));

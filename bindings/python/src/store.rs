@@ -11,7 +11,7 @@ use outcrop::{
 use pyo3::prelude::*;
 
 use crate::{
-    arrays::Flat,
+    arrays::{Flat, GlobalBox, box_of},
     errors::{number, raise, usage},
 };
 
@@ -66,9 +66,10 @@ impl Store {
         py.import("json")?.call_method1("loads", (text,))
     }
 
-    /// Ends this handle; the store itself ends with its last session.
+    /// Ends this handle; the store itself ends with its last session. A second time, it does
+    /// nothing.
     fn _close(&self, py: Python<'_>) -> PyResult<()> {
-        let close = || lock(self.open.get()?).take().ok_or_else(|| closed("store")).map(drop);
+        let close = || Ok(drop(lock(self.open.get()?).take()));
         py.detach(close).map_err(|error| raise(py, &error))
     }
 
@@ -126,28 +127,27 @@ impl Session {
         Ok(Self { open: OfProcess::new("session", RwLock::new(Some(session))), watch })
     }
 
-    /// Saves these arrays, given by name, what they are made of if that is not their dtype, and the
-    /// array.
+    /// Saves these values.
     fn _save(&self, py: Python<'_>, version: &Bound<'_, PyAny>, values: Vec<Value<'_>>) -> PyResult<()> {
         let version = number(version)?;
-        let flats = values.iter().map(|(_, _, array)| Flat::of(array)).collect::<PyResult<Vec<_>>>()?;
+        let flats = values.iter().map(|(_, _, array, _)| Flat::of(array)).collect::<PyResult<Vec<_>>>()?;
         let mut parts = Vec::with_capacity(flats.len());
-        for ((name, made_of, _), flat) in values.iter().zip(&flats) {
+        for ((name, made_of, _, global), flat) in values.iter().zip(&flats) {
             let element = element(made_of.as_deref(), flat)?;
-            parts.push(Part::of(name, element, flat.bytes()).like(&flat.shape()?));
+            parts.push(Part::of(name, element, flat.bytes()).like(&flat.shape(global.as_ref())?));
         }
         self.call(py, |session| session.save(version, &parts))
     }
 
-    /// Restores a version into these arrays, given by name, on all ranks.
+    /// Restores a version into these values, on all ranks.
     fn _restore(&self, py: Python<'_>, version: u64, targets: Vec<Value<'_>>) -> PyResult<()> {
         let mut flats = flats_mut(&targets)?;
         let mut parts = parts_mut(&targets, &mut flats, true)?;
         self.call(py, |session| session.restore(version, &mut parts)).map(drop)
     }
 
-    /// Restores the newest version that is whole on all ranks, as `_restore` does, whatever its
-    /// shapes are. Says which one.
+    /// Restores the newest version that is whole on all ranks, as `_restore` does, whatever the
+    /// shapes of values without a box are. Says which one.
     fn _restore_latest(&self, py: Python<'_>, targets: Vec<Value<'_>>) -> PyResult<Option<u64>> {
         let mut flats = flats_mut(&targets)?;
         let mut parts = parts_mut(&targets, &mut flats, false)?;
@@ -155,15 +155,15 @@ impl Session {
         Ok(restored.map(|restored| restored.version))
     }
 
-    /// Copies values of a version into these arrays, without going on from there, and without other
-    /// ranks.
+    /// Copies a version into these values, without going on from there, and without other ranks.
     fn _read(&self, py: Python<'_>, version: u64, targets: Vec<Value<'_>>) -> PyResult<()> {
         let mut flats = flats_mut(&targets)?;
         let mut parts = parts_mut(&targets, &mut flats, true)?;
         self.call(py, |session| session.read(version, &mut parts))
     }
 
-    /// What this rank has in a version: name, element, dimensions and memory order of each region.
+    /// What this rank has in a version: name, element, dimensions, memory order and box of each
+    /// region.
     fn _regions(&self, py: Python<'_>, version: u64) -> PyResult<Vec<Described>> {
         let regions = self.call(py, |session| session.regions(version))?;
         Ok(regions.into_iter().map(|region| described(region.name, region.element, &region.shape)).collect())
@@ -217,13 +217,13 @@ impl Session {
     }
 
     /// Waits until everything is where it belongs, and ends the session. An error if some version
-    /// has not reached a directory.
+    /// has not reached a directory. A second time, it does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let close = || {
             let mut open = self.open.get()?.write().unwrap_or_else(PoisonError::into_inner);
-            let session = open.take().ok_or_else(|| closed("session"))?;
+            let session = open.take();
             lock(self.watch.get()?).take();
-            session.finish()
+            session.map_or(Ok(()), outcrop::Session::finish)
         };
         py.detach(close).map_err(|error| raise(py, &error))
     }
@@ -235,9 +235,9 @@ impl Session {
     }
 }
 
-/// A value of a version: its name, what it is made of if that is not the array's dtype, and the
-/// array.
-pub(crate) type Value<'py> = (String, Option<String>, Bound<'py, PyAny>);
+/// A value of a version: its name, what it is made of if that is not the array's dtype, the array,
+/// and which part of a global array it is, if it is one.
+pub(crate) type Value<'py> = (String, Option<String>, Bound<'py, PyAny>, Option<GlobalBox>);
 
 /// What a value is made of.
 pub(crate) fn element(made_of: Option<&str>, flat: &Flat<'_>) -> PyResult<Element> {
@@ -249,7 +249,7 @@ pub(crate) fn element(made_of: Option<&str>, flat: &Flat<'_>) -> PyResult<Elemen
 
 /// Arrays to be filled. No two of them may share memory.
 fn flats_mut<'py>(targets: &[Value<'py>]) -> PyResult<Vec<Flat<'py>>> {
-    let flats = targets.iter().map(|(_, _, array)| Flat::of_mut(array)).collect::<PyResult<Vec<_>>>()?;
+    let flats = targets.iter().map(|(_, _, array, _)| Flat::of_mut(array)).collect::<PyResult<Vec<_>>>()?;
     let mut places: Vec<_> =
         flats.iter().zip(targets).map(|(flat, (name, ..))| (flat.bytes().as_ptr_range(), name)).collect();
     places.sort_by_key(|(place, _)| place.start);
@@ -263,25 +263,26 @@ fn flats_mut<'py>(targets: &[Value<'py>]) -> PyResult<Vec<Flat<'py>>> {
     }
 }
 
-/// Arrays as what is to be restored, with their shapes or as nothing but so many elements.
+/// Arrays as what is to be restored, with their shapes or as nothing but so many elements. One with
+/// a box always has a shape.
 fn parts_mut<'a>(targets: &'a [Value<'_>], flats: &'a mut [Flat<'_>], with_shapes: bool) -> PyResult<Vec<PartMut<'a>>> {
-    let part = |((name, made_of, _), flat): (&'a Value<'_>, &'a mut Flat<'_>)| {
-        let (element, shape) = (element(made_of.as_deref(), flat)?, flat.shape()?);
+    let part = |((name, made_of, _, global), flat): (&'a Value<'_>, &'a mut Flat<'_>)| {
+        let (element, shape) = (element(made_of.as_deref(), flat)?, flat.shape(global.as_ref())?);
         let part = PartMut::of(name, element, flat.bytes_mut());
-        Ok(if with_shapes { part.like(&shape) } else { part })
+        Ok(if with_shapes || global.is_some() { part.like(&shape) } else { part })
     };
     targets.iter().zip(flats).map(part).collect()
 }
 
-/// Name, element, dimensions and memory order of a region, as Python has them.
-pub(crate) type Described = (String, String, Vec<usize>, &'static str);
+/// Name, element, dimensions, memory order and box of a region, as Python has them.
+pub(crate) type Described = (String, String, Vec<usize>, &'static str, Option<GlobalBox>);
 
 pub(crate) fn described(name: String, element: String, shape: &Shape) -> Described {
     let order = match shape.order() {
         MemoryOrder::RowMajor => "C",
         MemoryOrder::ColumnMajor => "F",
     };
-    (name, element, shape.dimensions().to_vec(), order)
+    (name, element, shape.dimensions().to_vec(), order, box_of(shape))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -2,20 +2,25 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use numpy::{PyArrayDescr, PyArrayDescrMethods};
+use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray};
 use outcrop::{Blank, MemoryOrder, Part, TapeBuilder, bindings::huge};
-use pyo3::{prelude::*, types::PyDict};
+use pyo3::{
+    intern,
+    prelude::*,
+    sync::PyOnceLock,
+    types::{PyDict, PyType},
+};
 
 use crate::{
-    arrays::{Flat, element, shape_of},
+    arrays::{Flat, GlobalBox, element, shape_of},
     errors::{number, raise, usage},
     slot::{self, Lent, Wish},
     threads::Shared,
 };
 
 /// How `lend` is called.
-const LEND: &str =
-    "call it as lend(step, shape, dtype), or for several arrays as lend(step, u=(shape, dtype), v=(shape, dtype))";
+const LEND: &str = "call it as lend(step, shape, dtype), or for several arrays as lend(step, u=(shape, dtype), v=(shape, dtype)); \
+     a box is lend(step, shape, dtype, box=box), or (shape, dtype, box)";
 
 /// Snapshots that sink and come back up. Described by a JSON text; `outcrop.Tape` makes it from
 /// keyword arguments.
@@ -38,14 +43,15 @@ impl Tape {
         py: Python<'py>,
         array: Option<&Bound<'py, PyAny>>,
         regions: Option<&Bound<'py, PyDict>>,
-    ) -> PyResult<Vec<(String, Flat<'py>)>> {
+    ) -> PyResult<Vec<(String, Flat<'py>, Option<GlobalBox>)>> {
+        let flat = |name, array: Bound<'py, PyAny>| {
+            let (array, global) = boxed(array)?;
+            Ok((name, Flat::of(&array)?, global))
+        };
         match (array, regions) {
-            (Some(array), None) => Ok(vec![(String::new(), Flat::of(array)?)]),
+            (Some(array), None) => Ok(vec![flat(String::new(), array.clone())?]),
             (None, Some(regions)) => {
-                let flat = |(name, array): (Bound<'py, PyAny>, Bound<'py, PyAny>)| {
-                    Ok((name.extract::<String>()?, Flat::of(&array)?))
-                };
-                regions.iter().map(flat).collect()
+                regions.iter().map(|(name, array)| flat(name.extract::<String>()?, array)).collect()
             }
             _ => Err(usage(py, "give one array, or several by name: save(step, u) or save(step, u=u, v=v)")),
         }
@@ -75,8 +81,8 @@ impl Tape {
         let key = number(key)?;
         let flats = Self::flats(py, array, regions)?;
         let mut parts = Vec::with_capacity(flats.len());
-        for (name, flat) in &flats {
-            parts.push(Part::of(name, flat.element()?, flat.bytes()).like(&flat.shape()?));
+        for (name, flat, global) in &flats {
+            parts.push(Part::of(name, flat.element()?, flat.bytes()).like(&flat.shape(global.as_ref())?));
         }
         self.call(py, |tape| tape.save_regions(key, &parts))
     }
@@ -84,8 +90,10 @@ impl Tape {
     /// Lends the slot of a new snapshot, to compute into:
     /// `with tape.lend(step, shape, dtype) as u`. What it holds at first is whatever was there
     /// before. The end of the block makes it a snapshot, an exception leaves none. Several arrays:
-    /// `with tape.lend(step, u=(shape, dtype), v=(shape, dtype)) as arrays`.
-    #[pyo3(signature = (key, shape=None, dtype=None, *, order="C", **regions))]
+    /// `with tape.lend(step, u=(shape, dtype), v=(shape, dtype)) as arrays`. An array that is a part
+    /// of a global one has a `box`, or is (shape, dtype, box).
+    #[pyo3(signature = (key, shape=None, dtype=None, *, order="C", r#box=None, **regions))]
+    #[allow(clippy::too_many_arguments)]
     fn lend<'py>(
         &self,
         py: Python<'py>,
@@ -93,6 +101,7 @@ impl Tape {
         shape: Option<&Bound<'py, PyAny>>,
         dtype: Option<&Bound<'py, PyAny>>,
         order: &str,
+        r#box: Option<GlobalBox>,
         regions: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Lent> {
         let key = number(key)?;
@@ -101,11 +110,11 @@ impl Tape {
         }
         let mut wishes = Vec::new();
         match (shape, regions) {
-            (Some(shape), None) => wishes.push((String::new(), shape.clone(), dtype.cloned())),
-            (None, Some(regions)) if dtype.is_none() => {
+            (Some(shape), None) => wishes.push((String::new(), shape.clone(), dtype.cloned(), r#box)),
+            (None, Some(regions)) if dtype.is_none() && r#box.is_none() => {
                 for (name, wish) in regions {
-                    let (shape, dtype) = wish.extract().map_err(|_: PyErr| usage(py, LEND))?;
-                    wishes.push((name.extract()?, shape, Some(dtype)));
+                    let (shape, dtype, global) = wished(&wish).map_err(|_: PyErr| usage(py, LEND))?;
+                    wishes.push((name.extract()?, shape, Some(dtype), global));
                 }
             }
             _ => return Err(usage(py, LEND)),
@@ -113,7 +122,7 @@ impl Tape {
         let order = if order == "F" { MemoryOrder::ColumnMajor } else { MemoryOrder::RowMajor };
         let mut lent = Vec::new();
         let mut elements = Vec::new();
-        for (name, wished, dtype) in wishes {
+        for (name, wished, dtype, global) in wishes {
             let extents = extents(&wished)?;
             let dtype = match dtype {
                 Some(dtype) => PyArrayDescr::new(py, dtype)?,
@@ -125,7 +134,7 @@ impl Tape {
             let bytes = extents.iter().try_fold(dtype.itemsize(), |bytes, extent| bytes.checked_mul(*extent));
             bytes.ok_or_else(|| raise(py, &huge(key)))?;
             elements.push(element(&dtype)?);
-            lent.push(Wish { name, shape: shape_of(py, &extents, order)?, dtype });
+            lent.push(Wish { name, shape: shape_of(py, &extents, order, global.as_ref())?, dtype });
         }
         let mut blanks = Vec::with_capacity(lent.len());
         for (wish, element) in lent.iter().zip(elements) {
@@ -176,7 +185,8 @@ impl Tape {
         self.call(py, |tape| tape.write_trace(&path))
     }
 
-    /// Ends the tape; nothing is left of it but arrays that are still in use.
+    /// Ends the tape; nothing is left of it but arrays that are still in use. A second time, it does
+    /// nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.shared.close()).map_err(|error| raise(py, &error))
     }
@@ -194,6 +204,24 @@ impl Tape {
     fn __contains__(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
         Ok(self.keys(py)?.binary_search(&number(key)?).is_ok())
     }
+}
+
+/// An array, and which part of a global one it is, if it is an `outcrop.Boxed`.
+fn boxed(value: Bound<'_, PyAny>) -> PyResult<(Bound<'_, PyAny>, Option<GlobalBox>)> {
+    static BOXED: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let py = value.py();
+    if value.is_exact_instance_of::<PyUntypedArray>() {
+        return Ok((value, None));
+    }
+    match value.is_instance(BOXED.import(py, "outcrop._arrays", "Boxed")?)? {
+        true => Ok((value.getattr(intern!(py, "array"))?, Some(value.getattr(intern!(py, "box"))?.extract()?))),
+        false => Ok((value, None)),
+    }
+}
+
+/// One of several arrays that are to be lent: shape, dtype, and perhaps a box.
+fn wished<'py>(wish: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>, Option<GlobalBox>)> {
+    wish.extract().or_else(|_: PyErr| wish.extract().map(|(shape, dtype)| (shape, dtype, None)))
 }
 
 /// A shape: some whole numbers, or one.

@@ -87,10 +87,11 @@ impl Shared {
         }
     }
 
-    /// Gives the tape up. Calls under way end as usual.
+    /// Gives the tape up, unless that was done before. Calls under way end as usual.
     pub(crate) fn close(&self) -> Result<()> {
         let anchor = lock(self.anchor.get()?).take();
-        anchor.map(drop).ok_or_else(|| closed("tape"))
+        drop(anchor);
+        Ok(())
     }
 
     /// An error if it cannot be used any more, or not by this process.

@@ -84,6 +84,19 @@ def test_a_program_may_end_with_everything_open(run, tmp_path, way):
     assert run(look) == "1\n", "the store has finished"
 
 
+def test_everything_is_closed_at_the_end_even_if_something_fails(run):
+    program = """
+import outcrop
+class Loud(outcrop.Tape):
+    def close(self):
+        super().close()
+        print("closed")
+        raise ZeroDivisionError
+tapes = [Loud(host="1 MiB", pin=False) for _ in range(3)]
+"""
+    assert run(program) == "closed\n" * 3
+
+
 NO_IO_URING = """
 import ctypes, struct, sys, platform
 # A filter that lets everything pass but io_uring_setup, which has the same number everywhere.

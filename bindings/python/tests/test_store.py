@@ -217,12 +217,14 @@ def test_a_closed_store_and_its_sessions_refuse(directory):
     version = session.version(1)
     store.close()
     assert store.closed and session.closed and "closed" in repr(store) and "closed" in repr(session)
-    calls = (session.close, session.latest, session.flush, lambda: session.save(2, step=2), lambda: session.wait(1))
-    for call in (*calls, lambda: version["step"], store.due, store.stats, store.close, lambda: store.session("other")):
+    calls = (session.latest, session.flush, lambda: session.save(2, step=2), lambda: session.wait(1))
+    for call in (*calls, lambda: version["step"], store.due, store.stats, lambda: store.session("other")):
         with pytest.raises(outcrop.Usage, match="closed"):
             call()
+    # To close what is closed is no error.
     with store, session:
-        pass
+        session.close()
+        store.close()
 
 
 def test_a_store_has_several_sessions_and_waits_for_all(directory):
@@ -276,9 +278,8 @@ def test_a_directory_can_be_read_while_its_program_goes_on(directory, session):
 
 
 def test_what_another_language_saved_is_plain_arrays(session):
-    session._save(
-        1, [("u", None, np.arange(4, dtype="f4")), ("z", None, np.array([1 + 2j])), ("ok", None, np.array([True, False]))]
-    )
+    arrays = {"u": np.arange(4, dtype="f4"), "z": np.array([1 + 2j]), "ok": np.array([True, False])}
+    session._save(1, [(name, None, array, None) for name, array in arrays.items()])
     version = session.latest()
     assert version.names == ["u", "z", "ok"]
     assert version["u"].tolist() == [0, 1, 2, 3] and version["u"].dtype == np.float32
@@ -374,7 +375,7 @@ def test_shapes_and_dtypes_need_no_region_of_their_own(session):
         "empty": np.zeros((3, 0), np.float16),
     }
     session.save(1, **values)
-    assert session._regions(1)[0] == ("fortran", "f64", [3, 4], "F")
+    assert session._regions(1)[0] == ("fortran", "f64", [3, 4], "F", None)
     assert {name for name, *_ in session._regions(1)} == set(values)
     version = session.latest()
     for name, value in values.items():
@@ -383,6 +384,52 @@ def test_shapes_and_dtypes_need_no_region_of_their_own(session):
     assert version["fortran"].flags.f_contiguous
     target = np.zeros((2, 2), dtype)
     session.restore(structure=target)
+
+
+def test_a_part_of_a_global_array_has_a_box(directory, session):
+    rows, tile = np.arange(12.0).reshape(3, 4), np.asfortranarray(np.arange(6, dtype="i4").reshape(2, 3))
+    values = {"rows": outcrop.boxed(rows, (9, 4), (6, 0)), "tile": outcrop.boxed(tile, [4, np.int64(8)], np.array([1, 2]))}
+    # It is converted to C order.
+    values["strided"] = outcrop.boxed(rows[::2, ::2], (2, 2), (0, 0))
+    session.save(1, whole=rows, step=1, **values)
+    session.wait(1)
+    for version in (session.latest(), outcrop.read("run", directory)):
+        regions = version.regions
+        assert list(regions) == version.names == ["whole", "step", "rows", "tile", "strided"]
+        assert regions["rows"].box == outcrop.Box((9, 4), (6, 0)) == ((9, 4), (6, 0))
+        assert (regions["rows"].element, regions["rows"].dtype, regions["rows"].order) == ("f64", np.float64, "C")
+        assert regions["tile"] == outcrop.SavedRegion("i32", np.dtype("i4"), (2, 3), "F", outcrop.Box((4, 8), (1, 2)))
+        assert regions["strided"].box == ((2, 2), (0, 0)) and regions["strided"].shape == (2, 2)
+        assert regions["whole"].box is None and regions["step"].box is None and regions["step"].shape == ()
+        np.testing.assert_array_equal(version["tile"], tile)
+        # The same box, or none.
+        for into in (version.into, session.restore):
+            for box in (lambda array: outcrop.boxed(array, (9, 4), (6, 0)), lambda array: array):
+                found = np.zeros((3, 4))
+                into(rows=box(found))
+                np.testing.assert_array_equal(found, rows)
+            # Another one is refused before anything is written.
+            found = np.zeros((3, 4))
+            with pytest.raises(outcrop.Usage, match=r"3 x 4 at \(6, 0\) of 9 x 4 and not 3 x 4 at \(0, 0\) of 9 x 4"):
+                into(rows=outcrop.boxed(found, (9, 4), (0, 0)))
+            assert not found.any()
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        (lambda: outcrop.boxed(np.zeros((3, 4)), (9, 4), (7, 0)), "not inside"),
+        (lambda: outcrop.boxed(np.zeros((3, 4)), (9,), (7, 0)), "all three must be equal"),
+        (lambda: outcrop.boxed(np.zeros((3, 4)), (9, 4), (-1, 0)), "from 0 upwards"),
+        (lambda: outcrop.boxed(np.zeros((3, 4)), (9, 4.5), (0, 0)), "whole numbers"),
+        (lambda: outcrop.boxed(np.zeros((3, 4)), 9, 0), "whole numbers"),
+        (lambda: outcrop.boxed("text", (9, 4), (0, 0)), "only an array"),
+    ],
+)
+def test_boxes_that_make_no_sense_are_refused_with_a_sentence(session, value, hint):
+    with pytest.raises(outcrop.Usage, match=hint):
+        session.save(1, field=value())
+    assert session.versions == []
 
 
 def test_a_store_of_format_1_is_read_and_goes_on(tmp_path):

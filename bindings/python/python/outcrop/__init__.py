@@ -13,9 +13,10 @@
         session.latest().into(field=field)
 """
 
+from ._arrays import Box, Boxed, box_of, boxed
 from ._outcrop import __version__
 from .errors import Busy, Damaged, Exists, Full, Held, Missing, OutcropError, Storage, TooLarge, Usage, Viewed
-from .store import Session, Store, Version, read, versions
+from .store import SavedRegion, Session, Store, Version, read, versions
 from .tape import Tape
 
 __all__ = [
@@ -23,6 +24,11 @@ __all__ = [
     "Store",
     "Session",
     "Version",
+    "SavedRegion",
+    "Box",
+    "Boxed",
+    "boxed",
+    "box_of",
     "read",
     "versions",
     "OutcropError",

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import array
 import ast
-from typing import Any
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 
+from . import _outcrop
 from .errors import Usage
 
 Array = np.ndarray[Any, Any]
@@ -18,6 +22,52 @@ NUMBERS |= {f"{kind}{8 * size}": f"{kind}{size}" for kind in "ui" for size in (1
 
 # What the name of other elements begins with; NumPy's description of a dtype follows.
 _DESCRIBED = "numpy:"
+
+
+class Box(NamedTuple):
+    """The part of a global array that an array is: the shape of the whole, and the index of the part's first element there."""
+
+    shape: tuple[int, ...]
+    offset: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Boxed:
+    """An array that is a part of a global one. Made by `boxed`."""
+
+    array: Any
+    box: Box
+
+
+def boxed(array: Any, shape: Sequence[SupportsIndex], offset: Sequence[SupportsIndex]) -> Boxed:
+    """An array as the part of a global array of this shape that begins there at `offset`, to be saved or restored:
+
+        session.save(step, field=outcrop.boxed(planes, (nz, ny, nx), (first, 0, 0)))
+    """
+    try:
+        box = Box(tuple(map(operator.index, shape)), tuple(map(operator.index, offset)))
+    except TypeError as error:
+        raise Usage(f"the shape and the offset of a box are whole numbers, one for each dimension: {error}") from error
+    if min((*box.shape, *box.offset), default=0) < 0:
+        raise Usage(f"the shape and the offset of a box are whole numbers from 0 upwards, and not {box.shape} and {box.offset}")
+    return Boxed(array, box)
+
+
+def box_of(array: Any) -> Box | None:
+    """Which part of a global array an array of a tape was saved as; None if it was not said to be one."""
+    while isinstance(array, np.ndarray):
+        array = array.base
+    return as_box(array._box) if isinstance(array, _outcrop.Slot) else None
+
+
+def as_box(found: tuple[list[int], list[int]] | None) -> Box | None:
+    """A box, as the core knows it."""
+    return None if found is None else Box(tuple(found[0]), tuple(found[1]))
+
+
+def unboxed(value: Any) -> tuple[Any, Box | None]:
+    """A value, and its box if it has one."""
+    return (value.array, value.box) if isinstance(value, Boxed) else (value, None)
 
 
 def is_array(value: object) -> bool:

@@ -15,8 +15,16 @@ __version__: str
 
 _Array = np.ndarray[Any, Any]
 
-# Its name, what it is made of if that is not the array's dtype, and the array.
-_Value = tuple[str, str | None, _Array]
+# The shape of a global array, and the index of the first element of a part of it.
+_Box = tuple[Sequence[int], Sequence[int]]
+
+# Its name, what it is made of if that is not the array's dtype, the array, and its box.
+_Value = tuple[str, str | None, _Array, _Box | None]
+
+# Name, element, dimensions, memory order and box of a region.
+_Described = tuple[str, str, list[int], str, tuple[list[int], list[int]] | None]
+
+_Shape = SupportsIndex | Sequence[SupportsIndex]
 
 @disjoint_base
 class Tape:
@@ -25,11 +33,12 @@ class Tape:
     def lend(
         self,
         key: SupportsIndex,
-        shape: SupportsIndex | Sequence[SupportsIndex] | None = None,
+        shape: _Shape | None = None,
         dtype: DTypeLike | None = None,
         *,
         order: str = "C",
-        **regions: tuple[SupportsIndex | Sequence[SupportsIndex], DTypeLike],
+        box: _Box | None = None,
+        **regions: tuple[_Shape, DTypeLike] | tuple[_Shape, DTypeLike, _Box],
     ) -> Lent: ...
     def take(self, key: SupportsIndex, /) -> Any: ...
     def get(self, key: SupportsIndex, /) -> Any: ...
@@ -53,7 +62,9 @@ class Lent:
     def abandon(self) -> None: ...
 
 @final
-class Slot: ...
+class Slot:
+    @property
+    def _box(self) -> tuple[list[int], list[int]] | None: ...
 
 @disjoint_base
 class Store:
@@ -72,7 +83,7 @@ class Session:
     def _restore(self, version: int, targets: Sequence[_Value]) -> None: ...
     def _restore_latest(self, targets: Sequence[_Value]) -> int | None: ...
     def _read(self, version: int, targets: Sequence[_Value]) -> None: ...
-    def _regions(self, version: int) -> list[tuple[str, str, list[int], str]]: ...
+    def _regions(self, version: int) -> list[_Described]: ...
     def _latest(self) -> int | None: ...
     @property
     def versions(self) -> list[int]: ...
@@ -93,5 +104,5 @@ class Archive:
     def name(self) -> str: ...
     @property
     def number(self) -> int: ...
-    def _regions(self, _version: int) -> list[tuple[str, str, list[int], str]]: ...
+    def _regions(self, _version: int) -> list[_Described]: ...
     def _read(self, _version: int, targets: Sequence[_Value]) -> None: ...

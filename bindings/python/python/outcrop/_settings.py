@@ -1,19 +1,14 @@
-"""Keyword arguments as the text that the core understands, and what is open when the program ends."""
+"""Keyword arguments as the text that the core understands."""
 
 from __future__ import annotations
 
-import atexit
 import json
 import operator
 import os
-import weakref
 from collections.abc import Mapping
 from typing import Any
 
 from .errors import Usage
-
-_open: weakref.WeakSet[Any] = weakref.WeakSet()
-
 
 def text(settings: Mapping[str, object]) -> str:
     """Settings as JSON. Those that are None are left out."""
@@ -34,17 +29,3 @@ def _plain(value: Any) -> object:
         except (TypeError, ValueError):
             pass
     return list(value)
-
-
-def close_at_exit(thing: Any) -> None:
-    """Closes it when the program ends, if it is still open then."""
-    _open.add(thing)
-
-
-@atexit.register
-def _close_all() -> None:
-    for thing in list(_open):
-        try:
-            thing.close()
-        except Usage:
-            pass  # It was closed before, or belongs to the process from which this one was forked.

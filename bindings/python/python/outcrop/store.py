@@ -10,13 +10,13 @@ import pickle
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import _outcrop, _settings
-from ._arrays import NUMBERS, Array, as_array, dtype_of, flat, is_array
+from ._arrays import NUMBERS, Array, Box, as_array, as_box, dtype_of, flat, is_array, unboxed
+from ._opened import Opened
 from .errors import Missing, OutcropError, Usage
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _PLAIN = {np.dtype(code) for code in NUMBERS.values()}
 _NUMBERS = {bool: np.bool_, int: np.int64, float: np.float64, complex: np.complex128}
 
 
-class Store(_outcrop.Store):
+class Store(Opened, _outcrop.Store):
     """Keeps checkpoints in host memory and directories. A session is one series of versions in it.
 
         with outcrop.Store(dir="checkpoints", keep_last=3) as store:
@@ -57,8 +57,7 @@ class Store(_outcrop.Store):
     def __new__(cls, **settings: Unpack[StoreSettings]) -> Store:
         store = super().__new__(cls, _settings.text(settings))
         store._sessions = weakref.WeakSet()
-        _settings.close_at_exit(store)
-        return store
+        return store._close_at_exit()
 
     def session(self, name: str) -> Session:
         """Opens the series of versions called `name`. With several ranks, all of them call it, in the same order."""
@@ -66,27 +65,17 @@ class Store(_outcrop.Store):
 
     def close(self) -> None:
         """Closes its sessions, which waits until everything is durable, and ends the store. An error if some version has not
-        reached a directory.
+        reached a directory. A second time, it does nothing.
         """
         failure = None
         for session in list(self._sessions):
             try:
-                if not session.closed:
-                    session.close()
+                session.close()
             except OutcropError as error:
                 failure = failure or error
         self._close()
         if failure is not None:
             raise failure
-
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if not self.closed:
-            self.close()
 
     def __repr__(self) -> str:
         if self.closed:
@@ -95,7 +84,7 @@ class Store(_outcrop.Store):
         return f"<outcrop.Store, {directories}>"
 
 
-class Session(_outcrop.Session):
+class Session(Opened, _outcrop.Session):
     """A series of versions in a store, of which each is complete or absent in each directory. Made by `Store.session`.
 
     Every thread may use it. It goes on when its store is collected; closing the store closes it.
@@ -107,8 +96,7 @@ class Session(_outcrop.Session):
         session = super().__new__(cls, store, name)
         session._name = name
         store._sessions.add(session)
-        _settings.close_at_exit(session)
-        return session
+        return session._close_at_exit()
 
     @property
     def name(self) -> str:
@@ -119,7 +107,7 @@ class Session(_outcrop.Session):
         """Saves values as a version, which is higher than all before. Returns when the program may change them again.
 
         Arrays, and tensors of other libraries, become regions with their shape and dtype; numbers and texts are saved as such,
-        and everything else is pickled.
+        and everything else is pickled. An array that is a part of a global one is given as `outcrop.boxed(array, shape, offset)`.
         """
         self._save(version, [(name, *_saved(name, value)) for name, value in values.items()])
 
@@ -134,16 +122,17 @@ class Session(_outcrop.Session):
 
     def restore(self, **targets: Any) -> Version | None:
         """Restores arrays in place from the newest version that is whole, passing over damaged ones, and returns that version; None
-        if there is none at all. Each array must have the shape and dtype that was saved. With several ranks, all of them call it.
+        if there is none at all. Each array must have the shape and dtype that was saved and, if it is given as
+        `outcrop.boxed(array, shape, offset)`, the memory order and the box. With several ranks, all of them call it.
         """
-        arrays = {name: _target(name, target) for name, target in targets.items()}
+        arrays, boxes = _arrays_and_boxes(targets)
         if any(array.dtype not in _PLAIN for array in arrays.values()):
             newest = self.latest()
             if newest is not None and newest._is_old:
                 # Format 1 has no names for such elements.
                 return newest.into(**targets)
         flats = {name: array if _is_flat(array) else np.empty_like(array, order="C") for name, array in arrays.items()}
-        number = self._restore_latest([(name, None, array) for name, array in flats.items()])
+        number = self._restore_latest([(name, None, array, boxes[name]) for name, array in flats.items()])
         if number is None:
             return None
         version = Version(self, number)
@@ -153,15 +142,6 @@ class Session(_outcrop.Session):
             if not np.shares_memory(saved, array) or saved.strides != array.strides:
                 array[...] = saved.copy() if np.shares_memory(saved, array) else saved
         return version
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if not self.closed:
-            self.close()
 
     def __repr__(self) -> str:
         if self.closed:
@@ -183,14 +163,21 @@ def read(name: str, dir: Path, version: int | None = None, rank: int = 0) -> Ver
 
 
 @dataclass(frozen=True)
-class _Saved:
-    """What is known of a value that was saved."""
+class SavedRegion:
+    """What is known of a value that was saved.
 
-    # What the core calls its elements.
+    element: what all languages call its elements, such as "f64".
+    dtype:   the same in NumPy's words.
+    shape:   its dimensions; () for a number.
+    order:   "C" or "F": the last or the first index runs fastest in memory.
+    box:     which part of a global array it is; None if it was not said to be one.
+    """
+
     element: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     order: Any
+    box: Box | None = None
 
     @property
     def is_pickled(self) -> bool:
@@ -211,8 +198,8 @@ class Version(Mapping[str, Any]):
         self._series = series
         self.number = number
         self._saved = {
-            name: _Saved(element, dtype_of(element), tuple(shape), order)
-            for name, element, shape, order in series._regions(number)
+            name: SavedRegion(element, dtype_of(element), tuple(shape), order, as_box(box))
+            for name, element, shape, order, box in series._regions(number)
         }
         self._is_old = _ABOUT in self._saved
         if self._is_old:
@@ -227,7 +214,7 @@ class Version(Mapping[str, Any]):
                 self._saved[name] = dataclasses.replace(saved, element=_PICKLE)
             else:
                 dtype = np.lib.format.descr_to_dtype(_tuples(what["dtype"]))
-                self._saved[name] = _Saved(saved.element, dtype, tuple(what["shape"]), what["order"])
+                self._saved[name] = SavedRegion(saved.element, dtype, tuple(what["shape"]), what["order"])
         del self._saved[_ABOUT]
 
     @property
@@ -235,19 +222,25 @@ class Version(Mapping[str, Any]):
         """The names of its values."""
         return list(self)
 
+    @property
+    def regions(self) -> dict[str, SavedRegion]:
+        """What its values are, by name, without reading them."""
+        return dict(self._saved)
+
     def into(self, **targets: Any) -> Version:
-        """Restores arrays in place, and returns the version. Each must have the shape and dtype that was saved.
+        """Restores arrays in place, and returns the version. Each must have the shape and dtype that was saved and, if it is given
+        as `outcrop.boxed(array, shape, offset)`, the box.
 
         The session goes on from here: what is saved next is compared with this. With several ranks, all of them call it.
         """
-        arrays = {name: _target(name, target) for name, target in targets.items()}
+        arrays, boxes = _arrays_and_boxes(targets)
         flats = {}
         for name, array in arrays.items():
             self._check(name, array)
             order = self._saved[name].order
             is_flat = array.flags.c_contiguous if order == "C" else array.flags.f_contiguous
             flats[name] = array if is_flat else np.empty(array.shape, array.dtype, order)
-        values = [self._value(name, array) for name, array in flats.items()]
+        values = [self._value(name, array, boxes[name]) for name, array in flats.items()]
         if isinstance(self._series, Session):
             self._series._restore(self.number, values)
         else:
@@ -294,16 +287,16 @@ class Version(Mapping[str, Any]):
                 f"and is to be restored into {array.dtype} of shape {array.shape}"
             )
 
-    def _value(self, name: str, array: Array) -> tuple[str, str | None, Array]:
+    def _value(self, name: str, array: Array, box: Box | None = None) -> tuple[str, str | None, Array, Box | None]:
         """An array that a value is to be put into, as the core knows that value."""
         saved = self._saved[name]
         if not self._is_old:
-            return name, saved.element, array
+            return name, saved.element, array, box
         # All that format 1 knew of an array was its bytes, or how many numbers there were.
         flat = array.ravel(order="K")
         if dtype_of(saved.element) != saved.dtype:
             flat = flat.view(np.uint8)
-        return name, "u8" if saved.is_pickled else saved.element, flat
+        return name, "u8" if saved.is_pickled else saved.element, flat, None
 
     def _read(self, name: str) -> Array:
         saved = self._saved[name]
@@ -312,19 +305,29 @@ class Version(Mapping[str, Any]):
         return array
 
 
-def _saved(name: str, value: Any) -> tuple[str | None, Array]:
-    """What a value is made of, if that is not the dtype of its array, and the array."""
+def _saved(name: str, value: Any) -> tuple[str | None, Array, Box | None]:
+    """What a value is made of, if that is not the dtype of its array, the array, and its box."""
+    value, box = unboxed(value)
     if name == _ABOUT:
         raise Usage(f"{_ABOUT} is where older versions keep what they know about values; choose another name")
     if is_array(value):
-        return None, flat(value)
+        return None, flat(value), box
+    if box is not None:
+        raise Usage(f"{name} is a {type(value).__name__}, and only an array can be a part of a global one")
     if type(value) in _NUMBERS:
         with contextlib.suppress(OverflowError):
-            return None, np.array(value, _NUMBERS[type(value)])
+            return None, np.array(value, _NUMBERS[type(value)]), None
     if type(value) is str:
         with contextlib.suppress(UnicodeEncodeError):
-            return _TEXT, np.frombuffer(value.encode(), np.uint8)
-    return _PICKLE, np.frombuffer(pickle.dumps(value), np.uint8)
+            return _TEXT, np.frombuffer(value.encode(), np.uint8), None
+    return _PICKLE, np.frombuffer(pickle.dumps(value), np.uint8), None
+
+
+def _arrays_and_boxes(targets: Mapping[str, Any]) -> tuple[dict[str, Array], dict[str, Box | None]]:
+    """What is to be written to, by name, and which parts of global arrays these are."""
+    pairs = {name: unboxed(target) for name, target in targets.items()}
+    arrays = {name: _target(name, target) for name, (target, _) in pairs.items()}
+    return arrays, {name: box for name, (_, box) in pairs.items()}
 
 
 def _target(name: str, target: Any) -> Array:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from . import _outcrop, _settings
+from ._opened import Opened
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .settings import TapeSettings
 
 
-class Tape(_outcrop.Tape):
+class Tape(Opened, _outcrop.Tape):
     """Snapshots that sink to slower and larger layers, and come back up before they are asked for.
 
         Tape(host="2 GiB", dir="scratch", order="reverse")
@@ -28,18 +28,7 @@ class Tape(_outcrop.Tape):
     """
 
     def __new__(cls, **settings: Unpack[TapeSettings]) -> Tape:
-        tape = super().__new__(cls, _settings.text(settings))
-        _settings.close_at_exit(tape)
-        return tape
-
-    def __enter__(self) -> Tape:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if not self.closed:
-            self.close()
+        return super().__new__(cls, _settings.text(settings))._close_at_exit()
 
     def __repr__(self) -> str:
         if self.closed:
