@@ -1,8 +1,9 @@
 ! Outcrop for Fortran 2018: tapes of snapshots, and checkpoints that survive.
 !
-! Compile this file, with outcrop_calls.inc beside it, together with the program, by the same compiler, and link with -loutcrop. What each call does is said in outcrop.h.
+! Compile this file, with the two .inc files beside it, together with the program, by the same compiler, and link with -loutcrop. What each call does is said in outcrop.h.
 !
-! Arrays are passed as they are, of any type and rank; they must be contiguous. Every call has two optional arguments at its end: status,
+! Arrays are passed as they are, of any type and up to 7 dimensions; they must be contiguous. What a component that is allocatable or a
+! pointer refers to is not saved: pass it by itself. Every call has two optional arguments at its end: status,
 ! which is 0 or one of the numbers below, and message, which is set if something went wrong, as far as it is long enough. Without
 ! status, a failure ends the program with the message.
 module outcrop
@@ -344,10 +345,9 @@ contains
     integer(c_size_t), target :: shape(dimensions_max), whole(dimensions_max), start(dimensions_max)
     type(c_ptr) :: at_whole, at_start
     integer :: at, first, last
-    element = element_of(values)
+    call describe(values, element, shape(1))
     first = merge(2, 1, element == of_bytes)
     last = first - 1 + rank(values)
-    shape(1) = storage_size(values, c_size_t) / 8
     whole(1) = shape(1)
     start(1) = 0
     shape(first:last) = [(size(values, at, kind=c_size_t), at=1, rank(values))]
@@ -578,56 +578,54 @@ contains
 
   function bytes_of(values) result(bytes)
     class(*), intent(in) :: values(..)
+    integer(c_int) :: element
     integer(c_size_t) :: bytes
-    bytes = size(values, kind=c_size_t) * storage_size(values, c_size_t) / 8
+    call describe(values, element, bytes)
+    bytes = size(values, kind=c_size_t) * bytes
   end function
 
-  ! What an array is made of; bytes if that has no name.
-  function element_of(values) result(element)
+  ! What an array is made of, bytes if that has no name, and how many bytes an element has.
+  subroutine describe(values, element, bytes)
     class(*), intent(in) :: values(..)
-    integer(c_int) :: element
+    integer(c_int), intent(out) :: element
+    integer(c_size_t), intent(out) :: bytes
     element = of_bytes
-    if (size(values) == 0) return
+    bytes = storage_size(values, c_size_t) / 8
     select rank (values)
     rank (0)
-      element = element_of_one(values)
+      select type (values)
+      include 'outcrop_elements.inc'
+      end select
     rank (1)
-      element = element_of_one(values(1))
+      select type (values)
+      include 'outcrop_elements.inc'
+      end select
     rank (2)
-      element = element_of_one(values(1, 1))
+      select type (values)
+      include 'outcrop_elements.inc'
+      end select
     rank (3)
-      element = element_of_one(values(1, 1, 1))
+      select type (values)
+      include 'outcrop_elements.inc'
+      end select
     rank (4)
-      element = element_of_one(values(1, 1, 1, 1))
+      select type (values)
+      include 'outcrop_elements.inc'
+      end select
     rank (5)
-      element = element_of_one(values(1, 1, 1, 1, 1))
+      select type (values)
+      include 'outcrop_elements.inc'
+      end select
+    rank (6)
+      select type (values)
+      include 'outcrop_elements.inc'
+      end select
+    rank (7)
+      select type (values)
+      include 'outcrop_elements.inc'
+      end select
     end select
-  end function
-
-  function element_of_one(value) result(element)
-    class(*), intent(in) :: value
-    integer(c_int) :: element
-    select type (value)
-    type is (integer(int8))
-      element = of_int8
-    type is (integer(int16))
-      element = of_int16
-    type is (integer(int32))
-      element = of_int32
-    type is (integer(int64))
-      element = of_int64
-    type is (real(real32))
-      element = of_real32
-    type is (real(real64))
-      element = of_real64
-    type is (complex(real32))
-      element = of_complex32
-    type is (complex(real64))
-      element = of_complex64
-    class default
-      element = of_bytes
-    end select
-  end function
+  end subroutine
 
   ! A text of C.
   function text_of(place) result(text)

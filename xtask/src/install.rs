@@ -39,7 +39,7 @@ pub(crate) fn put_library(root: &Path, built: &Path, prefix: &Path) -> Result<()
     put_link(&named, &lib.join("liboutcrop.so"))?;
     put_object(&built.join("liboutcrop_c.a"), &lib.join("liboutcrop.a"))?;
     put_tree(&root.join("bindings/c/include"), &prefix.join("include"))?;
-    for name in ["outcrop.f90", "outcrop_calls.inc"] {
+    for name in ["outcrop.f90", "outcrop_calls.inc", "outcrop_elements.inc"] {
         put_file(&root.join("bindings/fortran").join(name), &prefix.join("share/outcrop/fortran").join(name))?;
     }
     let package = root.join("bindings/c/package");

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <iterator>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -84,6 +85,13 @@ constexpr outcrop_element element() {
   else if constexpr (std::is_same_v<T, signed char>) return OUTCROP_I8;
   else return OUTCROP_U8;
 }
+
+// Whether a value is there for its elements: a container, or what refers to one.
+template <typename T, typename = void>
+inline constexpr bool is_range = false;
+template <typename T>
+inline constexpr bool
+    is_range<T, std::void_t<decltype(*std::data(std::declval<T &>())), decltype(std::size(std::declval<T &>()))>> = true;
 
 // A product that is not larger than memory can be.
 inline std::size_t product(std::size_t a, std::size_t b) {
@@ -280,6 +288,7 @@ class Session {
   template <typename T>
   void protect(const std::string &name, T *values, std::size_t count) {
     detail::check_element<T>();
+    static_assert(!std::is_const_v<T>, "a restore writes to what is protected: it cannot be const");
     constexpr outcrop_element element = detail::element<T>();
     const std::size_t elements = element == OUTCROP_U8 ? detail::product(count, sizeof(T)) : count;
     detail::check(outcrop_session_protect(handle_.get(), name.c_str(), values, elements, element));
@@ -292,29 +301,24 @@ class Session {
     say_shape<T>(name, shape);
   }
 
-  // A vector must not grow or move while it is protected; protect it again if it has.
-  template <typename T>
-  void protect(const std::string &name, std::vector<T> &values) {
-    protect(name, values.data(), values.size());
+  // The elements of a vector, array, string or span; they must not move while they are protected. Protect them again if they have.
+  template <typename Range, std::enable_if_t<detail::is_range<Range>, int> = 0>
+  void protect(const std::string &name, Range &values) {
+    protect(name, std::data(values), std::size(values));
   }
 
-  // The elements of a vector as an array of several dimensions.
-  template <typename T>
-  void protect(const std::string &name, std::vector<T> &values, const Shape &shape) {
-    if (shape.count() != values.size()) {
-      throw Error(OUTCROP_USAGE, "region " + name + " has " + std::to_string(values.size()) + " elements, and a shape of " +
+  // The same as an array of several dimensions.
+  template <typename Range, std::enable_if_t<detail::is_range<Range> && !std::is_array_v<Range>, int> = 0>
+  void protect(const std::string &name, Range &values, const Shape &shape) {
+    if (shape.count() != std::size(values)) {
+      throw Error(OUTCROP_USAGE, "region " + name + " has " + std::to_string(std::size(values)) + " elements, and a shape of " +
                                      std::to_string(shape.count()));
     }
-    protect(name, values.data(), shape);
-  }
-
-  template <typename T, std::size_t Count>
-  void protect(const std::string &name, T (&values)[Count]) {
-    protect(name, values, Count);
+    protect(name, std::data(values), shape);
   }
 
   // One value.
-  template <typename T>
+  template <typename T, std::enable_if_t<!detail::is_range<T>, int> = 0>
   void protect(const std::string &name, T &value) {
     static_assert(!std::is_pointer_v<T>, "say how many values there are, or the pointer itself is saved");
     protect(name, &value, Shape{});

@@ -5,6 +5,7 @@
 #include "check.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <numeric>
 #include <outcrop.hpp>
@@ -45,6 +46,14 @@ struct State {
   }
 };
 
+// Refers to values that lie elsewhere, as std::span does.
+struct View {
+  float *values;
+  std::size_t count;
+  float *data() const { return values; }
+  std::size_t size() const { return count; }
+};
+
 template <typename Call>
 bool is_refused(Call call, const std::string &words) {
   try {
@@ -65,7 +74,19 @@ void come_back(outcrop::Session &session) {
   double plain[6] = {};
   session.protect("plain", plain, {2, 3});
   session.protect("lines", plain, Shape(Numbers{6, 1}));
+  float seen[5] = {1, 2, 3, 4, 5};
+  View view = {seen, 5};
+  std::array<std::int16_t, 4> array = {1, 2, 3, 4};
+  std::string text = "seven77";
+  session.protect("view", view);
+  session.protect("array", array, {2, 2});
+  session.protect("text", text);
   session.save(1);
+  // What is saved of a range is its elements.
+  DEMAND(session.region_size(1, "view") == 20 && session.region_size(1, "text") == 7);
+  DEMAND(session.region_shape(1, "array").dimensions == Numbers({2, 2}) && session.region_size(1, "array") == 8);
+  seen[4] = 0;
+  text[6] = array[3] = 0;
 
   const Shape field = session.region_shape(1, "field");
   DEMAND(field.dimensions == Numbers({3, 4}) && field.order == MemoryOrder::RowMajor);
@@ -96,7 +117,7 @@ void come_back(outcrop::Session &session) {
   state.field.assign(12, 0);
   state.protect(session);
   session.restore(1);
-  DEMAND(state.is_filled());
+  DEMAND(state.is_filled() && seen[4] == 5 && text == "seven77" && array[3] == 4);
 }
 
 }  // namespace

@@ -40,6 +40,7 @@ contains
     real(real64), allocatable :: cube(:, :, :), other(:, :, :)
     integer(int32) :: one
     integer(int64) :: many(5)
+    character(5) :: words(2)
     integer :: at
 
     message = ''
@@ -73,6 +74,11 @@ contains
     call demand(all(other(:, :, 1:2) == cube(:, :, 2:3)), 'a slice comes back')
     call tape%take_into(4_int64, one)
     call demand(one == 42, 'a number comes back')
+    words = ['north', 'south']
+    call tape%save(6_int64, words)
+    words = ''
+    call tape%take_into(6_int64, words)
+    call demand(all(words == ['north', 'south']), 'texts come back with all their letters')
     many = 0
     call tape%clone(clone)
     call tape%close()
@@ -87,7 +93,7 @@ contains
     call clone%take(1_int64, past, status, message)
     call demand(status == outcrop_missing, 'what was discarded is gone')
     call clone%stats(stats)
-    call demand(stats%saves == 5 .and. stats%saved_bytes == 28 + 40 + 480 + 4 + 192, 'all is counted')
+    call demand(stats%saves == 6 .and. stats%saved_bytes == 28 + 40 + 480 + 4 + 192 + 10, 'all is counted')
     call clone%close()
   end subroutine
 

@@ -69,7 +69,10 @@ impl Store {
     /// Ends this handle; the store itself ends with its last session. A second time, it does
     /// nothing.
     fn _close(&self, py: Python<'_>) -> PyResult<()> {
-        let close = || Ok(drop(lock(self.open.get()?).take()));
+        let close = || {
+            lock(self.open.get()?).take();
+            Ok(())
+        };
         py.detach(close).map_err(|error| raise(py, &error))
     }
 
