@@ -70,7 +70,9 @@ impl Store {
     /// nothing.
     fn _close(&self, py: Python<'_>) -> PyResult<()> {
         let close = || {
-            lock(self.open.get()?).take();
+            // Dropped when nobody has to wait for the lock any more.
+            let store = lock(self.open.get()?).take();
+            drop(store);
             Ok(())
         };
         py.detach(close).map_err(|error| raise(py, &error))

@@ -90,8 +90,8 @@ impl Tape {
     /// Lends the slot of a new snapshot, to compute into:
     /// `with tape.lend(step, shape, dtype) as u`. What it holds at first is whatever was there
     /// before. The end of the block makes it a snapshot, an exception leaves none. Several arrays:
-    /// `with tape.lend(step, u=(shape, dtype), v=(shape, dtype)) as arrays`. An array that is a part
-    /// of a global one has a `box`, or is (shape, dtype, box).
+    /// `with tape.lend(step, u=(shape, dtype), v=(shape, dtype)) as arrays`. An array that is a
+    /// part of a global one has a `box`, or is (shape, dtype, box).
     #[pyo3(signature = (key, shape=None, dtype=None, *, order="C", r#box=None, **regions))]
     #[allow(clippy::too_many_arguments)]
     fn lend<'py>(
@@ -185,8 +185,8 @@ impl Tape {
         self.call(py, |tape| tape.write_trace(&path))
     }
 
-    /// Ends the tape; nothing is left of it but arrays that are still in use. A second time, it does
-    /// nothing.
+    /// Ends the tape; nothing is left of it but arrays that are still in use. A second time, it
+    /// does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.shared.close()).map_err(|error| raise(py, &error))
     }
