@@ -1,6 +1,8 @@
 //! What is done to a store: operations, the settings that a session is opened with, and how both
 //! are made from a seed.
 
+use std::fmt;
+
 use fastrand::Rng;
 use outcrop::{
     HashKind, Retention, Way,
@@ -23,6 +25,22 @@ pub(super) struct Case {
     /// Each rank has directories of its own, as on disks of nodes.
     pub(super) is_local: bool,
     pub(super) operations: Vec<Operation>,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { ranks, layers, is_local, operations } = self;
+        writeln!(f, "ranks: {ranks}, layers: {layers}, is_local: {is_local}")?;
+        for (nth, operation) in operations.iter().enumerate() {
+            match operation {
+                Operation::Open(settings) if *settings == Settings::plain(*layers) => {
+                    writeln!(f, "{nth}: Open(plain)")?
+                }
+                operation => writeln!(f, "{nth}: {operation:?}")?,
+            }
+        }
+        Ok(())
+    }
 }
 
 /// One thing that is done. What cannot be done where it stands is left out, so that any part of a

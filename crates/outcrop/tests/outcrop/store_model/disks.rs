@@ -77,7 +77,7 @@ impl Disks {
     /// Whether some rank has the directory of another one, which it cannot read.
     pub(super) fn has_foreign(&self, model: &Model, layer: usize) -> bool {
         let is_foreign = |(disk, rank): (&DiskId, u32)| self.homes[disk] != (layer, rank);
-        !self.is_local && model.mounts[layer].iter().zip(0..).any(is_foreign)
+        model.mounts[layer].iter().zip(0..).any(is_foreign)
     }
 
     /// Takes the directory of a rank away; the store makes another one.

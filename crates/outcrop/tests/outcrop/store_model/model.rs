@@ -29,6 +29,8 @@ pub(super) struct OnLayer {
     pub(super) disks: Vec<DiskId>,
     /// All ranks had it when the session was opened, or it was reported since.
     pub(super) is_whole: bool,
+    /// It need not stay, whether it was reported by then or not.
+    may_go: bool,
 }
 
 /// Whether a version is on a layer.
@@ -74,7 +76,12 @@ impl Model {
 
     /// A version is about to be saved. Says its stamp.
     pub(super) fn save(&mut self, version: u64, contents: Vec<Content>, stamp: u64, keep: &[Retention]) {
-        let on = |disks: &Vec<DiskId>| OnLayer { fate: Fate::Possible, disks: disks.clone(), is_whole: false };
+        let on = |disks: &Vec<DiskId>| OnLayer {
+            fate: Fate::Possible,
+            disks: disks.clone(),
+            is_whole: false,
+            may_go: false,
+        };
         let on = self.mounts.iter().map(on).collect();
         self.attempts.insert(stamp, Attempt { version, contents, on });
         for (layer, keep) in keep.iter().enumerate() {
@@ -101,6 +108,7 @@ impl Model {
 
     fn loosen(&mut self, stamp: u64, layer: usize) {
         let on = &mut self.attempts.get_mut(&stamp).expect("it is known").on[layer];
+        on.may_go = true;
         if on.fate == Fate::Promised {
             on.fate = Fate::Loose;
         }
@@ -127,7 +135,7 @@ impl Model {
         let on = &mut attempt.on[layer];
         on.is_whole = true;
         if on.fate == Fate::Possible {
-            on.fate = if is_kept { Fate::Promised } else { Fate::Loose };
+            on.fate = if is_kept && !on.may_go { Fate::Promised } else { Fate::Loose };
             // There is one version of a number, on directories that are the same.
             let disks = on.disks.clone();
             let same = self.attempts.iter_mut().filter(|(other, it)| **other < stamp && it.version == version);
@@ -142,12 +150,14 @@ impl Model {
         let mounts = &self.mounts;
         for attempt in self.attempts.values_mut().filter(|it| to.is_none_or(|to| it.version > to)) {
             for (layer, on) in attempt.on.iter_mut().enumerate() {
-                let is_partly_here = on.disks.iter().zip(&mounts[layer]).any(|(disk, mounted)| disk == mounted);
-                on.fate = match (on.fate, is_ok) {
-                    (fate, _) if !is_partly_here => fate,
-                    (_, true) => Fate::Gone,
-                    (Fate::Promised, false) => Fate::Loose,
-                    (fate, false) => fate,
+                let here = &mounts[layer];
+                let is_partly_here = on.disks.iter().zip(here).any(|(disk, mounted)| disk == mounted);
+                on.may_go |= is_partly_here;
+                on.fate = match on.fate {
+                    // A part that was away may come back, by itself.
+                    _ if is_ok && on.disks == *here => Fate::Gone,
+                    Fate::Promised if is_partly_here => Fate::Loose,
+                    fate => fate,
                 };
             }
         }

@@ -16,17 +16,18 @@ const TRIES: usize = 6;
 impl World {
     /// Carries out one operation, if that can be done as things stand.
     pub(super) fn carry_out(&mut self, operation: &Operation) -> Checked {
+        let ranks = self.case.ranks;
         match (operation, self.running.is_some()) {
             (Operation::Open(settings), false) => self.open_checked(settings),
             (Operation::Damage { layer, rank, nth, damage }, _) => {
                 self.is_calm = false;
-                self.disks.damage(&self.model, (*layer, *rank), *nth, *damage);
+                self.disks.damage(&self.model, (*layer, rank % ranks), *nth, *damage);
                 self.disturbed.insert(*layer);
                 Ok(())
             }
             (Operation::Away { layer, rank }, false) => {
-                let ranks = rank.map_or(0..self.case.ranks, |rank| rank..rank + 1);
-                ranks.for_each(|rank| self.disks.take_away(&mut self.model, *layer, rank));
+                let away = rank.map_or(0..ranks, |rank| rank % ranks..rank % ranks + 1);
+                away.for_each(|rank| self.disks.take_away(&mut self.model, *layer, rank));
                 self.disturb(*layer);
                 Ok(())
             }
@@ -37,8 +38,7 @@ impl World {
                 Ok(())
             }
             (Operation::Swap { layer, rank }, false) => {
-                let other = (rank + 1) % self.case.ranks;
-                if self.disks.swap(&mut self.model, *layer, (*rank, other)) {
+                if self.disks.swap(&mut self.model, *layer, (rank % ranks, (rank + 1) % ranks)) {
                     self.disturb(*layer);
                 }
                 Ok(())
@@ -50,6 +50,7 @@ impl World {
 
     fn disturb(&mut self, layer: usize) {
         self.disturbed.insert(layer);
+        self.moved.insert(layer);
         self.is_calm = false;
     }
 
@@ -131,6 +132,7 @@ impl World {
         if settings.fault.is_some() {
             self.is_calm = false;
         }
+        self.has_shared |= self.shares(settings);
         let before = self.manifests();
         let opened = self.open(settings);
         let errors: Vec<&Error> = opened.iter().filter_map(|result| result.as_ref().err()).collect();
@@ -309,6 +311,7 @@ impl World {
             let session = member.session();
             let Some(latest) = session.latest()? else { return Ok(None) };
             let regions = session.regions(latest);
+            // Others would wait.
             let regions = regions.unwrap_or_default();
             let mut blank = Blank::new(regions.iter().map(|region| (region.name.as_str(), region.bytes as usize)));
             let restored = session.restore_latest(&mut blank.parts())?;
@@ -324,9 +327,12 @@ impl World {
             return Err(format!("ranks restore different versions: {found:?}"));
         }
         self.check_newest(version, &found[0].0)?;
+        if found.iter().any(|(_, blank)| blank.regions.is_empty()) {
+            // What it consists of could not be read just then.
+            return Ok(false);
+        }
         let contents = self.model.find(found[0].1.stamp, version)?.contents.clone();
         for ((member, (_, blank)), content) in self.members.iter_mut().zip(found).zip(&contents) {
-            // After a version that did not fit, memory for regions may be left over.
             blank.check(content).map_err(|error| format!("version {version} on rank {}: {error}", member.rank))?;
             member.memory.regions = blank.regions;
         }

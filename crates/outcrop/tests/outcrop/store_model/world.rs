@@ -76,8 +76,13 @@ pub(super) struct World {
     pub(super) next_stamp: u64,
     /// Layers whose directories were moved, or whose manifests were damaged.
     pub(super) disturbed: BTreeSet<usize>,
+    /// Those among them whose directories were moved.
+    pub(super) moved: BTreeSet<usize>,
     /// Nothing has been done yet that could leave files behind.
     pub(super) is_calm: bool,
+    /// Ranks have shared blocks: what one does not need any more, another one may have needed when
+    /// it was last looked at.
+    pub(super) has_shared: bool,
 }
 
 impl World {
@@ -93,7 +98,9 @@ impl World {
             running: None,
             next_stamp: 1,
             disturbed: BTreeSet::new(),
+            moved: BTreeSet::new(),
             is_calm: true,
+            has_shared: false,
         }
     }
 
@@ -180,11 +187,16 @@ impl World {
         ended
     }
 
+    /// Whether ranks share blocks.
+    pub(super) fn shares(&self, settings: &Settings) -> bool {
+        settings.dedup == outcrop::store::Dedup::Ranks && self.case.ranks > 1
+    }
+
     /// Whether a failure on a layer, or on any, may have a reason that this test has given.
     pub(super) fn is_excused(&self, layer: Option<usize>) -> bool {
         let Some(running) = &self.running else { return true };
         let settings = &running.settings;
-        let shares = settings.dedup == outcrop::store::Dedup::Ranks && self.case.ranks > 1;
+        let shares = self.shares(settings);
         let may_fail = |layer: usize| {
             let is_faulty = running.faulty.iter().any(|(faulty, _)| *faulty == layer);
             is_faulty || settings.limit_kib[layer].is_some() || self.case.ranks > 1 && self.disturbed.contains(&layer)
@@ -222,6 +234,7 @@ impl Running {
     /// Makes a directory of a rank fail.
     pub(super) fn fail(&mut self, layer: usize, rank: u32, fault: FaultPlan) {
         if !self.settings.is_direct {
+            let rank = rank % self.whole.len() as u32;
             self.parts[layer][rank as usize].inject(fault.fault());
             self.faulty.insert((layer, rank));
             self.armed.insert((layer, rank));
