@@ -45,6 +45,8 @@ pub(crate) enum Note {
     Forget(Arc<SessionCore>, Forgotten, Sender<Result<()>>),
     /// The program is about to read files: nothing is removed from when the sender is dropped on.
     Reading(Arc<SessionCore>, Sender<()>),
+    /// Everything before this has been dealt with when the sender is dropped.
+    Flush(Sender<()>),
     /// A session has ended: its locks are given up, and the sender is dropped, when nothing more is
     /// written for it.
     Closed(Arc<SessionCore>, Vec<FileLock>, Sender<()>),
@@ -152,6 +154,7 @@ impl Committer {
                 self.tell(session.run, Event::Reading(true));
                 drop(ready);
             }
+            Note::Flush(end) => drop(end),
             Note::Closed(session, locks, end) => {
                 if let Some(open) = self.open.get_mut(&session.run) {
                     open.closing = Some((locks, end));

@@ -1,8 +1,18 @@
 //! Merging increments, and going on from what was saved.
 
-use std::{fs, os::unix::fs::FileExt, path::Path};
+use std::{
+    fs,
+    os::unix::fs::FileExt,
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+};
 
-use outcrop::{Part, PartMut, Reached, Session, Store, catalog::Catalog};
+use outcrop::{Part, PartMut, Reached, Session, Store, catalog::Catalog, store::Compression};
+use outcrop_crash::{Failing, Recording};
+use outcrop_testing::amount;
 
 const COUNT: usize = 20_000;
 
@@ -79,4 +89,30 @@ fn a_program_that_reads_by_itself_goes_on_with_an_increment() {
     let mut found = vec![0u64; COUNT];
     session(dir.path()).restore(3, &mut [PartMut::new("field", &mut found)]).unwrap();
     assert_eq!(found, field(2));
+}
+
+#[test]
+fn nothing_is_merged_after_a_session_has_ended() {
+    for _ in 0..amount(150, 3_000) {
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let late = Arc::new(Mutex::new(Vec::new()));
+        let (ended, noted) = (Arc::clone(&has_ended), Arc::clone(&late));
+        let files = Failing::new(Arc::new(Recording::new())).watched(move |operation, name| {
+            if ended.load(SeqCst) {
+                noted.lock().unwrap().push(format!("{operation:?} {name}"));
+            }
+        });
+        let store = Store::builder().host(1u64 << 20).pin(false).threads(1).block(512u64).chain_max(1);
+        let store = store.compression(Compression::Lz4).files(Arc::new(files), None).open().unwrap();
+        let mut session = store.session("heat").unwrap();
+        for version in 1..=2 {
+            session.save(version, &[Part::new("field", &[1u8; 40_000]), Part::one("version", &version)]).unwrap();
+        }
+        session.finish().unwrap();
+        // From here on another process may have the session.
+        has_ended.store(true, SeqCst);
+        drop(store);
+        let late = late.lock().unwrap();
+        assert!(late.is_empty(), "{late:?}");
+    }
 }
