@@ -1,0 +1,302 @@
+//! `cargo xtask mutants`: whether the tests notice when the code is wrong.
+//!
+//! Faults are put into a copy of the tree, a git worktree below `target`, one at a time, and tests
+//! that should find them are run there. Some are made by hand (`list.rs`), for what matters most;
+//! the others are made by cargo-mutants. What was found by which test goes to docs/testing.md.
+
+mod list;
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use list::{HAND_MADE, Mutant, Tests};
+
+/// What `cargo install` gets, if it is missing.
+const TOOL: &str = "cargo-mutants";
+const TOOL_VERSION: &str = "27.1.0";
+
+/// The crates that cargo-mutants tries by default, each with the packages whose tests should
+/// notice.
+const CRATES: &[(&str, &[&str])] = &[
+    ("plan", &["outcrop-plan", "outcrop-sim"]),
+    ("format", &["outcrop-format", "outcrop-catalog"]),
+    ("catalog", &["outcrop-catalog", "outcrop"]),
+    ("commit", &["outcrop-commit", "outcrop-sim"]),
+    ("store", &["outcrop-store", "outcrop"]),
+];
+
+/// Tests that take longer hang, which is one way to notice.
+const PATIENCE: Duration = Duration::from_secs(900);
+
+const PAGE: &str = "docs/testing.md";
+
+/// Carries out `cargo xtask mutants` with these arguments.
+pub(crate) fn run(arguments: &[&str]) -> Result<()> {
+    let (arguments, of_tool) = match arguments.iter().position(|argument| *argument == "--") {
+        Some(at) => (&arguments[..at], &arguments[at + 1..]),
+        None => (arguments, &[][..]),
+    };
+    let root = crate::root()?;
+    let tree = Tree::make(&root)?;
+    let outcome = match arguments {
+        [] => hand_made(&root, &tree, &[]).and_then(|()| generated(&root, &tree, &all_crates(), of_tool)),
+        ["hand", words @ ..] => hand_made(&root, &tree, words),
+        crates => generated(&root, &tree, crates, of_tool),
+    };
+    tree.remove()?;
+    outcome
+}
+
+/// The names of all crates that can be tried.
+fn all_crates() -> Vec<&'static str> {
+    CRATES.iter().map(|(name, _)| *name).collect()
+}
+
+/// A copy of what is committed, which may be changed.
+struct Tree {
+    root: PathBuf,
+    path: PathBuf,
+    /// Where both are compiled, so that what they have in common is compiled once.
+    target: PathBuf,
+}
+
+impl Tree {
+    fn make(root: &Path) -> Result<Self> {
+        let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+        let tree = Self { root: root.to_owned(), path: target.join("mutants").join("tree"), target };
+        if tree.path.exists() {
+            // One that was interrupted has left it.
+            tree.remove()?;
+        }
+        let changed = output(Command::new("git").args(["status", "--porcelain"]).current_dir(root))?;
+        if !changed.is_empty() {
+            println!("what is not committed is not looked at:\n{changed}");
+        }
+        let add = ["worktree", "add", "--quiet", "--force", "--detach"];
+        output(Command::new("git").args(add).arg(&tree.path).arg("HEAD").current_dir(root))?;
+        Ok(tree)
+    }
+
+    fn remove(&self) -> Result<()> {
+        let remove = ["worktree", "remove", "--force"];
+        output(Command::new("git").args(remove).arg(&self.path).current_dir(&self.root)).map(drop)
+    }
+
+    fn cargo(&self) -> Command {
+        let mut command = Command::new(env!("CARGO"));
+        command.current_dir(&self.path).env("CARGO_TARGET_DIR", &self.target);
+        command
+    }
+
+    /// Runs tests. Says which of them fail.
+    fn test(&self, (package, program, names): Tests) -> Result<Tested> {
+        let arguments = ["-p", package, "--test", program];
+        let compiled = self.cargo().args(["test", "--quiet", "--no-run"]).args(arguments).output()?;
+        if !compiled.status.success() {
+            let errors = String::from_utf8_lossy(&compiled.stderr);
+            bail!("it does not compile:\n{errors}");
+        }
+        let mut child = self.cargo();
+        child.args(["test", "--quiet"]).args(arguments).args([names, "--", "--format=pretty"]);
+        let told = self.target.join("mutants").join("told");
+        let mut child = child.stdout(fs::File::create(&told)?).stderr(Stdio::null()).spawn()?;
+        let start = Instant::now();
+        let status = loop {
+            if let Some(status) = child.try_wait()? {
+                break status;
+            }
+            if start.elapsed() > PATIENCE {
+                child.kill()?;
+                child.wait()?;
+                return Ok(Tested::Failed(format!("{names}, which hangs")));
+            }
+            thread::sleep(Duration::from_millis(100));
+        };
+        let text = fs::read_to_string(told)?;
+        ensure!(!text.contains("\nrunning 0 tests"), "{package} has no tests {names}");
+        Ok(match status.success() {
+            true => Tested::Passed,
+            false => Tested::Failed(failed(&text).unwrap_or_else(|| format!("{names}, which ends"))),
+        })
+    }
+}
+
+enum Tested {
+    Passed,
+    /// And which test it was.
+    Failed(String),
+}
+
+/// The first test that failed.
+fn failed(text: &str) -> Option<String> {
+    let name = |line: &str| line.strip_prefix("test ")?.strip_suffix(" ... FAILED").map(str::to_owned);
+    // What a test prints may come in between.
+    text.lines().find_map(name).or_else(|| {
+        let list = text.split_once("\nfailures:\n    ")?.1;
+        list.lines().next().map(|line| line.trim().to_owned())
+    })
+}
+
+/// Tries the mutants made by hand whose names have all these words.
+fn hand_made(root: &Path, tree: &Tree, words: &[&str]) -> Result<()> {
+    let is_chosen = |mutant: &&Mutant| words.iter().all(|word| mutant.name.contains(word));
+    let chosen: Vec<&Mutant> = HAND_MADE.iter().filter(is_chosen).collect();
+    ensure!(!chosen.is_empty(), "no mutant has {} in its name", words.join(" "));
+    let mut tests: Vec<Tests> = chosen.iter().flat_map(|mutant| mutant.tests.iter().copied()).collect();
+    tests.sort_unstable();
+    tests.dedup();
+    for tests in tests {
+        println!("{}: without a mutant", tests.2);
+        if let Tested::Failed(name) = tree.test(tests)? {
+            bail!("{name} fails without a mutant, and tells nothing");
+        }
+    }
+    let mut rows = Vec::new();
+    let mut survived = Vec::new();
+    for mutant in chosen {
+        let found = tried(tree, mutant).with_context(|| mutant.name.to_owned())?;
+        println!("{}: {}", mutant.name, found.as_deref().unwrap_or("SURVIVED"));
+        let by = found.as_ref().map_or("**survived**".to_owned(), |test| format!("`{test}`"));
+        rows.push(format!("| {} | `{}` | {by} |", mutant.name, mutant.file));
+        survived.extend(found.is_none().then_some(mutant.name));
+    }
+    if words.is_empty() {
+        let head = format!("{}: {} mutants made by hand, {} survived.", today()?, rows.len(), survived.len());
+        let table = format!("{head}\n\n| mutant | where | found by |\n|---|---|---|\n{}", rows.join("\n"));
+        put(root, "by hand", &table)?;
+    }
+    ensure!(survived.is_empty(), "no test has noticed: {}", survived.join("; "));
+    Ok(())
+}
+
+/// Puts a mutant in, runs the tests that should find it, and takes it out. Says which has.
+fn tried(tree: &Tree, mutant: &Mutant) -> Result<Option<String>> {
+    let path = tree.path.join(mutant.file);
+    let text = fs::read_to_string(&path)?;
+    fs::write(&path, mutated(mutant, &text)?)?;
+    let find = || {
+        for tests in mutant.tests {
+            if let Tested::Failed(name) = tree.test(*tests)? {
+                return Ok(Some(name));
+            }
+        }
+        Ok(None)
+    };
+    let found = find();
+    fs::write(&path, text)?;
+    found
+}
+
+/// A text with a mutant in it.
+fn mutated(mutant: &Mutant, text: &str) -> Result<String> {
+    let count = text.matches(mutant.old).count();
+    ensure!(count == 1, "{}: what is to be replaced occurs {count} times in {}", mutant.name, mutant.file);
+    Ok(text.replace(mutant.old, mutant.new))
+}
+
+/// Has cargo-mutants try crates.
+fn generated(root: &Path, tree: &Tree, crates: &[&str], arguments: &[&str]) -> Result<()> {
+    let tool = tool(tree)?;
+    let mut rows = Vec::new();
+    for name in crates {
+        let Some((_, packages)) = CRATES.iter().find(|(known, _)| known == name) else {
+            bail!("no crate {name}; there are {}", all_crates().join(", "));
+        };
+        let into = tree.target.join("mutants").join(name);
+        let mut command = Command::new(&tool);
+        command.args(["mutants", "--in-place", "--package", &format!("outcrop-{name}"), "--output"]).arg(&into);
+        command.args(["--test-package", &packages.join(","), "--timeout", &PATIENCE.as_secs().to_string()]);
+        command.args(arguments).current_dir(&tree.path).env("CARGO_TARGET_DIR", &tree.target);
+        // It fails if one survives; the lists say which.
+        let status = command.status()?;
+        let list = |which: &str| fs::read_to_string(into.join("mutants.out").join(which)).unwrap_or_default();
+        let [caught, missed, late] = ["caught.txt", "missed.txt", "timeout.txt"].map(list);
+        ensure!(status.success() || !missed.is_empty() || !late.is_empty(), "cargo-mutants ended with {status}");
+        let count = |text: &str| text.lines().count();
+        let found = count(&caught) + count(&late);
+        println!("{name}: {found} found, {} survived\n{missed}", count(&missed));
+        let what = if arguments.is_empty() { String::new() } else { format!(", `{}`", arguments.join(" ")) };
+        rows.push(format!("| {name}{what} | {} | {found} | {} |", today()?, count(&missed)));
+    }
+    let table = format!("| crate | date | found | survived |\n|---|---|---:|---:|\n{}", rows.join("\n"));
+    put(root, "by cargo-mutants", &table)
+}
+
+/// The program cargo-mutants, which is installed below `target` if it is missing.
+fn tool(tree: &Tree) -> Result<PathBuf> {
+    let own = tree.target.join("tools");
+    for place in [PathBuf::from(TOOL), own.join("bin").join(TOOL)] {
+        let asked = Command::new(&place).args(["mutants", "--version"]).stdout(Stdio::null()).status();
+        if asked.is_ok_and(|status| status.success()) {
+            return Ok(place);
+        }
+    }
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["install", TOOL, "--version", TOOL_VERSION, "--locked", "--root"]).arg(&own);
+    ensure!(command.status()?.success(), "{TOOL} cannot be installed");
+    Ok(own.join("bin").join(TOOL))
+}
+
+/// Puts a table into the page on testing, between its marks.
+fn put(root: &Path, which: &str, table: &str) -> Result<()> {
+    let path = root.join(PAGE);
+    let text = fs::read_to_string(&path)?;
+    fs::write(&path, replaced(&text, which, table)?)?;
+    Ok(())
+}
+
+fn replaced(text: &str, which: &str, table: &str) -> Result<String> {
+    let marks = (format!("<!-- mutants {which} -->\n"), format!("\n<!-- end of mutants {which} -->"));
+    let (before, rest) = text.split_once(&marks.0).with_context(|| format!("{PAGE} has no {}", marks.0))?;
+    let (_, after) = rest.split_once(&marks.1).with_context(|| format!("{PAGE} has no {}", marks.1))?;
+    Ok(format!("{before}{}\n{table}\n{}{after}", marks.0, marks.1))
+}
+
+fn today() -> Result<String> {
+    Ok(output(Command::new("date").args(["-u", "+%F"]))?.trim().to_owned())
+}
+
+/// What a command prints, if it succeeds.
+fn output(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
+    ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_mutated_by_hand_is_there_once() {
+        let root = crate::root().unwrap();
+        for mutant in HAND_MADE {
+            let text = fs::read_to_string(root.join(mutant.file)).unwrap();
+            mutated(mutant, &text).unwrap();
+        }
+    }
+
+    #[test]
+    fn tables_go_between_their_marks() {
+        let page = "a\n<!-- mutants x -->\nold\n<!-- end of mutants x -->\nb\n";
+        let expected = "a\n<!-- mutants x -->\n\nnew\n\n<!-- end of mutants x -->\nb\n";
+        assert_eq!(replaced(page, "x", "new").unwrap(), expected);
+        assert_eq!(replaced(expected, "x", "new").unwrap(), expected);
+        assert!(replaced("no marks", "x", "new").is_err());
+    }
+
+    #[test]
+    fn the_test_that_failed_is_named() {
+        let text = "running 2 tests\ntest a::b ... ok\ntest a::c ... FAILED\n\nfailures:\n";
+        assert_eq!(failed(text).unwrap(), "a::c");
+        let mixed = "test a::c ... a line\nFAILED\n\nfailures:\n\n---- a::c stdout ----\n\nfailures:\n    a::c\n";
+        assert_eq!(failed(mixed).unwrap(), "a::c");
+        assert_eq!(failed("killed"), None);
+    }
+}

@@ -1,0 +1,188 @@
+//! Faults that are made by hand, where they would cost the most: syncs, their order, what is
+//! protected from removal, and what is compared.
+
+/// A fault: in this file, a text that occurs once becomes another one.
+pub(super) struct Mutant {
+    pub(super) name: &'static str,
+    pub(super) file: &'static str,
+    pub(super) old: &'static str,
+    pub(super) new: &'static str,
+    /// The tests that should find it, the fastest first.
+    pub(super) tests: &'static [Tests],
+}
+
+/// Tests of one program: package, program, and how their names begin.
+pub(super) type Tests = (&'static str, &'static str, &'static str);
+
+const PROTOCOL: Tests = ("outcrop-sim", "sim", "fuzz::no_world_loses_a_version");
+const CRASH: Tests = ("outcrop", "outcrop", "store_crash::");
+const DAMAGE: Tests = ("outcrop", "outcrop", "store_damage::");
+const FAULTS: Tests = ("outcrop", "outcrop", "store_faults::");
+const MERGE: Tests = ("outcrop", "outcrop", "store_merge::");
+const MODEL: Tests = ("outcrop", "outcrop", "store_model::");
+const RANKS: Tests = ("outcrop", "outcrop", "store_ranks::");
+const TALK: Tests = ("outcrop-ranks", "ranks", "directory::");
+
+pub(super) const HAND_MADE: &[Mutant] = &[
+    Mutant {
+        name: "no sync of packs before the manifest",
+        file: "crates/commit/src/drafts.rs",
+        old: "Fate::Commits(_) if !self.layers[layer].unsynced.is_empty() => return Some(Step::Sync),",
+        new: "Fate::Commits(_) if false => return Some(Step::Sync),",
+        tests: &[PROTOCOL, CRASH],
+    },
+    Mutant {
+        name: "no sync of merged packs before manifests list them",
+        file: "crates/commit/src/merges.rs",
+        old: "if !here.unsynced.is_empty() {",
+        new: "if false {",
+        tests: &[PROTOCOL, CRASH],
+    },
+    Mutant {
+        name: "no sync of the manifest's bytes",
+        file: "crates/layers/src/files.rs",
+        old: ".and_then(|()| file.sync())",
+        new: "",
+        tests: &[CRASH],
+    },
+    Mutant {
+        name: "no sync of the manifest's name",
+        file: "crates/store/src/commit/files.rs",
+        old: "    match files.sync_dir(&dir) {\n        Ok(()) => Outcome::Done,",
+        new: "    match Ok::<(), io::Error>(()) {\n        Ok(()) => Outcome::Done,",
+        tests: &[CRASH],
+    },
+    Mutant {
+        name: "no sync of a pack's bytes",
+        file: "crates/layers/src/shelf.rs",
+        old: "book.file.sync().map_err(|source| self.failure(\"flush a file\", source))?;",
+        new: "",
+        tests: &[CRASH],
+    },
+    Mutant {
+        name: "no sync after dropping a version",
+        file: "crates/commit/src/steps.rs",
+        old: "        here.is_dirty = true;",
+        new: "        here.is_dirty = false;",
+        tests: &[PROTOCOL, CRASH],
+    },
+    Mutant {
+        name: "packs of dropped versions go before that is durable",
+        file: "crates/commit/src/steps.rs",
+        old: "            here.lingering.extend(own_packs(&visible.packs, rank));",
+        new: "            drop(visible);",
+        tests: &[PROTOCOL, CRASH],
+    },
+    Mutant {
+        name: "drafts ignored by collection",
+        file: "crates/commit/src/collect.rs",
+        old: "of_manifests.chain(of_drafts).flat_map(|packs| own_packs(packs, rank)).collect();",
+        new: "of_manifests.chain(of_drafts.take(0)).flat_map(|packs| own_packs(packs, rank)).collect();",
+        tests: &[PROTOCOL, CRASH, MODEL],
+    },
+    Mutant {
+        name: "merged packs unprotected",
+        file: "crates/commit/src/collect.rs",
+        old: "                && !self.merges.iter().any(|merge| merge.makes(*number))\n",
+        new: "",
+        tests: &[PROTOCOL, CRASH, MODEL],
+    },
+    Mutant {
+        name: "packs of pending versions unprotected",
+        file: "crates/commit/src/collect.rs",
+        old: "here.pending.values().copied().min().unwrap_or(u64::MAX);",
+        new: "here.pending.values().copied().min().map_or(u64::MAX, |_| u64::MAX);",
+        tests: &[PROTOCOL, RANKS, MODEL],
+    },
+    Mutant {
+        name: "packs of versions that are not packed yet unprotected",
+        file: "crates/commit/src/collect.rs",
+        old: "                && *number < self.drafted_below\n",
+        new: "",
+        tests: &[PROTOCOL, CRASH, MODEL],
+    },
+    Mutant {
+        name: "the chain that the next version builds upon unprotected",
+        file: "crates/commit/src/collect.rs",
+        old: "        needed.extend(&self.chain);\n",
+        new: "",
+        tests: &[PROTOCOL, CRASH, MODEL],
+    },
+    Mutant {
+        name: "packs go although a version may become whole again",
+        file: "crates/commit/src/collect.rs",
+        old: " || self.layers[layer].keeps_all() {",
+        new: " {",
+        tests: &[PROTOCOL, MODEL],
+    },
+    Mutant {
+        name: "hash not compared when merging",
+        file: "crates/catalog/src/copies.rs",
+        old: "                Err(problem) => failed.push((tag, problem)),",
+        new: "                Err(problem) => drop((&mut failed as &mut Vec<(usize, String)>, problem)),",
+        tests: &[MERGE, MODEL],
+    },
+    Mutant {
+        name: "hash not compared when reading",
+        file: "crates/catalog/src/fetch.rs",
+        old: "match block.hash_kind.hash(bytes) == hash {",
+        new: "match block.hash_kind.hash(bytes) == hash || true {",
+        tests: &[DAMAGE],
+    },
+    Mutant {
+        name: "numbers of announcements ignored when one is repeated",
+        file: "crates/commit/src/ranks.rs",
+        old: "        if news.number < *next {\n            return;\n        }\n",
+        new: "",
+        tests: &[PROTOCOL, MODEL],
+    },
+    Mutant {
+        name: "numbers of announcements ignored when one is lost",
+        file: "crates/commit/src/ranks.rs",
+        old: "if news.number > *next {",
+        new: "if false {",
+        tests: &[PROTOCOL, MODEL],
+    },
+    Mutant {
+        name: "era of announcements ignored",
+        file: "crates/commit/src/ranks.rs",
+        old: "match news.era.cmp(&self.era) {",
+        new: "match Ordering::Equal {",
+        tests: &[PROTOCOL, RANKS],
+    },
+    Mutant {
+        name: "numbers of exchanges ignored",
+        file: "crates/ranks/src/exchange.rs",
+        old: "        present.number += 1;\n",
+        new: "",
+        tests: &[TALK, RANKS],
+    },
+    Mutant {
+        name: "a chain is built upon that not all layers have",
+        file: "crates/store/src/restore.rs",
+        old: "            && self.store.shared.shelves.iter().all(is_same);",
+        new: "            && self.store.shared.shelves.iter().any(is_same);",
+        tests: &[MODEL, FAULTS],
+    },
+    Mutant {
+        name: "a chain is built upon after it was broken",
+        file: "crates/store/src/session.rs",
+        old: "let is_full = !is_incremental || content.is_broken || content.chain.is_empty();",
+        new: "let is_full = !is_incremental || content.chain.is_empty();",
+        tests: &[FAULTS, MODEL],
+    },
+    Mutant {
+        name: "a merge begins after the session has ended",
+        file: "crates/store/src/session.rs",
+        old: "        wait(&|end| drop(self.store.committer.send(Note::Flush(end))));\n",
+        new: "",
+        tests: &[MERGE],
+    },
+    Mutant {
+        name: "versions of different runs are one",
+        file: "crates/commit/src/found.rs",
+        old: ".is_some_and(|held| held.run == run)",
+        new: ".is_some()",
+        tests: &[PROTOCOL, MODEL],
+    },
+];
