@@ -7,6 +7,7 @@
 mod list;
 
 use std::{
+    collections::BTreeSet,
     env, fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -61,15 +62,17 @@ fn all_crates() -> Vec<&'static str> {
 /// A copy of what is committed, which may be changed.
 struct Tree {
     root: PathBuf,
+    /// Where everything of this command is, and what it compiles: compiled files of two trees have
+    /// the same names.
+    all: PathBuf,
     path: PathBuf,
-    /// Where both are compiled, so that what they have in common is compiled once.
-    target: PathBuf,
 }
 
 impl Tree {
     fn make(root: &Path) -> Result<Self> {
         let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-        let tree = Self { root: root.to_owned(), path: target.join("mutants").join("tree"), target };
+        let all = target.join("mutants");
+        let tree = Self { root: root.to_owned(), path: all.join("tree"), all };
         if tree.path.exists() {
             // One that was interrupted has left it.
             tree.remove()?;
@@ -90,8 +93,12 @@ impl Tree {
 
     fn cargo(&self) -> Command {
         let mut command = Command::new(env!("CARGO"));
-        command.current_dir(&self.path).env("CARGO_TARGET_DIR", &self.target);
+        command.current_dir(&self.path).env("CARGO_TARGET_DIR", self.build());
         command
+    }
+
+    fn build(&self) -> PathBuf {
+        self.all.join("build")
     }
 
     /// Runs tests. Says which of them fail.
@@ -104,7 +111,7 @@ impl Tree {
         }
         let mut child = self.cargo();
         child.args(["test", "--quiet"]).args(arguments).args([names, "--", "--format=pretty"]);
-        let told = self.target.join("mutants").join("told");
+        let told = self.all.join("told");
         let mut child = child.stdout(fs::File::create(&told)?).stderr(Stdio::null()).spawn()?;
         let start = Instant::now();
         let status = loop {
@@ -148,23 +155,21 @@ fn hand_made(root: &Path, tree: &Tree, words: &[&str]) -> Result<()> {
     let is_chosen = |mutant: &&Mutant| words.iter().all(|word| mutant.name.contains(word));
     let chosen: Vec<&Mutant> = HAND_MADE.iter().filter(is_chosen).collect();
     ensure!(!chosen.is_empty(), "no mutant has {} in its name", words.join(" "));
-    let mut tests: Vec<Tests> = chosen.iter().flat_map(|mutant| mutant.tests.iter().copied()).collect();
-    tests.sort_unstable();
-    tests.dedup();
-    for tests in tests {
-        println!("{}: without a mutant", tests.2);
-        if let Tested::Failed(name) = tree.test(tests)? {
-            bail!("{name} fails without a mutant, and tells nothing");
-        }
-    }
     let mut rows = Vec::new();
+    let mut finders = BTreeSet::new();
     let mut survived = Vec::new();
     for mutant in chosen {
         let found = tried(tree, mutant).with_context(|| mutant.name.to_owned())?;
-        println!("{}: {}", mutant.name, found.as_deref().unwrap_or("SURVIVED"));
-        let by = found.as_ref().map_or("**survived**".to_owned(), |test| format!("`{test}`"));
+        let by = found.as_ref().map_or("**survived**".to_owned(), |(test, _)| format!("`{test}`"));
+        println!("{}: {by}", mutant.name);
+        finders.extend(found.as_ref().map(|(_, tests)| *tests));
         rows.push(format!("| {} | `{}` | {by} |", mutant.name, mutant.file));
         survived.extend(found.is_none().then_some(mutant.name));
+    }
+    for tests in finders {
+        if let Tested::Failed(name) = tree.test(tests)? {
+            bail!("{name} fails without a mutant too, and tells nothing");
+        }
     }
     if words.is_empty() {
         let head = format!("{}: {} mutants made by hand, {} survived.", today()?, rows.len(), survived.len());
@@ -176,14 +181,14 @@ fn hand_made(root: &Path, tree: &Tree, words: &[&str]) -> Result<()> {
 }
 
 /// Puts a mutant in, runs the tests that should find it, and takes it out. Says which has.
-fn tried(tree: &Tree, mutant: &Mutant) -> Result<Option<String>> {
+fn tried(tree: &Tree, mutant: &Mutant) -> Result<Option<(String, Tests)>> {
     let path = tree.path.join(mutant.file);
     let text = fs::read_to_string(&path)?;
     fs::write(&path, mutated(mutant, &text)?)?;
     let find = || {
         for tests in mutant.tests {
             if let Tested::Failed(name) = tree.test(*tests)? {
-                return Ok(Some(name));
+                return Ok(Some((name, *tests)));
             }
         }
         Ok(None)
@@ -208,11 +213,11 @@ fn generated(root: &Path, tree: &Tree, crates: &[&str], arguments: &[&str]) -> R
         let Some((_, packages)) = CRATES.iter().find(|(known, _)| known == name) else {
             bail!("no crate {name}; there are {}", all_crates().join(", "));
         };
-        let into = tree.target.join("mutants").join(name);
+        let into = tree.all.join(name);
         let mut command = Command::new(&tool);
         command.args(["mutants", "--in-place", "--package", &format!("outcrop-{name}"), "--output"]).arg(&into);
         command.args(["--test-package", &packages.join(","), "--timeout", &PATIENCE.as_secs().to_string()]);
-        command.args(arguments).current_dir(&tree.path).env("CARGO_TARGET_DIR", &tree.target);
+        command.args(arguments).current_dir(&tree.path).env("CARGO_TARGET_DIR", tree.build());
         // It fails if one survives; the lists say which.
         let status = command.status()?;
         let list = |which: &str| fs::read_to_string(into.join("mutants.out").join(which)).unwrap_or_default();
@@ -230,7 +235,7 @@ fn generated(root: &Path, tree: &Tree, crates: &[&str], arguments: &[&str]) -> R
 
 /// The program cargo-mutants, which is installed below `target` if it is missing.
 fn tool(tree: &Tree) -> Result<PathBuf> {
-    let own = tree.target.join("tools");
+    let own = tree.all.join("tools");
     for place in [PathBuf::from(TOOL), own.join("bin").join(TOOL)] {
         let asked = Command::new(&place).args(["mutants", "--version"]).stdout(Stdio::null()).status();
         if asked.is_ok_and(|status| status.success()) {

@@ -53,9 +53,12 @@ type Checked<T = ()> = Result<T, String>;
 enum Known {
     /// Bytes that are no longer excluded are missing in the next version, where pages are watched.
     ExclusionsEnd,
+    /// A version builds upon a pack that is missing on a layer, or shorter than it was, and is
+    /// reported there.
+    BuildsUponDamage,
 }
 
-const KNOWN: &[Known] = &[Known::ExclusionsEnd];
+const KNOWN: &[Known] = &[Known::ExclusionsEnd, Known::BuildsUponDamage];
 
 fn is_known(known: Known) -> bool {
     KNOWN.contains(&known)

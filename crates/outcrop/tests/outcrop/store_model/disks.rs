@@ -1,7 +1,7 @@
 //! The directories of all ranks: which are mounted where, and what was damaged in them by hand.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
@@ -26,7 +26,7 @@ pub(super) const NAMES: [[&str; RANKS_MAX as usize]; LAYERS_MAX] = [
 const AWAY: &str = "away";
 
 /// A file in a directory of a rank.
-type FileId = (DiskId, u32, String);
+pub(super) type FileId = (DiskId, u32, String);
 
 /// The directories of a case.
 pub(super) struct Disks {
@@ -34,6 +34,8 @@ pub(super) struct Disks {
     is_local: bool,
     /// What damaged files hold, until the store replaces them; nothing for those that were removed.
     damaged: BTreeMap<FileId, Option<Vec<u8>>>,
+    /// Those among them that have another length, or none.
+    lost: BTreeSet<FileId>,
     /// Where each directory was made: its layer and rank.
     homes: BTreeMap<DiskId, (usize, u32)>,
     /// Directories that are mounted nowhere.
@@ -47,7 +49,14 @@ impl Disks {
         for (layer, disks) in model.mounts.iter().enumerate() {
             homes.extend(disks.iter().zip(0..).map(|(disk, rank)| (*disk, (layer, rank))));
         }
-        Self { root: root.to_owned(), is_local, damaged: BTreeMap::new(), homes, away: Vec::new() }
+        Self {
+            root: root.to_owned(),
+            is_local,
+            damaged: BTreeMap::new(),
+            lost: BTreeSet::new(),
+            homes,
+            away: Vec::new(),
+        }
     }
 
     /// The name of what a rank has as a layer.
@@ -122,7 +131,7 @@ impl Disks {
 
     /// The files of a rank that versions consist of.
     fn files(&self, layer: usize, rank: u32) -> Vec<String> {
-        let mut listed = std::collections::BTreeSet::new();
+        let mut listed = BTreeSet::new();
         for version in self.versions(layer, rank) {
             listed.insert(version_name(version));
             if let Some(manifest) = self.manifest(layer, rank, version) {
@@ -171,12 +180,16 @@ impl Disks {
             Damage::Remove => {
                 fs::remove_file(&path).ok()?;
                 self.damaged.insert(self.id(model, layer, rank, &name), None);
+                self.lost.insert(self.id(model, layer, rank, &name));
                 return Some(name);
             }
         }
         let file = fs::File::options().write(true).open(&path).ok()?;
         file.set_len(bytes.len() as u64).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&file, &bytes, 0).unwrap();
+        if bytes.len() as u64 != length {
+            self.lost.insert(self.id(model, layer, rank, &name));
+        }
         self.damaged.insert(self.id(model, layer, rank, &name), Some(bytes));
         Some(name)
     }
@@ -199,6 +212,17 @@ impl Disks {
         }
         let is_bad = |id: outcrop_format::PackId| self.is_damaged(model, layer, id.rank, &pack_name(id.number));
         self.manifest(layer, rank, version).is_some_and(|it| it.packs.iter().any(|pack| is_bad(pack.id)))
+    }
+
+    /// The packs that a rank's manifest of a version lists.
+    pub(super) fn packs(&self, model: &Model, layer: usize, rank: u32, version: u64) -> Vec<FileId> {
+        let packs = self.manifest(layer, rank, version).map(|manifest| manifest.packs).unwrap_or_default();
+        packs.iter().map(|pack| self.id(model, layer, pack.id.rank, &pack_name(pack.id.number))).collect()
+    }
+
+    /// Files that are missing, or have another length.
+    pub(super) fn lost(&self) -> Vec<FileId> {
+        self.lost.iter().cloned().collect()
     }
 
     /// All damaged files of a rank, as they are called in its directory.

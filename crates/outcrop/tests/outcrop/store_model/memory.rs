@@ -3,7 +3,10 @@
 use std::{collections::BTreeMap, ops::Range};
 
 use fastrand::Rng;
-use outcrop::{Part, PartMut, store::RegionOptions};
+use outcrop::{
+    Part, PartMut,
+    store::{Compression, RegionOptions},
+};
 
 use super::case::Change;
 
@@ -134,12 +137,14 @@ impl Memory {
         }
     }
 
-    /// Excludes some bytes of some region, and says of which.
+    /// Excludes some bytes of some region, stores it in another way, and says which it is.
     pub(super) fn exclude(&mut self, seed: u64, is_none: bool) -> Option<String> {
         let mut random = Rng::with_seed(seed);
         let name = self.some_region(&mut random)?;
         let bytes = self.regions[&name].len() as u64 + 100;
         let options = self.options.entry(name.clone()).or_default();
+        options.block_bytes = [None, Some(256), Some(1024)][random.usize(..3)];
+        options.compression = [None, Some(Compression::Lz4)][random.usize(..2)];
         if is_none {
             options.excluded.clear();
         } else {

@@ -129,11 +129,13 @@ impl World {
 
     /// Opens the session, which removes no version.
     pub(super) fn open_checked(&mut self, settings: &Settings) -> Checked {
-        if settings.fault.is_some() {
+        // A merge that does not fit leaves what it has made elsewhere until the next start.
+        if settings.fault.is_some() || settings.limit_kib.iter().any(Option::is_some) {
             self.is_calm = false;
         }
         self.has_shared |= self.shares(settings);
         let before = self.manifests();
+        let lost = self.disks.lost();
         let opened = self.open(settings);
         let errors: Vec<&Error> = opened.iter().filter_map(|result| result.as_ref().err()).collect();
         let is_faulty = settings.fault.is_some() && !settings.is_direct;
@@ -151,6 +153,7 @@ impl World {
         let damaged: std::collections::BTreeSet<_> =
             before.into_iter().filter(|it| disks.is_manifest_damaged(model, it.0, it.1, it.2)).collect();
         model.open(|layer, rank, version| !damaged.contains(&(layer, rank, version)));
+        self.running_mut().lost = lost;
         self.check_listed()
     }
 
@@ -272,7 +275,21 @@ impl World {
             }
             let keep = self.running().settings.keep.clone();
             layers.iter().for_each(|layer| self.model.promise(stamp, *layer, keep[*layer]));
-            return layers.iter().try_for_each(|layer| self.inspect_version(stamp, *layer));
+            layers.iter().try_for_each(|layer| self.inspect_version(stamp, *layer))?;
+            return layers.iter().try_for_each(|layer| self.check_built_upon(stamp, *layer));
+        }
+        Ok(())
+    }
+
+    /// That a version which was just reported on a layer needs nothing that was lost there before
+    /// the session was opened.
+    fn check_built_upon(&self, stamp: u64, layer: usize) -> Checked {
+        let version = self.model.attempts[&stamp].version;
+        for rank in (0..self.case.ranks).filter(|_| !is_known(Known::BuildsUponDamage)) {
+            let packs = self.disks.packs(&self.model, layer, rank, version);
+            if let Some(pack) = packs.iter().find(|pack| self.running().lost.contains(pack)) {
+                return Err(format!("version {version} was reported on layer {layer} without {pack:?} of rank {rank}"));
+            }
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ use outcrop_crash::{Failing, Fault};
 use super::{
     Checked, SESSION,
     case::{Case, FaultPlan, Settings, Wait},
-    disks::Disks,
+    disks::{Disks, FileId},
     memory::Memory,
     model::Model,
 };
@@ -61,6 +61,8 @@ pub(super) struct Running {
     pub(super) has_failed: bool,
     /// Attempts to save something that no call has said to have failed, in their order.
     pub(super) saved: Vec<u64>,
+    /// Files that were missing, or of another length, when it was opened.
+    pub(super) lost: Vec<FileId>,
     /// The version that was last tried.
     pub(super) tried: Option<u64>,
 }
@@ -141,6 +143,7 @@ impl World {
             is_killed: false,
             has_failed: false,
             saved: Vec::new(),
+            lost: Vec::new(),
             tried: None,
         };
         if let Some((layer, rank, fault)) = settings.fault {
