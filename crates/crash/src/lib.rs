@@ -61,7 +61,7 @@ mod recording;
 mod replay;
 mod tree;
 
-pub use check::{Failure, Report, check};
+pub use check::{Classes, Failure, Report, check, check_classes};
 pub use error::{Error, Result};
 pub use failing::{Failing, Fault, Operation};
 pub use images::{Image, Images, Options};

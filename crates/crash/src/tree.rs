@@ -49,9 +49,20 @@ impl Tree {
         self.nodes.iter().filter_map(|(name, content)| Some((name.as_str(), content.as_ref()?.bytes())))
     }
 
+    /// Those whose names begin like this.
+    pub fn files_below<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a str, &'a [u8])> {
+        let from_here = self.nodes.range(prefix.to_owned()..).take_while(move |(name, _)| name.starts_with(prefix));
+        from_here.filter_map(|(name, content)| Some((name.as_str(), content.as_ref()?.bytes())))
+    }
+
     /// The bytes of a file.
     pub fn bytes(&self, name: &str) -> Option<&[u8]> {
         Some(self.nodes.get(name)?.as_ref()?.bytes())
+    }
+
+    /// The digest of a file: equal for equal bytes.
+    pub fn digest_of(&self, name: &str) -> Option<u64> {
+        Some(self.nodes.get(name)?.as_ref()?.digest())
     }
 
     /// Gives a file other bytes, as damage or another program would do; it is made, with its

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use outcrop_crash::{Error, Image, ImageId, Options, Recording, Tree, check};
+use outcrop_crash::{Classes, Error, Image, ImageId, Options, Recording, Tree, check, check_classes};
 use outcrop_layers::files::Files;
 
 use crate::common::pattern;
@@ -236,7 +236,7 @@ fn images_come_with_the_marks_before_the_crash() {
     let wanted = [("a", 0), ("a", 1), ("b", 1), ("a", 2), ("b", 2)];
     assert_eq!(found, wanted.map(|(name, marks)| (name.to_owned(), marks)));
     let report = check(&log, &WHOLE, |_, _| Ok(()));
-    assert_eq!((report.images, report.distinct), (5, 5), "other marks make other images");
+    assert_eq!((report.images, report.opened), (5, 5), "other marks make other images");
 }
 
 #[test]
@@ -251,7 +251,40 @@ fn equal_images_are_tried_once() {
         tried += 1;
         Ok(())
     });
-    assert_eq!((report.images, report.distinct, tried), (16, 3, 3));
+    assert_eq!((report.images, report.opened, tried), (3, 3, 3));
+}
+
+#[test]
+fn of_images_that_a_reader_cannot_tell_apart_one_is_opened() {
+    let recording = Recording::new();
+    for name in ["a", "b", "c"] {
+        recording.create(name, 0).unwrap();
+        recording.sync_dir("").unwrap();
+    }
+    let classes = Classes::default();
+    let mut opened = Vec::new();
+    let mut check = |names_min: usize| {
+        // Only how many files there are is observable.
+        let look = |image: &Image<'_>| match image.tree().files().count() {
+            count if count >= names_min => Ok(count as u64),
+            count => Err(format!("{count} files")),
+        };
+        let open = |image: &Image<'_>| {
+            opened.push(image.tree().files().count());
+            Ok(())
+        };
+        check_classes(&recording.log(), &WHOLE, &classes, look, open)
+    };
+    let report = check(0);
+    assert_eq!(report.to_string(), "crash images: 4, observable: 4, opened: 4, lost: 0");
+    let again = check(0);
+    assert_eq!(again.to_string(), "crash images: 4, observable: 0, opened: 0, lost: 0", "in another log neither");
+    let failed = check(1);
+    assert_eq!(failed.failure.as_ref().map(|failure| failure.reason.as_str()), Some("0 files"), "all are looked at");
+    assert_eq!((opened, classes.count()), (vec![0, 1, 2, 3], 4));
+    let mut both = report;
+    both.add(failed);
+    assert_eq!(both.to_string(), "crash images: 4, observable: 4, opened: 4, lost: 1");
 }
 
 #[test]

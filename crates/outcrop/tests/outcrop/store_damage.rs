@@ -20,7 +20,7 @@ use outcrop::{
 use outcrop_crash::{Recording, Tree};
 use outcrop_testing::{amount, covered};
 
-use crate::common::{State, trees::tree_of};
+use crate::common::State;
 
 /// Of so many changes one is tried on a store that is opened, and not only read.
 const OPENED_EVERY: usize = 101;
@@ -45,7 +45,7 @@ fn open(files: &Arc<dyn Files>) -> outcrop::Result<Session> {
 }
 
 fn saved() -> Saved {
-    let recording = Recording::from_tree(tree_of(&[]));
+    let recording = Recording::new();
     let files: Arc<dyn Files> = Arc::new(recording.clone());
     let mut session = open(&files).unwrap();
     let mut random = Rng::with_seed(5);

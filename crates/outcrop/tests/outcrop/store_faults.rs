@@ -22,6 +22,7 @@ use outcrop_testing::{amount, child, child_directory, covered, skip};
 use crate::common::{
     State,
     history::{History, Promises, durable},
+    observed::{Observer, Place, judge},
     trees::{below, tree_of},
 };
 
@@ -33,9 +34,10 @@ const RANKS: u32 = 2;
 /// Longer than any scenario takes, also on a machine that is busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+const KEEP: Retention = Retention { keep_last: Some(2), keep_every: None, keep_for_ns: None };
+
 fn builder() -> StoreBuilder {
-    let keep = Retention { keep_last: Some(2), ..Retention::default() };
-    Store::builder().host("1 MiB").block(256).keep(keep).chain_max(2).threads(1).pin(false)
+    Store::builder().host("1 MiB").block(256).keep(KEEP).chain_max(2).threads(1).pin(false)
 }
 
 /// What became of a scenario.
@@ -72,6 +74,12 @@ impl Scenario {
 
     fn rank(&self) -> u32 {
         self.ranks.as_ref().map_or(0, |(_, rank)| *rank)
+    }
+
+    fn places(&self) -> Vec<Place> {
+        let ranks = if self.ranks.is_some() { RANKS } else { 1 };
+        let place = |layer: usize, rank| Place { layer, rank, medium: LAYERS[layer].to_owned() };
+        (0..self.layers.len()).flat_map(|layer| (0..ranks).map(move |rank| place(layer, rank))).collect()
     }
 
     fn open(&self) -> Result<Session> {
@@ -127,15 +135,13 @@ impl Scenario {
         let log = self.recording.log();
         let promises = Promises::of(log.marks());
         for tree in [self.recording.tree(), worst(&log).tree().clone()] {
-            let files: Arc<dyn Files> = Arc::new(Recording::from_tree(tree));
-            let mut layers = LAYERS.map(|layer| below(&files, layer)).to_vec();
-            layers.truncate(self.layers.len());
-            for (index, layer) in layers.iter().enumerate() {
-                promises.check_layer(&self.history, layer, index, ("heat", 1), false)?;
-            }
+            let keep = vec![KEEP; self.layers.len()];
+            judge(&mut Observer::new(&self.history, &self.places()), &tree, &["heat"], &promises, &keep)?;
             if self.ranks.is_some() {
                 continue;
             }
+            let files: Arc<dyn Files> = Arc::new(Recording::from_tree(tree));
+            let layers = LAYERS[..self.layers.len()].iter().map(|layer| below(&files, layer)).collect();
             let healed = Scenario::new(&self.recording, layers);
             let mut session = healed.open().map_err(|error| error.to_string())?;
             promises.check_latest(&self.history, &mut session, 0)?;

@@ -2,19 +2,22 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
-use outcrop::{
-    Session,
-    catalog::{Catalog, Error, Version},
-    layers::files::Files,
-};
+use outcrop::{Retention, Session};
 
-use super::State;
+use super::{
+    State,
+    observed::{Observed, Sight},
+};
 
 /// Everything that was saved: the version and the state, by session, rank and stamp.
 type Saves = BTreeMap<(String, u32, u64), (u64, State)>;
+
+/// A version and its stamp.
+type Stamped = (u64, u64);
 
 /// What was saved until now.
 #[derive(Default)]
@@ -47,12 +50,17 @@ impl History {
 /// What has been promised, as marks in a log.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Promises {
-    /// Versions and their stamps, by session and layer.
-    durable: BTreeMap<(String, usize), BTreeSet<(u64, u64)>>,
+    /// By session and layer.
+    durable: BTreeMap<(String, usize), BTreeSet<Stamped>>,
+    /// Of each session, what was saved and then given up by a rewind.
+    void: BTreeMap<String, BTreeSet<Stamped>>,
     /// Above this version of this session nothing has a lower stamp than that any more.
     forgotten: Vec<(String, u64, u64)>,
-    /// Sessions that have been rewound: they may have fewer versions than are to be kept.
-    rewound: BTreeSet<String>,
+}
+
+/// That a version is about to be saved.
+pub(crate) fn begun(session: &str, version: u64, stamp: u64) -> String {
+    format!("begun {session} {version} {stamp}")
 }
 
 /// That a version was reported durable on a layer.
@@ -74,15 +82,19 @@ impl Promises {
     /// Those of the marks before a crash.
     pub(crate) fn of(marks: &[String]) -> Self {
         let mut promises = Self::default();
-        let mut void = Vec::new();
+        let mut rewinds = Vec::new();
+        let mut begun = BTreeMap::<&str, BTreeSet<Stamped>>::new();
         let number = |word: &str| word.parse::<u64>().expect("a number");
         for mark in marks {
             match mark.split(' ').collect::<Vec<_>>()[..] {
+                ["begun", session, version, stamp] => {
+                    begun.entry(session).or_default().insert((number(version), number(stamp)));
+                }
                 ["durable", session, layer, version, stamp] => {
                     let key = (session.to_owned(), number(layer) as usize);
                     promises.durable.entry(key).or_default().insert((number(version), number(stamp)));
                 }
-                ["rewinding", session, version, stamp] => void.push((session, number(version), number(stamp))),
+                ["rewinding", session, version, stamp] => rewinds.push((session, number(version), number(stamp))),
                 ["forgotten", session, version, stamp] => {
                     promises.forgotten.push((session.to_owned(), number(version), number(stamp)));
                 }
@@ -90,23 +102,27 @@ impl Promises {
             }
         }
         // One rank may rewind before another one has said that a version was durable.
+        let is_void = |name: &str, (version, stamp): Stamped| {
+            rewinds.iter().any(|(session, above, below)| name == *session && version > *above && stamp < *below)
+        };
         for ((name, _), versions) in &mut promises.durable {
-            let is_void = |version, stamp| {
-                void.iter().any(|(session, above, below)| name == session && version > *above && stamp < *below)
-            };
-            versions.retain(|(version, stamp)| !is_void(*version, *stamp));
+            versions.retain(|stamped| !is_void(name, *stamped));
         }
-        promises.rewound = void.into_iter().map(|(session, _, _)| session.to_owned()).collect();
+        for (name, versions) in begun {
+            let void = versions.into_iter().filter(|stamped| is_void(name, *stamped)).collect();
+            promises.void.insert(name.to_owned(), void);
+        }
         promises
     }
 
-    fn on_layer(&self, session: &str, layer: usize) -> BTreeSet<u64> {
+    /// What was reported durable on a layer.
+    pub(crate) fn on_layer(&self, session: &str, layer: usize) -> BTreeSet<u64> {
         let durable = self.durable.get(&(session.to_owned(), layer));
         durable.into_iter().flatten().map(|(version, _)| *version).collect()
     }
 
     /// The version that must be found, or a newer one: the newest that was durable anywhere.
-    fn newest(&self, session: &str) -> Option<u64> {
+    pub(crate) fn newest(&self, session: &str) -> Option<u64> {
         let of_session = self.durable.iter().filter(|((name, _), _)| name == session);
         of_session.filter_map(|(_, versions)| versions.last()).map(|(version, _)| *version).max()
     }
@@ -120,66 +136,55 @@ impl Promises {
         }
     }
 
-    /// Looks at a layer without changing it: the newest version is there, or a newer one; as many
-    /// as are to be kept are there; and the newest, or all, hold exactly what was saved.
-    pub(crate) fn check_layer(
-        &self,
-        history: &History,
-        files: &Arc<dyn Files>,
-        layer: usize,
-        (session, keep_last): (&str, usize),
-        is_thorough: bool,
-    ) -> Result<(), String> {
-        let catalog = Catalog::new(Arc::clone(files));
-        let found = match catalog.versions(session) {
-            Ok(found) => found,
-            Err(Error::NoSession { .. }) => Vec::new(),
-            Err(error) => return Err(error.to_string()),
-        };
-        if let Some(damaged) = found.iter().find(|version| !version.damaged.is_empty()) {
-            return Err(format!("a manifest that has its name is not whole: {damaged:?}"));
+    /// Whether everything that was promised of a session is there: each version complete, with
+    /// exactly what was saved, or absent, and absent only if newer ones that are complete are to
+    /// be kept instead.
+    pub(crate) fn judge(&self, session: &str, observed: &Observed, keep: &[Retention]) -> Result<(), String> {
+        for ((layer, rank), dir) in &observed.dirs {
+            for (version, sight) in &dir.versions {
+                let on = format_args!("version {version} of rank {rank} on layer {layer}");
+                match sight {
+                    Sight::Unreadable(reason) => return Err(format!("{on}: {reason}")),
+                    // Other ranks may have lost what this one borrows: then the version is not
+                    // complete.
+                    Sight::Listed { manifest, content: Err(reason), .. }
+                        if !manifest.packs.iter().any(|pack| pack.is_borrowed) =>
+                    {
+                        return Err(format!("{on}: {reason}"));
+                    }
+                    Sight::Listed { .. } => {}
+                }
+            }
         }
-        let complete: Vec<&Version> = found.iter().filter(|version| version.is_complete()).collect();
-        let promised = self.on_layer(session, layer);
-        let newest = complete.last().map(|version| version.version);
-        if newest < promised.last().copied() {
-            return Err(format!("{session}: {:?} was durable, the newest is {newest:?}", promised.last()));
-        }
-        if complete.len() < promised.len().min(keep_last) && !self.rewound.contains(session) {
-            return Err(format!("{session}: {promised:?} were durable, {} versions are left", complete.len()));
-        }
-        let looked_at = if is_thorough { complete.len() } else { 1 };
-        for version in complete.iter().rev().take(looked_at) {
-            self.check_version(history, &catalog, session, version)?;
-        }
-        Ok(())
+        keep.iter().enumerate().try_for_each(|(layer, keep)| {
+            self.judge_layer(session, observed, layer, keep).map_err(|reason| format!("layer {layer}: {reason}"))
+        })
     }
 
-    fn check_version(
-        &self,
-        history: &History,
-        catalog: &Catalog,
-        session: &str,
-        version: &Version,
-    ) -> Result<(), String> {
-        let number = version.version;
-        let mut stamps = BTreeSet::new();
-        for (&rank, manifest) in &version.manifests {
-            let reader = catalog.reader(manifest).map_err(|error| error.to_string())?;
-            let region = |name| reader.read_region(name).map_err(|error| error.to_string());
-            let stamp = region("stamp")?.try_into().map_err(|_| "a stamp has 8 bytes".to_owned())?;
-            let stamp = u64::from_le_bytes(stamp);
-            self.check_remembered(session, number, stamp)?;
-            let state = history.state(session, rank, number, stamp)?;
-            if (region("field")?, region("tail")?) != (state.field, state.tail) {
-                return Err(format!("version {number} of {session} is not what rank {rank} saved"));
+    fn judge_layer(&self, session: &str, observed: &Observed, layer: usize, keep: &Retention) -> Result<(), String> {
+        let complete = observed.complete(layer);
+        for (version, (_, stamp)) in &complete {
+            let stamp = stamp.as_ref().map_err(|reason| format!("version {version}: {reason}"))?;
+            self.check_remembered(session, *version, *stamp)?;
+        }
+        // A little before now, so that what is to be kept for no time at all is old enough.
+        let recently = now_unix_ns().saturating_sub(1_000_000);
+        let void = self.void.get(session).into_iter().flatten().map(|(version, _)| (*version, recently));
+        let others: Vec<_> = complete.iter().map(|(version, (saved_at, _))| (*version, *saved_at)).chain(void).collect();
+        for (version, stamp) in self.durable.get(&(session.to_owned(), layer)).into_iter().flatten() {
+            match complete.get(version) {
+                Some((_, found)) if found.as_ref().is_ok_and(|found| found == stamp) => {}
+                Some((_, found)) => return Err(format!("version {version} was durable as {stamp}, and is {found:?}")),
+                None => {
+                    let all: Vec<_> = others.iter().copied().chain([(*version, recently)]).collect();
+                    if !keep.dropped(now_unix_ns(), &all).contains(version) {
+                        let there: Vec<_> = complete.keys().collect();
+                        return Err(format!("version {version} was durable, and there are {there:?} ({keep:?})"));
+                    }
+                }
             }
-            stamps.insert(stamp);
         }
-        match stamps.len() {
-            1 => Ok(()),
-            _ => Err(format!("version {number} of {session} was put together from {stamps:?}")),
-        }
+        Ok(())
     }
 
     /// Restores what an open session finds to be the newest version, and compares it.
@@ -211,4 +216,8 @@ impl Promises {
             false => Err(format!("version {version} of {name} is not what rank {rank} saved")),
         }
     }
+}
+
+fn now_unix_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
 }

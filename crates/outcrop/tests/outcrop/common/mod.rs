@@ -2,6 +2,8 @@
 //! found of them afterwards.
 
 pub(crate) mod history;
+pub(crate) mod observed;
+pub(crate) mod talk;
 pub(crate) mod trees;
 
 use fastrand::Rng;
@@ -51,10 +53,25 @@ impl State {
         Self { stamp: 0, field: vec![0; self.field.len()], tail: vec![0; self.tail.len()] }
     }
 
+    /// As it comes back if these bytes of the field are left out.
+    pub(crate) fn without(&self, excluded: &[std::ops::Range<u64>]) -> Self {
+        let mut state = self.clone();
+        excluded.iter().for_each(|range| state.field[range.start as usize..range.end as usize].fill(0));
+        state
+    }
+
+    fn parts_mut(&mut self) -> [PartMut<'_>; 3] {
+        let Self { stamp, field, tail } = self;
+        [PartMut::one("stamp", stamp), PartMut::new("field", field), PartMut::new("tail", tail)]
+    }
+
     /// Restores this version into itself.
     pub(crate) fn restore(&mut self, session: &mut Session, version: u64) -> outcrop::Result<()> {
-        let Self { stamp, field, tail } = self;
-        let mut parts = [PartMut::one("stamp", stamp), PartMut::new("field", field), PartMut::new("tail", tail)];
-        session.restore(version, &mut parts).map(drop)
+        session.restore(version, &mut self.parts_mut()).map(drop)
+    }
+
+    /// Reads this version into itself, without going on from there.
+    pub(crate) fn read(&mut self, session: &mut Session, version: u64) -> outcrop::Result<()> {
+        session.read(version, &mut self.parts_mut())
     }
 }

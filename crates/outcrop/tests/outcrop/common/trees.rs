@@ -9,22 +9,22 @@ use outcrop_crash::Tree;
 /// of events.
 struct Below {
     files: Arc<dyn Files>,
-    dir: &'static str,
+    dir: String,
 }
 
 /// The directory `dir` of `files`.
-pub(crate) fn below(files: &Arc<dyn Files>, dir: &'static str) -> Arc<dyn Files> {
-    Arc::new(Below { files: Arc::clone(files), dir })
+pub(crate) fn below(files: &Arc<dyn Files>, dir: &str) -> Arc<dyn Files> {
+    Arc::new(Below { files: Arc::clone(files), dir: dir.to_owned() })
 }
 
 impl Below {
     fn name(&self, name: &str) -> String {
-        if name.is_empty() { self.dir.to_owned() } else { format!("{}/{name}", self.dir) }
+        if name.is_empty() { self.dir.clone() } else { format!("{}/{name}", self.dir) }
     }
 }
 
 /// A tree with directories of these names, in each of which lies a file that belongs to nobody.
-pub(crate) fn tree_of(dirs: &[&str]) -> Tree {
+pub(crate) fn tree_of<T: std::fmt::Display>(dirs: &[T]) -> Tree {
     let mut tree = Tree::default();
     dirs.iter().for_each(|dir| tree.put(&format!("{dir}/readme"), b"not from a store"));
     tree

@@ -1,0 +1,261 @@
+//! A program that saves, as one rank of a scenario.
+
+use std::{ops::Range, sync::Arc};
+
+use fastrand::Rng;
+use outcrop::{PartMut, Reached, Session, layers::files::Files, store::RegionOptions};
+use outcrop_crash::Recording;
+
+use super::scenario::{SESSIONS, Scenario};
+use crate::common::{
+    State,
+    history::{History, Promises, begun, durable, forgotten, rewinding},
+    talk::Meeting,
+};
+
+pub(crate) struct Program<'a> {
+    scenario: &'a Scenario,
+    recording: &'a Recording,
+    history: &'a History,
+    meeting: &'a Arc<Meeting>,
+    rank: u32,
+    files: Vec<Arc<dyn Files>>,
+    /// How often it has opened the store.
+    opened: usize,
+    /// The same on all ranks, so that all do the same.
+    random: Rng,
+    stamp: u64,
+    sessions: Vec<Session>,
+    states: Vec<State>,
+    versions: Vec<u64>,
+    /// Of each session, which bytes of the field are left out.
+    excluded: Vec<Vec<Range<u64>>>,
+    /// Something has failed: it calls nothing any more that all ranks must call.
+    is_hurt: bool,
+}
+
+impl<'a> Program<'a> {
+    pub(crate) fn new(
+        scenario: &'a Scenario,
+        recording: &'a Recording,
+        history: &'a History,
+        meeting: &'a Arc<Meeting>,
+        (rank, files): (u32, Vec<Arc<dyn Files>>),
+    ) -> Self {
+        let mut random = Rng::with_seed(scenario.seed);
+        let states = (0..scenario.sessions).map(|_| State::new(&mut random, scenario.field_bytes)).collect();
+        Self {
+            scenario,
+            recording,
+            history,
+            meeting,
+            rank,
+            files,
+            opened: 0,
+            random,
+            stamp: 1,
+            sessions: Vec::new(),
+            states,
+            versions: vec![0; scenario.sessions],
+            excluded: vec![Vec::new(); scenario.sessions],
+            is_hurt: false,
+        }
+    }
+
+    fn open(&mut self) -> Result<(), String> {
+        self.sessions.clear();
+        let mut builder = self.scenario.builder(&self.files);
+        if self.scenario.ranks > 1 {
+            builder = builder.ranks(self.meeting.seat(self.opened, self.rank));
+        }
+        self.opened += 1;
+        let store = builder.open().map_err(text)?;
+        let names = &SESSIONS[..self.scenario.sessions];
+        self.sessions = names.iter().map(|name| store.session(name)).collect::<outcrop::Result<_>>().map_err(text)?;
+        self.excluded.iter_mut().for_each(Vec::clear);
+        Ok(())
+    }
+
+    /// Does its work. Where something is to go wrong, an error is none of its own.
+    pub(crate) fn run(&mut self) -> Result<(), String> {
+        let result = self.work();
+        self.sessions.clear();
+        self.meeting.end(self.rank);
+        if self.scenario.is_troubled() { Ok(()) } else { result }
+    }
+
+    fn work(&mut self) -> Result<(), String> {
+        self.open()?;
+        for _ in 0..self.scenario.steps {
+            let which = self.random.usize(..self.sessions.len());
+            match self.random.u8(..14) {
+                0 if self.can_agree()? => self.reopen()?,
+                1 if self.can_agree()? => self.rewind(which)?,
+                2 if self.can_agree()? => self.take_up(which)?,
+                3 if self.scenario.excludes => self.exclude(which),
+                _ => self.save(which)?,
+            }
+        }
+        (0..self.sessions.len()).try_for_each(|which| self.wait(which))?;
+        self.finish()
+    }
+
+    /// Whether it can call what all ranks must call together. One that has seen a failure cannot
+    /// know where the others are, and ends.
+    fn can_agree(&self) -> Result<bool, String> {
+        match self.is_hurt && self.scenario.ranks > 1 {
+            true => Err("this rank gives up".to_owned()),
+            false => Ok(true),
+        }
+    }
+
+    /// Goes on after an error if some are to be expected.
+    fn bear<T>(&mut self, result: outcrop::Result<T>) -> Result<Option<T>, String> {
+        match result {
+            Ok(value) => Ok(Some(value)),
+            Err(_) if self.scenario.is_troubled() => {
+                self.is_hurt = true;
+                Ok(None)
+            }
+            Err(error) => Err(text(error)),
+        }
+    }
+
+    fn finish(&mut self) -> Result<(), String> {
+        for session in std::mem::take(&mut self.sessions) {
+            let finished = session.finish();
+            self.bear(finished)?;
+        }
+        Ok(())
+    }
+
+    /// Changes which bytes are left out of the next versions.
+    fn exclude(&mut self, which: usize) {
+        let end = self.states[which].field.len() as u64;
+        let start = self.random.u64(..end - 200);
+        let range = start..end.min(start + self.random.u64(1..3000));
+        self.excluded[which] = if self.random.bool() { vec![range] } else { Vec::new() };
+        let options = RegionOptions { excluded: self.excluded[which].clone(), ..RegionOptions::default() };
+        self.sessions[which].region("field", options);
+    }
+
+    pub(crate) fn save(&mut self, which: usize) -> Result<(), String> {
+        let version = self.versions[which] + self.random.u64(1..3);
+        self.states[which].step(&mut self.random, self.stamp);
+        self.stamp += 1;
+        let mut state = self.states[which].clone();
+        // What ranks save differs, but not in all blocks.
+        state.field[..100].fill(self.rank as u8 + 1);
+        self.history.note(SESSIONS[which], self.rank, version, &state.without(&self.excluded[which]));
+        self.recording.mark(begun(SESSIONS[which], version, state.stamp));
+        let saved = self.sessions[which].save(version, &state.parts());
+        if self.bear(saved)?.is_none() {
+            return Ok(());
+        }
+        self.versions[which] = version;
+        if self.random.u8(..3) > 0 { self.wait(which) } else { Ok(()) }
+    }
+
+    /// Waits for the newest version, and says so.
+    fn wait(&mut self, which: usize) -> Result<(), String> {
+        let version = self.versions[which];
+        if !self.sessions[which].versions().contains(&version) {
+            return Ok(());
+        }
+        for layer in 0..self.scenario.layers() {
+            let waited = self.sessions[which].wait(version, Reached::Layer(layer + 1));
+            if self.bear(waited)?.is_some() {
+                self.say_durable(which, layer);
+            }
+        }
+        Ok(())
+    }
+
+    fn say_durable(&self, which: usize, layer: usize) {
+        let (version, stamp) = (self.versions[which], self.states[which].stamp);
+        self.recording.mark(durable(SESSIONS[which], layer, version, stamp));
+    }
+
+    /// Ends all sessions, and goes on with what is found.
+    fn reopen(&mut self) -> Result<(), String> {
+        self.finish()?;
+        self.open()?;
+        (0..self.sessions.len()).try_for_each(|which| self.take_up(which))
+    }
+
+    /// Restores the newest version, which must be the one that was saved last.
+    fn take_up(&mut self, which: usize) -> Result<(), String> {
+        let expected = self.versions[which];
+        let found = Promises::default().check_latest(self.history, &mut self.sessions[which], self.rank)?;
+        match found {
+            Some((version, state)) if version == expected || self.scenario.is_troubled() => {
+                (self.versions[which], self.states[which]) = (version, state);
+            }
+            None if expected == 0 || self.scenario.is_troubled() => {}
+            found => return Err(format!("version {expected} was saved last, and there is {found:?}")),
+        }
+        Ok(())
+    }
+
+    fn rewind(&mut self, which: usize) -> Result<(), String> {
+        let flushed = self.sessions[which].flush();
+        if self.bear(flushed)?.is_none() {
+            return self.can_agree().map(drop);
+        }
+        let versions = self.sessions[which].versions();
+        let Some(&version) = versions.iter().rev().nth(self.random.usize(..2)) else { return Ok(()) };
+        self.recording.mark(rewinding(SESSIONS[which], version, self.stamp));
+        self.sessions[which].rewind(Some(version)).map_err(text)?;
+        self.recording.mark(forgotten(SESSIONS[which], version, self.stamp));
+        self.versions[which] = version;
+        self.take_up(which)
+    }
+
+    /// After a crash: restores what is there, and saves further versions that build upon it.
+    pub(crate) fn go_on(&mut self, promises: &Promises, stamp: u64, saves: u64) -> Result<(), String> {
+        self.stamp = stamp;
+        self.open()?;
+        for which in 0..self.sessions.len() {
+            let latest = promises.check_latest(self.history, &mut self.sessions[which], self.rank)?;
+            if let Some((version, state)) = latest {
+                (self.versions[which], self.states[which]) = (version, state);
+                // From here on the program relies on it.
+                for layer in 0..self.scenario.layers() {
+                    if self.sessions[which].wait(version, Reached::Layer(layer + 1)).is_ok() {
+                        self.say_durable(which, layer);
+                    }
+                }
+            }
+            (0..saves).try_for_each(|_| self.save(which))?;
+            self.wait(which)?;
+        }
+        self.finish()
+    }
+
+    /// Restores what is there once more, which was saved with this stamp or a higher one, and reads
+    /// all of it.
+    pub(crate) fn find_again(&mut self, promises: &Promises, stamp: u64) -> Result<(), String> {
+        self.open()?;
+        for session in &mut self.sessions {
+            let found = promises.check_latest(self.history, session, self.rank)?;
+            if found.is_none_or(|(_, state)| state.stamp < stamp) && !self.scenario.is_troubled() {
+                return Err("what was saved after the crash is not the newest".to_owned());
+            }
+            for version in session.versions() {
+                let mut stamp = 0u64;
+                session.read(version, &mut [PartMut::one("stamp", &mut stamp)]).map_err(text)?;
+                let state = self.history.state(session.name(), self.rank, version, stamp)?;
+                let mut found = state.empty();
+                found.read(session, version).map_err(text)?;
+                if found != state {
+                    return Err(format!("version {version} is not what rank {} saved", self.rank));
+                }
+            }
+        }
+        self.finish()
+    }
+}
+
+fn text(error: outcrop::Error) -> String {
+    error.to_string()
+}
