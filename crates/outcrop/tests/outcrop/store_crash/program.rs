@@ -27,7 +27,8 @@ pub(crate) struct Program<'a> {
     stamp: u64,
     sessions: Vec<Session>,
     states: Vec<State>,
-    versions: Vec<u64>,
+    /// Of each session, the version that was saved or restored last, and its stamp.
+    versions: Vec<(u64, u64)>,
     /// Of each session, which bytes of the field are left out.
     excluded: Vec<Vec<Range<u64>>>,
     /// Something has failed: it calls nothing any more that all ranks must call.
@@ -56,7 +57,7 @@ impl<'a> Program<'a> {
             stamp: 1,
             sessions: Vec::new(),
             states,
-            versions: vec![0; scenario.sessions],
+            versions: vec![(0, 0); scenario.sessions],
             excluded: vec![Vec::new(); scenario.sessions],
             is_hurt: false,
         }
@@ -139,26 +140,44 @@ impl<'a> Program<'a> {
         self.sessions[which].region("field", options);
     }
 
-    pub(crate) fn save(&mut self, which: usize) -> Result<(), String> {
-        let version = self.versions[which] + self.random.u64(1..3);
-        self.states[which].step(&mut self.random, self.stamp);
+    fn save(&mut self, which: usize) -> Result<(), String> {
+        let version = self.versions[which].0 + self.random.u64(1..3);
+        let stamp = self.stamp;
         self.stamp += 1;
-        let mut state = self.states[which].clone();
-        // What ranks save differs, but not in all blocks.
-        state.field[..100].fill(self.rank as u8 + 1);
+        self.compute(which, stamp);
+        let state = &self.states[which];
         self.history.note(SESSIONS[which], self.rank, version, &state.without(&self.excluded[which]));
-        self.recording.mark(begun(SESSIONS[which], version, state.stamp));
+        self.recording.mark(begun(SESSIONS[which], version, stamp));
         let saved = self.sessions[which].save(version, &state.parts());
         if self.bear(saved)?.is_none() {
             return Ok(());
         }
-        self.versions[which] = version;
+        self.versions[which] = (version, stamp);
         if self.random.u8(..3) > 0 { self.wait(which) } else { Ok(()) }
+    }
+
+    /// Computes the next state where the one before is, so that memory which is still being saved
+    /// changes, but stays.
+    fn compute(&mut self, which: usize, stamp: u64) {
+        let mut next = self.states[which].clone();
+        next.step(&mut self.random, stamp);
+        // What ranks save differs, but not in all blocks.
+        next.field[..100].fill(self.rank as u8 + 1);
+        let state = &mut self.states[which];
+        if state.tail.len() == next.tail.len() {
+            state.stamp = stamp;
+            state.field.copy_from_slice(&next.field);
+            state.tail.copy_from_slice(&next.tail);
+        } else {
+            // Whether it was saved is not asked here.
+            let _ = self.sessions[which].wait(self.versions[which].0, Reached::Host);
+            *state = next;
+        }
     }
 
     /// Waits for the newest version, and says so.
     fn wait(&mut self, which: usize) -> Result<(), String> {
-        let version = self.versions[which];
+        let (version, _) = self.versions[which];
         if !self.sessions[which].versions().contains(&version) {
             return Ok(());
         }
@@ -172,8 +191,14 @@ impl<'a> Program<'a> {
     }
 
     fn say_durable(&self, which: usize, layer: usize) {
-        let (version, stamp) = (self.versions[which], self.states[which].stamp);
+        let (version, stamp) = self.versions[which];
         self.recording.mark(durable(SESSIONS[which], layer, version, stamp));
+    }
+
+    /// Goes on from a version that was restored.
+    fn go_on_from(&mut self, which: usize, (version, state): (u64, State)) {
+        self.versions[which] = (version, state.stamp);
+        self.states[which] = state;
     }
 
     /// Ends all sessions, and goes on with what is found.
@@ -185,12 +210,10 @@ impl<'a> Program<'a> {
 
     /// Restores the newest version, which must be the one that was saved last.
     fn take_up(&mut self, which: usize) -> Result<(), String> {
-        let expected = self.versions[which];
+        let (expected, _) = self.versions[which];
         let found = Promises::default().check_latest(self.history, &mut self.sessions[which], self.rank)?;
         match found {
-            Some((version, state)) if version == expected || self.scenario.is_troubled() => {
-                (self.versions[which], self.states[which]) = (version, state);
-            }
+            Some(found) if found.0 == expected || self.scenario.is_troubled() => self.go_on_from(which, found),
             None if expected == 0 || self.scenario.is_troubled() => {}
             found => return Err(format!("version {expected} was saved last, and there is {found:?}")),
         }
@@ -202,12 +225,16 @@ impl<'a> Program<'a> {
         if self.bear(flushed)?.is_none() {
             return self.can_agree().map(drop);
         }
-        let versions = self.sessions[which].versions();
-        let Some(&version) = versions.iter().rev().nth(self.random.usize(..2)) else { return Ok(()) };
+        // All ranks choose the same one, which is not about to be removed.
+        let versions = self.sessions[which].restorable().map_err(text)?;
+        let all: Vec<_> = versions.iter().map(|version| (*version, 0)).collect();
+        let dropped = self.scenario.keep[0].dropped(u64::MAX, &all);
+        let mut kept = versions.iter().rev().filter(|version| !dropped.contains(version));
+        let Some(&version) = kept.nth(self.random.usize(..2)) else { return Ok(()) };
         self.recording.mark(rewinding(SESSIONS[which], version, self.stamp));
         self.sessions[which].rewind(Some(version)).map_err(text)?;
         self.recording.mark(forgotten(SESSIONS[which], version, self.stamp));
-        self.versions[which] = version;
+        self.versions[which].0 = version;
         self.take_up(which)
     }
 
@@ -217,8 +244,9 @@ impl<'a> Program<'a> {
         self.open()?;
         for which in 0..self.sessions.len() {
             let latest = promises.check_latest(self.history, &mut self.sessions[which], self.rank)?;
-            if let Some((version, state)) = latest {
-                (self.versions[which], self.states[which]) = (version, state);
+            if let Some(latest) = latest {
+                let version = latest.0;
+                self.go_on_from(which, latest);
                 // From here on the program relies on it.
                 for layer in 0..self.scenario.layers() {
                     if self.sessions[which].wait(version, Reached::Layer(layer + 1)).is_ok() {
