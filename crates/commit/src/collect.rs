@@ -23,6 +23,7 @@ impl Ledger {
             *number < self.drafted_below
                 && *number < pending_from
                 && !here.lingering.contains(number)
+                && !here.doubted.contains(number)
                 && !self.chain.contains(number)
                 && !self.drafts.iter().any(|drafted| drafted.lists(rank, *number))
                 && !self.merges.iter().any(|merge| merge.makes(*number))

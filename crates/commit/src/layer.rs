@@ -16,6 +16,14 @@ pub(crate) struct Layer {
     /// Packs of manifests that are gone or were replaced, and that a crash may bring back: until
     /// the directory is synced.
     pub(crate) lingering: BTreeSet<u64>,
+    /// Packs of such manifests when a sync failed. A later sync that succeeds says nothing of them:
+    /// they stay.
+    pub(crate) doubted: BTreeSet<u64>,
+    /// Versions that were rewritten when a sync failed: a crash may bring back what they listed
+    /// before, until they are written once more.
+    pub(crate) unsure: BTreeSet<u64>,
+    /// Those of them that are written once more as soon as possible.
+    pub(crate) retried: BTreeSet<u64>,
     /// Packs below this number that are not there by now count as not written.
     pub(crate) doubtful_below: u64,
     /// How often packs had been lost when something was last lost here.
@@ -119,6 +127,12 @@ impl Layer {
     /// What could not be removed may be removed now.
     pub(crate) fn retry_removals(&mut self) {
         self.doomed.append(&mut self.stuck);
+    }
+
+    /// Something could be written after all: what is unsure may be, too.
+    pub(crate) fn retry_rewrites(&mut self, version: u64) {
+        self.unsure.remove(&version);
+        self.retried = self.unsure.clone();
     }
 
     /// Everything in the directory is durable that was there when the sync began.

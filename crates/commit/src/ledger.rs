@@ -307,7 +307,11 @@ impl Ledger {
     /// Ends when the session is closed and nothing is on its way any more.
     fn check_end(&mut self) {
         let is_idle = |layer: &Layer| {
-            layer.busy.is_none() && layer.garbage.is_empty() && layer.doomed.is_empty() && layer.withheld.is_empty()
+            layer.busy.is_none()
+                && layer.garbage.is_empty()
+                && layer.doomed.is_empty()
+                && layer.retried.is_empty()
+                && layer.withheld.is_empty()
         };
         let has_settled = |pack: &InFlight| pack.settled_on.len() == self.layers.len();
         let is_over = self.is_closing

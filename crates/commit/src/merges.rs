@@ -77,10 +77,13 @@ impl Ledger {
 
     /// The next manifest of a layer to be written anew, as packs that it lists have become others.
     pub(crate) fn next_rewrite(&mut self, layer: LayerIndex) -> Option<Step> {
+        let here = &self.layers[layer];
+        if let Some(&version) = here.retried.first() {
+            return Some(Step::Rewrite { version, merges: Vec::new() });
+        }
         if self.merges.is_empty() {
             return None;
         }
-        let here = &self.layers[layer];
         let is_wanted = |version: u64| !here.doomed.contains(&version);
         let mut arrived = self.merges.iter().filter(|merge| self.has_arrived(layer, merge));
         let Some(version) = arrived.find_map(|merge| merge.stale(here, is_wanted)) else {

@@ -59,6 +59,7 @@ impl Ledger {
             }
             (Step::Sync, _) => self.layers[layer].synced(),
             (Step::Write { manifest, packs }, Outcome::Failed { reason, may_be_visible, next_number }) => {
+                self.linger_if(may_be_visible, layer, manifest.version);
                 self.doubt(layer, &reason, next_number);
                 self.write_failed(layer, &manifest, may_be_visible.then_some(&packs), &reason);
             }
@@ -101,6 +102,7 @@ impl Ledger {
             here.listing.remove_pack(number);
         }
         here.syncing.clear();
+        here.doubted.append(&mut here.lingering);
         here.doubtful_below = here.doubtful_below.max(next_number);
         here.is_sync_blocked = true;
         self.lose(layer, reason);
@@ -117,6 +119,7 @@ impl Ledger {
         here.unreadable.remove(&version);
         here.unmerged.remove(&version);
         here.retry_removals();
+        here.retry_rewrites(version);
         let Some(save) = here.writing.take() else { return };
         here.doomed.remove(&version);
         let replaced = here.listing.insert(version, Visible::new(manifest, packs, Standing::Pending(save)));
@@ -142,6 +145,7 @@ impl Ledger {
     fn rewritten(&mut self, layer: LayerIndex, version: u64, merges: &[Merge]) {
         self.layers[layer].synced();
         self.layers[layer].retry_removals();
+        self.layers[layer].retry_rewrites(version);
         self.relist(layer, version, merges);
         self.layers[layer].wants_collection = true;
     }
@@ -166,24 +170,32 @@ impl Ledger {
         reason: &str,
         next_number: Option<u64>,
     ) {
-        self.layers[layer].syncing.clear();
+        let here = &mut self.layers[layer];
+        here.syncing.clear();
+        // Once more is enough while nothing else succeeds.
+        let was_retried = here.retried.remove(&version);
         match next_number {
-            None => drop(self.layers[layer].unmerged.insert(version)),
+            None if was_retried => {}
+            None => drop(here.unmerged.insert(version)),
             Some(next_number) => {
+                here.unsure.insert(version);
+                if !was_retried {
+                    here.retried.insert(version);
+                }
+                // After a crash there is the new one or the old one: what either lists stays.
+                self.linger_if(true, layer, version);
                 self.doubt(layer, reason, next_number);
-                // After a crash there is the new one or the old one: what either lists stays until
-                // that is known.
-                self.linger(layer, version);
                 self.relist(layer, version, merges);
             }
         }
         self.report(Report::Stays { layer, reason: format!("a long chain of version {version}: {reason}") });
     }
 
-    /// What a manifest lists stays until the directory is synced.
-    fn linger(&mut self, layer: LayerIndex, version: u64) {
+    /// If a manifest may be another one by now, what it listed before stays until that is known.
+    fn linger_if(&mut self, is_replaced: bool, layer: LayerIndex, version: u64) {
         let here = &mut self.layers[layer];
-        here.lingering.extend(here.listing.manifest(version).into_iter().flat_map(Visible::packs));
+        let before = here.listing.manifest(version).filter(|_| is_replaced);
+        here.lingering.extend(before.into_iter().flat_map(Visible::packs));
     }
 
     /// A manifest could not be written, or not be made durable: then it may be visible, and lists
@@ -198,8 +210,6 @@ impl Ledger {
         let version = manifest.version;
         let save = self.layers[layer].writing.take();
         if let Some(packs) = visible {
-            // As above: the new one or the old one.
-            self.linger(layer, version);
             let here = &mut self.layers[layer];
             here.listing.insert(version, Visible::new(manifest, packs, Standing::Doubtful));
             here.doomed.insert(version);
@@ -231,6 +241,8 @@ impl Ledger {
         let here = &mut self.layers[layer];
         here.doomed.remove(&version);
         here.unmerged.remove(&version);
+        here.unsure.remove(&version);
+        here.retried.remove(&version);
         if let Some(visible) = here.listing.remove(version) {
             here.lingering.extend(visible.packs());
         }

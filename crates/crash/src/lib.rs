@@ -56,6 +56,7 @@ mod failing;
 mod images;
 mod log;
 mod medium;
+mod mirror;
 mod pick;
 mod recording;
 mod replay;
@@ -66,6 +67,7 @@ pub use error::{Error, Result};
 pub use failing::{Failing, Fault, Operation};
 pub use images::{Image, Images, Options};
 pub use log::Log;
+pub use mirror::Mirror;
 pub use pick::ImageId;
 pub use recording::Recording;
 /// What an operation can fail with.

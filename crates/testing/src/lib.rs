@@ -3,8 +3,8 @@
 //! - [`skip`] a test that cannot run here, or fail where all must run.
 //! - [`soak`] and [`amount`]: how much a sweep tries by default, and in `cargo xtask soak`.
 //! - [`alone`], [`child`], [`Companion`]: processes of a test's own.
-//! - [`Group`], [`with_own_mounts`]: limits and file systems for one test.
 //! - [`Registered`]: memory that the system writes to without a page fault.
+//! - [`Group`], [`with_own_mounts`], [`Disk`]: limits and file systems for one test, and their end.
 //! - `device` (feature `layers`): a device that asks a test before it passes a call on.
 //! - `layer` (feature `layers`): layers in memory that ask a test before each call, and gates.
 
@@ -15,6 +15,7 @@ mod group;
 #[cfg(feature = "layers")]
 pub mod layer;
 mod mounts;
+mod power;
 mod process;
 mod registered;
 mod size;
@@ -24,6 +25,7 @@ pub use self::{
     companion::{Companion, answer, listen},
     group::Group,
     mounts::{mount_ext4, mount_memory, with_own_mounts},
+    power::{Cut, Disk, FileSystem},
     process::{alone, carry_out, child, child_directory, expect_success, in_fork, of_process, until},
     registered::Registered,
     size::{amount, covered, soak},

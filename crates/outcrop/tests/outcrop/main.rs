@@ -20,6 +20,7 @@ mod store_kill;
 mod store_ledger;
 mod store_merge;
 mod store_model;
+mod store_power;
 mod store_ranks;
 mod store_regions;
 mod store_track;

@@ -16,7 +16,7 @@ use outcrop::{
     layers::files::Files,
     store::{Dedup, SharedDirectory},
 };
-use outcrop_crash::{Errno, Failing, Fault, Image, Log, Operation, Options, Recording};
+use outcrop_crash::{Errno, Failing, Fault, Image, Log, Operation, Options, Recording, check};
 use outcrop_testing::{amount, child, child_directory, covered, skip};
 
 use crate::common::{
@@ -208,6 +208,23 @@ fn every_operation_may_fail() {
         }
     }
     covered("failures of an operation of a store", runs);
+}
+
+#[test]
+fn a_removal_that_is_not_durable_leaves_no_half_version() {
+    let (_, _, failing) = run_with(None, 1, 0);
+    for after in 0..failing.calls(Some(Operation::SyncDir)) {
+        let fault = Fault { of: Some(Operation::SyncDir), after, ..Fault::new(Errno::IO) };
+        let (scenario, outcome, _) = run_with(Some(fault), 1, 0);
+        let (places, options) = (scenario.places(), Options { subset_operations_max: 4, samples: 0, seed: 0 });
+        let mut observer = Observer::new(&scenario.history, &places);
+        let report = check(&scenario.recording.log(), &options, |image, marks| {
+            judge(&mut observer, image.tree(), &["heat"], &Promises::of(marks), &[KEEP]).map(drop)
+        });
+        if let Some(failure) = report.failure {
+            panic!("{fault:?}: {failure}\n{outcome:?}");
+        }
+    }
 }
 
 #[test]

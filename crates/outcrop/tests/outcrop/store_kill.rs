@@ -19,7 +19,7 @@ use std::{
 use fastrand::Rng;
 use outcrop::{
     Error, ErrorKind, Part, PartMut, Reached, Result, Retention, Session, Store,
-    store::{Compression, SharedDirectory},
+    store::{Compression, Dedup, SharedDirectory},
 };
 use outcrop_testing::{amount, child, child_directory, covered, say};
 
@@ -28,6 +28,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 const RANK: &str = "OUTCROP_TEST_RANK";
 const RANKS: &str = "OUTCROP_TEST_RANKS";
+const LANE: &str = "OUTCROP_TEST_LANE";
+
+/// So many stores at once, each with settings of its own: most of the time is spent waiting.
+const LANES: u32 = 3;
 
 /// What a rank saves: a field of which a few places change from one version to the next, and
 /// something that changes its length.
@@ -39,10 +43,18 @@ fn state(rank: u32, version: u64) -> (Vec<u64>, Vec<u8>) {
     (field, vec![version as u8; (version % 5 * 300) as usize])
 }
 
-fn open(dir: &Path, rank: u32, ranks: u32) -> Result<Session> {
+fn open(dir: &Path, lane: u32, rank: u32, ranks: u32) -> Result<Session> {
     let keep = Retention { keep_last: Some(2), keep_every: Some(64), ..Retention::default() };
     let store = Store::builder().host("4 MiB").block(512).keep(keep).chain_max(3).threads(1).pin(false);
-    let mut store = store.compression(Compression::Lz4).dir(dir.join("near"), None).dir(dir.join("far"), None);
+    let store = store.dir(dir.join("near"), None);
+    let mut store = match lane {
+        0 => store.compression(Compression::Lz4).dir(dir.join("far"), None),
+        1 if ranks > 1 => {
+            store.dedup(Dedup::Ranks).dir(dir.join("far"), None).keep_on(2, Retention { keep_last: Some(1), ..keep })
+        }
+        1 => store.dedup(Dedup::Inside).certain(true).chain_max(1),
+        _ => store.keep_on(1, Retention { keep_for_ns: Some(50_000_000), ..keep }).in_flight(4),
+    };
     if ranks > 1 {
         store = store.ranks(SharedDirectory::open_with(dir.join("talk"), rank, ranks, PATIENCE)?);
     }
@@ -67,8 +79,8 @@ fn restore(session: &mut Session, rank: u32) -> Result<u64> {
 fn child_saves() {
     let Some(dir) = child_directory() else { return };
     let number = |name| std::env::var(name).unwrap().parse().unwrap();
-    let (rank, ranks) = (number(RANK), number(RANKS));
-    match save_for_ever(&dir, rank, ranks) {
+    let (rank, ranks, lane) = (number(RANK), number(RANKS), number(LANE));
+    match save_for_ever(&dir, lane, rank, ranks) {
         // Another rank was killed first.
         Err(error) if ranks > 1 && is_of_others(&error) => {}
         outcome => panic!("rank {rank} has ended: {outcome:?}"),
@@ -80,9 +92,10 @@ fn is_of_others(error: &Error) -> bool {
     error.kind() == ErrorKind::Busy || ["is gone", "it has ended"].iter().any(|why| error.to_string().contains(why))
 }
 
-fn save_for_ever(dir: &Path, rank: u32, ranks: u32) -> Result<()> {
+fn save_for_ever(dir: &Path, lane: u32, rank: u32, ranks: u32) -> Result<()> {
     let mut log = OpenOptions::new().create(true).append(true).open(log_path(dir, rank)).unwrap();
-    let mut session = open(dir, rank, ranks)?;
+    let mut session = open(dir, lane, rank, ranks)?;
+    let layers = if dir.join("far").exists() { 2 } else { 1 };
     let mut version = restore(&mut session, rank)?;
     note(&mut log, "found", version);
     loop {
@@ -92,7 +105,7 @@ fn save_for_ever(dir: &Path, rank: u32, ranks: u32) -> Result<()> {
             .save(version, &[Part::new("field", &field), Part::one("version", &version), Part::new("tail", &tail)])?;
         // Now and then several are on their way.
         if version % 3 != 0 {
-            session.wait(version, Reached::Layer(1 + (version % 2) as usize))?;
+            session.wait(version, Reached::Layer(1 + (version % layers) as usize))?;
             note(&mut log, "durable", version);
         }
     }
@@ -132,6 +145,7 @@ impl Drop for Running {
 /// The rounds of a test, and what has happened in them.
 struct Rounds<'a> {
     dir: &'a Path,
+    lane: u32,
     ranks: u32,
     random: Rng,
     /// By rank: how many notes are known.
@@ -147,7 +161,7 @@ impl Rounds<'_> {
         let start = |rank: u32| {
             let errors = File::create(self.dir.join(format!("errors-{rank}"))).unwrap();
             let mut command = child("store_kill::child_saves", self.dir);
-            command.env(RANK, rank.to_string()).env(RANKS, self.ranks.to_string());
+            command.env(RANK, rank.to_string()).env(RANKS, self.ranks.to_string()).env(LANE, self.lane.to_string());
             command.stdout(Stdio::null()).stderr(errors).spawn().unwrap()
         };
         Running { children: (0..self.ranks).map(start).collect() }
@@ -164,7 +178,7 @@ impl Rounds<'_> {
                 thread::sleep(Duration::from_millis(1));
             }
         }
-        thread::sleep(Duration::from_micros(self.random.u64(2000..60_000)));
+        thread::sleep(Duration::from_micros(self.random.u64(1000..40_000)));
         self.kill(&mut running);
         self.take_notes();
     }
@@ -219,19 +233,20 @@ impl Rounds<'_> {
     }
 }
 
-fn rounds(ranks: u32, count: u32) {
+/// Kills the processes of one store again and again; how many were killed.
+fn rounds(lane: u32, ranks: u32, count: u32) -> u32 {
     let seed = std::env::var("OUTCROP_KILL_SEED").ok().map_or_else(|| Rng::new().u64(..), |seed| seed.parse().unwrap());
-    say(format_args!("{ranks} ranks: OUTCROP_KILL_SEED={seed}"));
+    say(format_args!("{ranks} ranks, lane {lane}: OUTCROP_KILL_SEED={seed}"));
     let dir = tempfile::tempdir().unwrap();
     let known = vec![0; ranks as usize];
     let random = Rng::with_seed(seed);
-    let mut rounds = Rounds { dir: dir.path(), ranks, random, known, durable: 0, kills: 0, finds: 0 };
+    let mut rounds = Rounds { dir: dir.path(), lane, ranks, random, known, durable: 0, kills: 0, finds: 0 };
     (0..count).for_each(|_| rounds.round());
     thread::scope(|scope| {
         for rank in 0..ranks {
             let (dir, durable) = (rounds.dir, rounds.durable);
             scope.spawn(move || {
-                let mut session = open(dir, rank, ranks).unwrap();
+                let mut session = open(dir, lane, rank, ranks).unwrap();
                 let version = restore(&mut session, rank).unwrap();
                 assert!(version >= durable, "{version} is the newest, {durable} was durable");
                 for version in session.versions() {
@@ -244,17 +259,25 @@ fn rounds(ranks: u32, count: u32) {
         }
     });
     let Rounds { durable, kills, finds, .. } = rounds;
-    let found = format_args!("{kills} killed, {finds} found all that was durable, up to version {durable}");
-    covered(&format!("processes, {ranks} at a time"), found);
+    say(format_args!("lane {lane}: {kills} killed, {finds} found all that was durable, up to version {durable}"));
     assert!(durable > 0 && finds > count / 4, "the processes hardly ever got to work");
+    kills
+}
+
+fn lanes(ranks: u32, count: u32) {
+    let kills: u32 = thread::scope(|scope| {
+        let lanes: Vec<_> = (0..LANES).map(|lane| scope.spawn(move || rounds(lane, ranks, count / LANES))).collect();
+        lanes.into_iter().map(|lane| lane.join().unwrap()).sum()
+    });
+    covered(&format!("processes that were killed, {ranks} at a time"), format_args!("{kills}, lost: 0"));
 }
 
 #[test]
 fn one_process_is_killed_again_and_again() {
-    rounds(1, amount(60, 1_000));
+    lanes(1, amount(240, 5_400));
 }
 
 #[test]
 fn three_processes_are_killed_again_and_again() {
-    rounds(3, amount(30, 500));
+    lanes(3, amount(72, 2_400));
 }

@@ -170,7 +170,8 @@ impl Promises {
         // A little before now, so that what is to be kept for no time at all is old enough.
         let recently = now_unix_ns().saturating_sub(1_000_000);
         let void = self.void.get(session).into_iter().flatten().map(|(version, _)| (*version, recently));
-        let others: Vec<_> = complete.iter().map(|(version, (saved_at, _))| (*version, *saved_at)).chain(void).collect();
+        let others: Vec<_> =
+            complete.iter().map(|(version, (saved_at, _))| (*version, *saved_at)).chain(void).collect();
         for (version, stamp) in self.durable.get(&(session.to_owned(), layer)).into_iter().flatten() {
             match complete.get(version) {
                 Some((_, found)) if found.as_ref().is_ok_and(|found| found == stamp) => {}

@@ -53,11 +53,19 @@ pub(crate) enum Trouble {
     None,
     /// An operation on a medium fails, or all from then on: the medium is cut there, and the
     /// program goes on with the others.
-    Medium { nth: usize, fault: Fault },
+    Medium {
+        nth: usize,
+        fault: Fault,
+    },
     /// A rank is killed before an operation on the medium of its first layer.
-    Rank { rank: u32, after: u64 },
+    Rank {
+        rank: u32,
+        after: u64,
+    },
     /// A message is lost.
-    Message { nth: usize },
+    Message {
+        nth: usize,
+    },
 }
 
 impl Scenario {
