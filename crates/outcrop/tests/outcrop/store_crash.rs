@@ -23,9 +23,11 @@ use std::{
 };
 
 use fastrand::Rng;
-use outcrop::layers::files::Files;
-use outcrop_crash::{Classes, Errno, Failing, Fault, Image, Log, Options, Recording, Report, check, check_classes};
-use outcrop_testing::{amount, covered, say};
+use outcrop::layers::files::{DiskFiles, Files};
+use outcrop_crash::{
+    Classes, Errno, Failing, Fault, Image, Log, Mirror, Options, Recording, Report, check, check_classes,
+};
+use outcrop_testing::{amount, covered, does_not_apply, say};
 
 use self::{
     program::Program,
@@ -231,6 +233,40 @@ fn no_crash_loses_what_was_durable() {
     let (what, counts) = line.split_once(": ").expect("a colon");
     covered(what, counts);
     say(format_args!("in {} scenarios", taken.into_inner() - THREADS as u64));
+}
+
+#[test]
+fn what_went_past_the_page_cache_survives_a_crash_too() {
+    let first = first_seed();
+    let (classes, mut total) = (Classes::default(), Report::default());
+    let scenarios = (first..).map(|seed| Scenario::new(seed).healed()).filter(|it| it.ranks == 1 && !it.is_troubled());
+    for scenario in scenarios.take(amount(6, 60)) {
+        let (given, mirrors) = (tempfile::tempdir().unwrap(), Mutex::new(Vec::new()));
+        let recorded = record(scenario, &|files| {
+            let mut mirrors = mirrors.lock().unwrap();
+            let disk = DiskFiles::create(&given.path().join(mirrors.len().to_string())).unwrap();
+            let mirror = Mirror::new(Arc::new(disk), files);
+            mirrors.push(mirror.clone());
+            Arc::new(mirror)
+        });
+        for mirror in mirrors.into_inner().unwrap() {
+            if mirror.transfers() == 0 {
+                return does_not_apply("the directory for temporary files has no direct I/O");
+            }
+            for session in recorded.sessions() {
+                let mut different = mirror.differences(&format!("{session}/rank-00000")).unwrap();
+                different.retain(|name| !name.ends_with("/lock"));
+                assert_eq!(different, [""; 0], "something was written after it was synced");
+            }
+        }
+        let options = Options { subset_operations_max: 5, samples: 6, seed: recorded.scenario.seed };
+        let report = recorded.check(&options, &classes);
+        if report.failure.is_some() {
+            give_up(&recorded, &report);
+        }
+        total.add(report);
+    }
+    covered("crash images of direct I/O", total.to_string().trim_start_matches("crash images: "));
 }
 
 #[test]

@@ -72,7 +72,10 @@ impl<'a> Machine<'a> {
     /// Saves until the power is cut.
     fn save(&mut self, cut: Cut) {
         let mut session = self.open().unwrap();
-        let (disk, pause) = (self.disk, Duration::from_micros(self.random.u64(..15_000)));
+        let (before, pause) = (self.random.u64(..6), Duration::from_micros(self.random.u64(..20_000)));
+        let disk = self.disk;
+        // However slow the disk is, some versions are there when the power goes.
+        (0..before).for_each(|_| self.save_one(&mut session).unwrap());
         thread::scope(|scope| {
             scope.spawn(move || {
                 thread::sleep(pause);
