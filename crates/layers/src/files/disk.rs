@@ -22,6 +22,8 @@ use super::{File, FileLock, Files};
 #[derive(Debug, Clone)]
 pub struct DiskFiles {
     root: PathBuf,
+    /// Whether directories below the root may be links.
+    follows_links: bool,
 }
 
 impl DiskFiles {
@@ -41,18 +43,50 @@ impl DiskFiles {
     pub fn open(root: &Path) -> io::Result<Self> {
         let root = root.canonicalize()?;
         match root.is_dir() {
-            true => Ok(Self { root }),
+            true => Ok(Self { root, follows_links: true }),
             false => Err(Errno::NOTDIR.into()),
         }
+    }
+
+    /// The same files, without those in directories that are links: where others may have put some.
+    #[must_use]
+    pub fn without_links(self) -> Self {
+        Self { follows_links: false, ..self }
     }
 
     /// Names come from this program or were read from a directory, and lead nowhere else.
     fn path(&self, name: &str) -> io::Result<PathBuf> {
         let name = Path::new(name);
         let is_inside = name.components().all(|part| matches!(part, Component::Normal(_)));
-        match is_inside && !name.as_os_str().as_encoded_bytes().contains(&0) {
-            true => Ok(self.root.join(name)),
-            false => Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{name:?} leads elsewhere"))),
+        if !is_inside || name.as_os_str().as_encoded_bytes().contains(&0) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{name:?} leads elsewhere")));
+        }
+        if let Some(parent) = name.parent() {
+            self.check_dir(parent)?;
+        }
+        Ok(self.root.join(name))
+    }
+
+    /// The path of a directory.
+    fn dir_path(&self, dir: &str) -> io::Result<PathBuf> {
+        let path = self.path(dir)?;
+        self.check_dir(Path::new(dir))?;
+        Ok(path)
+    }
+
+    /// That no part of this name is a link that must not be followed. What is missing is found out
+    /// by whoever uses it.
+    fn check_dir(&self, dir: &Path) -> io::Result<()> {
+        if self.follows_links {
+            return Ok(());
+        }
+        let is_link =
+            |part: &Path| self.root.join(part).symlink_metadata().is_ok_and(|found| found.file_type().is_symlink());
+        match dir.ancestors().filter(|part| !part.as_os_str().is_empty()).find(|part| is_link(part)) {
+            None => Ok(()),
+            Some(link) => {
+                Err(io::Error::new(io::ErrorKind::InvalidData, format!("{link:?} is a link; it is not followed")))
+            }
         }
     }
 }
@@ -63,13 +97,13 @@ impl Files for DiskFiles {
     }
 
     fn list(&self, dir: &str) -> io::Result<Vec<String>> {
-        let entries = fs::read_dir(self.path(dir)?)?;
+        let entries = fs::read_dir(self.dir_path(dir)?)?;
         // A name that is not text is not one of ours.
         entries.filter_map(|entry| entry.map(|entry| entry.file_name().into_string().ok()).transpose()).collect()
     }
 
     fn make_dir(&self, dir: &str) -> io::Result<()> {
-        let path = self.path(dir)?;
+        let path = self.dir_path(dir)?;
         match fs::DirBuilder::new().mode(0o777).create(&path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
             result => result,
@@ -108,11 +142,11 @@ impl Files for DiskFiles {
     }
 
     fn remove_dir(&self, dir: &str) -> io::Result<()> {
-        fs::remove_dir(self.path(dir)?)
+        fs::remove_dir(self.dir_path(dir)?)
     }
 
     fn sync_dir(&self, dir: &str) -> io::Result<()> {
-        fs::File::open(self.path(dir)?)?.sync_all()
+        fs::File::open(self.dir_path(dir)?)?.sync_all()
     }
 
     fn lock(&self, name: &str) -> io::Result<Option<FileLock>> {

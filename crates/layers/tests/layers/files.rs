@@ -248,6 +248,21 @@ fn links_to_directories_are_followed_and_those_in_the_place_of_files_are_not() {
     write_whole(&files, "dir", "file", b"bytes").unwrap();
     assert_eq!(fs::read(elsewhere.join("file")).unwrap(), b"bytes", "a directory on another medium");
     assert_eq!(files.remove_dir("dir").unwrap_err().kind(), io::ErrorKind::NotADirectory);
+    let strict = DiskFiles::open(&given.path().join("link")).unwrap().without_links();
+    let refused = [
+        strict.list("dir").map(drop),
+        strict.make_dir("dir"),
+        strict.make_dir("dir/deeper"),
+        strict.sync_dir("dir"),
+        strict.open("dir/file").map(drop),
+        strict.create("dir/file", 1).map(drop),
+        strict.remove("dir/file"),
+        strict.rename("dir/file", "file"),
+    ];
+    for outcome in refused {
+        assert_eq!(outcome.unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+    assert_eq!(fs::read(elsewhere.join("file")).unwrap(), b"bytes", "unless they must not be");
 
     let target = elsewhere.join("target");
     fs::write(&target, b"untouched").unwrap();

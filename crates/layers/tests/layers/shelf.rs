@@ -6,6 +6,7 @@ use outcrop_layers::{
     ALIGN, Extents, Feed, Host, Layer, Memory, Result, Shelf, Transfer,
     files::{DiskFiles, Files},
 };
+use outcrop_testing::alone;
 
 fn shelf(dir: &Path, limit_bytes: Option<u64>) -> Shelf {
     let files: Arc<dyn Files> = Arc::new(DiskFiles::create(dir).unwrap());
@@ -107,4 +108,38 @@ fn what_was_there_before_or_is_forgotten_counts_as_kept() {
     assert_eq!(limited.kept_bytes(), Some(2 * ALIGN), "what was not written whole is removed");
     limited.change_used(-2 * ALIGN as i64);
     assert_eq!(limited.kept_bytes(), Some(0));
+}
+
+#[test]
+fn a_file_is_open_only_while_it_is_written_or_read() {
+    if alone("shelf::a_file_is_open_only_while_it_is_written_or_read") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let shelf = shelf(dir.path(), None);
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let place = |key: u64| key * ALIGN..(key + 1) * ALIGN;
+    let put = |key: u64| {
+        shelf.name_file(key, format!("pack-{key}"));
+        shelf.begin(key, &Extents::from_elem(place(key), 1)).unwrap();
+        shelf.write(place(key).start, &pattern(ALIGN, key as u8)).unwrap();
+        shelf.complete(key).unwrap();
+    };
+    put(0);
+    let before = open();
+    (1..40).for_each(put);
+    let mut back = vec![0; ALIGN as usize];
+    for key in 0..40 {
+        shelf.read(place(key).start, &mut back).unwrap();
+        assert_eq!(back, pattern(ALIGN, key as u8));
+    }
+    assert_eq!(open(), before);
+    // A place can be another snapshot's before the first that had it is forgotten.
+    shelf.name_file(40, "pack-40".to_owned());
+    shelf.begin(40, &Extents::from_elem(place(3), 1)).unwrap();
+    shelf.forget(3);
+    shelf.write(place(3).start, &pattern(ALIGN, 40)).unwrap();
+    shelf.forget(40);
+    assert!(shelf.read(place(3).start, &mut back).is_err());
+    assert_eq!(open(), before);
 }
