@@ -8,8 +8,8 @@ use crate::error::{Error, Problem, Result};
 pub const BLOCK_BYTES_MIN: u32 = 256;
 /// The largest block.
 pub const BLOCK_BYTES_MAX: u32 = 16 << 20;
-/// The largest region.
-pub const REGION_BYTES_MAX: u64 = 1 << 56;
+/// The largest region: more than a process can address.
+pub const REGION_BYTES_MAX: u64 = 1 << 48;
 
 /// A region of so many bytes, cut into blocks of the same size, of which the last may be shorter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

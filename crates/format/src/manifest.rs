@@ -9,7 +9,7 @@ use zerocopy::{
 };
 
 use crate::{
-    Blocks, FILE_BYTES_MAX, HashKind, MANIFEST_FORMAT, PAGE_BYTES, PackId, REGIONS_MAX, RunId,
+    Blocks, FILE_BYTES_MAX, Hash, HashKind, MANIFEST_FORMAT, PAGE_BYTES, PackId, REGIONS_MAX, RunId,
     cursor::{Cursor, check_start},
     error::{Error, Problem, Result, Structure},
     hash::checksum,
@@ -142,6 +142,16 @@ impl ManifestRegion {
         next > 0 && bytes.end <= self.excluded[next - 1].end
     }
 
+    /// How many blocks are not excluded.
+    fn saved_blocks(&self) -> u64 {
+        let (bytes, block_bytes) = (self.blocks.bytes(), u64::from(self.blocks.block_bytes()));
+        let excluded = |range: &Range<u64>| {
+            let end = if range.end == bytes { self.blocks.count() } else { range.end / block_bytes };
+            end.saturating_sub(range.start.div_ceil(block_bytes))
+        };
+        self.blocks.count() - self.excluded.iter().map(excluded).sum::<u64>()
+    }
+
     fn check(&self) -> std::result::Result<(), Problem> {
         if let Some(problem) = region_name_problem(&self.name).or_else(|| element_name_problem(&self.element)) {
             return Err(format!("region \"{}\": {problem}", self.name.escape_debug()).into());
@@ -260,11 +270,25 @@ impl Manifest {
         if let Some(name) = twice(&mut names) {
             return Err(format!("there are two regions \"{name}\"").into());
         }
+        self.check_room()?;
         let mut ids: Vec<PackId> = self.packs.iter().map(|pack| pack.id).collect();
         if let Some(id) = twice(&mut ids) {
             return Err(format!("{id} is there twice").into());
         }
         Ok(())
+    }
+}
+
+impl Manifest {
+    /// That its packs can have all its blocks: the index of a pack has a hash for each.
+    fn check_room(&self) -> std::result::Result<(), Problem> {
+        let own = self.packs.iter().filter(|pack| !pack.is_borrowed);
+        let room: u64 = own.map(|pack| pack.file_bytes - PAGE_BYTES as u64).fold(0, u64::saturating_add);
+        let blocks = self.regions.iter().map(ManifestRegion::saved_blocks).fold(0, u64::saturating_add);
+        if blocks.saturating_mul(size_of::<Hash>() as u64) <= room {
+            return Ok(());
+        }
+        Err(format!("it has {blocks} blocks, and its packs no room for their hashes").into())
     }
 }
 

@@ -10,7 +10,7 @@ mod mark;
 mod news;
 mod share;
 
-pub use agreement::{Answer, Candidates, Fared, Verdict};
+pub use agreement::{Answer, Candidates, Due, Fared, Verdict};
 pub use holdings::{Held, HeldLayer, Holdings};
 pub use mark::{MARK_BYTES_MAX, Mark};
 pub use news::{News, Tidings};
@@ -53,6 +53,7 @@ enum Kind {
     SharedBlocks = 8,
     SharedLocations = 9,
     SharedPacks = 10,
+    Due = 11,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

@@ -1,5 +1,5 @@
-//! What ranks tell each other so that all do the same: whether a call has worked, what can be
-//! restored, and how that went.
+//! What ranks tell each other so that all do the same: whether a call has worked, whether it is
+//! time to save, what can be restored, and how that went.
 
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
@@ -34,6 +34,31 @@ impl Answer {
         };
         cursor.end()?;
         Ok(Self(answer))
+    }
+}
+
+/// Whether it is time to save, as a rank sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Due(pub bool);
+
+impl Due {
+    /// Its bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = begin(Kind::Due);
+        bytes.push(self.0.into());
+        end(bytes)
+    }
+
+    /// Reads how another rank sees it.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let mut cursor = body(Kind::Due, bytes)?;
+        let is_due = match *cursor.value::<u8>()? {
+            0 => false,
+            1 => true,
+            _ => return Err(cursor.wrong("it says neither that it is time to save nor that it is not")),
+        };
+        cursor.end()?;
+        Ok(Self(is_due))
     }
 }
 

@@ -1,10 +1,13 @@
 //! Bytes that are not as they were written, and bytes that nobody would have written.
 
-use outcrop_format::{Decoder, Error, Manifest, PAGE_BYTES, PackHeader, Result, Structure};
+use outcrop_format::{Blocks, Decoder, Error, Manifest, PAGE_BYTES, PackHeader, Result, Structure};
 use outcrop_region::Shape;
 use twox_hash::XxHash3_128;
 
-use crate::samples::{self, Sample};
+use crate::{
+    corpus::assert_in_corpus,
+    samples::{self, Sample},
+};
 
 fn index_of<'a>(header: &PackHeader, file: &'a [u8]) -> &'a [u8] {
     let range = header.index_range();
@@ -300,4 +303,54 @@ fn what_cannot_be_read_is_not_written() {
     refused(&|manifest| manifest.packs[1].is_borrowed = false);
     refused(&|manifest| manifest.packs[0].file_bytes += 1);
     refused(&|manifest| manifest.regions = vec![manifest.regions[0].clone(); 65_537]);
+}
+
+/// A manifest is a claim. This one is found out before any pack is opened.
+#[test]
+fn a_manifest_whose_packs_cannot_have_its_blocks_is_refused() {
+    let small = samples::small().manifest;
+    let with = |bytes: u64, excluded: Vec<std::ops::Range<u64>>| {
+        let mut manifest = small.clone();
+        let region = &mut manifest.regions[0];
+        region.blocks = Blocks::new(bytes, 256).unwrap();
+        region.shape = Shape::flat(bytes as usize / 4);
+        region.excluded = excluded;
+        manifest
+    };
+    // Its pack has one page beside its header, which is 256 hashes.
+    let (most, huge) = (256 * 256, 1 << 48);
+    let possible = [
+        with(most, vec![]),
+        with(huge, vec![most..huge]),
+        Manifest { packs: Vec::new(), ..with(huge, vec![0..huge]) },
+        Manifest { packs: Vec::new(), regions: Vec::new(), ..small.clone() },
+    ];
+    for manifest in possible {
+        assert_eq!(Manifest::decode(&manifest.encode().unwrap()), Ok(manifest));
+    }
+    let mut borrowed = with(most, vec![]);
+    borrowed.packs[0].is_borrowed = true;
+    let impossible = [
+        with(most + 4, vec![]),
+        with(huge, vec![]),
+        with(huge, vec![0..huge - most - 256]),
+        // A block that is cut by an excluded range is saved.
+        with(huge, vec![most + 1..huge]),
+        Manifest { packs: Vec::new(), ..small.clone() },
+        borrowed,
+    ];
+    for manifest in impossible {
+        let error = manifest.encode().unwrap_err().to_string();
+        assert!(error.contains("its packs no room for their hashes"), "{error}");
+    }
+    // The same in bytes that nobody could have written: an array of so many times 4 numbers.
+    for (rows, is_possible) in [(4096_u64, true), (4097, false), (1 << 44, false)] {
+        let mut bytes = small.encode().unwrap();
+        bytes.truncate(bytes.len() - 16);
+        bytes[0x49..0x51].copy_from_slice(&(rows * 16).to_le_bytes());
+        bytes[0x6c..0x74].copy_from_slice(&rows.to_le_bytes());
+        assert_in_corpus("manifest", &format!("rows-{rows}"), &bytes);
+        bytes.extend_from_slice(&XxHash3_128::oneshot(&bytes).to_le_bytes());
+        assert_eq!(Manifest::decode(&bytes).is_ok(), is_possible, "{rows} rows");
+    }
 }

@@ -3,9 +3,9 @@
 //! bytes. Each says whether there was a value.
 
 use outcrop_format::{
-    Answer, Candidates, Coding, CodingKind, Decoder, Encoder, Error, HELLO_BYTES, HashKind, Hello, Holdings, Index,
-    IndexRegion, Manifest, Mark, News, PAGE_BYTES, PackHeader, PackId, PackOrigin, RECORD_HEAD_BYTES, Record, Result,
-    RunId, SEGMENT_HEADER_BYTES, SegmentHeader, SharedBlocks, SharedLocations, SharedPacks, Sharing, Structure,
+    Answer, Candidates, Coding, CodingKind, Decoder, Due, Encoder, Error, HELLO_BYTES, HashKind, Hello, Holdings,
+    Index, IndexRegion, Manifest, Mark, News, PAGE_BYTES, PackHeader, PackId, PackOrigin, RECORD_HEAD_BYTES, Record,
+    Result, RunId, SEGMENT_HEADER_BYTES, SegmentHeader, SharedBlocks, SharedLocations, SharedPacks, Sharing, Structure,
     Verdict, check_region_name, check_session_name, draft_name, pack_name, parse_draft_name, parse_pack_name,
     parse_rank_name, parse_version_name, rank_name, version_name,
 };
@@ -36,6 +36,7 @@ pub(crate) const ALL: &[(&str, Check)] = &[
     ("shared_blocks", shared_blocks),
     ("shared_locations", shared_locations),
     ("shared_packs", shared_packs),
+    ("due", due),
 ];
 
 /// A pack's header: as it is, and as if its checksum were right, so that what lies behind the
@@ -291,4 +292,9 @@ pub(crate) fn shared_locations(bytes: &[u8]) -> bool {
 /// The packs that a rank has made.
 pub(crate) fn shared_packs(bytes: &[u8]) -> bool {
     message(bytes, SharedPacks::decode, SharedPacks::encode)
+}
+
+/// Whether it is time to save.
+pub(crate) fn due(bytes: &[u8]) -> bool {
+    message(bytes, Due::decode, Due::encode)
 }

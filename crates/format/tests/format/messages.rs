@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use outcrop_format::{
-    Answer, Candidates, Coding, CodingKind, Error, Fared, Held, HeldLayer, Holdings, MARK_BYTES_MAX, Mark, News, RunId,
-    SharedBlocks, SharedLocation, SharedLocations, SharedPack, SharedPacks, Sharing, Stored, Structure, TEXT_BYTES_MAX,
-    Tidings, Verdict,
+    Answer, Candidates, Coding, CodingKind, Due, Error, Fared, Held, HeldLayer, Holdings, MARK_BYTES_MAX, Mark, News,
+    RunId, SharedBlocks, SharedLocation, SharedLocations, SharedPack, SharedPacks, Sharing, Stored, Structure,
+    TEXT_BYTES_MAX, Tidings, Verdict,
 };
 use proptest::{
     collection::{btree_map, btree_set, vec},
@@ -19,7 +19,7 @@ use crate::{corpus::assert_in_corpus, decoders, samples::RUN};
 type Decode = fn(&[u8]) -> Result<Vec<u8>, Error>;
 
 /// All kinds, by the names of their fuzz targets.
-const KINDS: [(&str, Decode); 10] = [
+const KINDS: [(&str, Decode); 11] = [
     ("news", |bytes| News::decode(bytes).map(|it| it.encode())),
     ("holdings", |bytes| Holdings::decode(bytes).map(|it| it.encode())),
     ("mark", |bytes| Mark::decode(bytes)?.encode()),
@@ -30,6 +30,7 @@ const KINDS: [(&str, Decode); 10] = [
     ("shared_blocks", |bytes| SharedBlocks::decode(bytes).map(|it| it.encode())),
     ("shared_locations", |bytes| SharedLocations::decode(bytes).map(|it| it.encode())),
     ("shared_packs", |bytes| SharedPacks::decode(bytes).map(|it| it.encode())),
+    ("due", |bytes| Due::decode(bytes).map(|it| it.encode())),
 ];
 
 fn decode(kind: &str, bytes: &[u8]) -> Result<Vec<u8>, Error> {
@@ -89,6 +90,7 @@ fn samples() -> Vec<(&'static str, [Vec<u8>; 2])> {
         ),
         ("shared_locations", [locations().encode(), SharedLocations(Vec::new()).encode()]),
         ("shared_packs", [SharedPacks(vec![pack, pack]).encode(), SharedPacks(Vec::new()).encode()]),
+        ("due", [true, false].map(|is_due| Due(is_due).encode())),
     ]
 }
 
@@ -150,6 +152,7 @@ fn refused() -> Vec<(&'static str, &'static str, Vec<u8>, &'static str)> {
         with("shared_locations", "shuffle-1", 105, &[1], "coding 2 with shuffle 1 is not known"),
         with("shared_packs", "many", 6, &[0xff; 8], "is cut off"),
         with("shared_packs", "fewer", 6, &[1], "32 bytes follow"),
+        with("due", "neither", 6, &[2], "neither that it is time to save nor that it is not"),
     ]
 }
 
