@@ -7,24 +7,47 @@ use std::{
     sync::Arc,
 };
 
-use outcrop_format::{Manifest, RunId, check_session_name, parse_rank_name, parse_version_name, rank_name};
+use outcrop_format::{Manifest, Mark, RunId, check_session_name, parse_rank_name, parse_version_name, rank_name};
 use outcrop_layers::files::{DiskFiles, Files};
 
 use crate::{
     Error, Reader, Result,
-    listing::{Listed, Listing, list, read_again, read_one},
-    pack::file_name,
+    listing::{Listed, Listing, Now, is_no_directory, list, read_again, read_mark, read_one},
+    open::OpenFiles,
+    pack::{KnownPacks, file_name, is_damage, unreadable},
 };
 
 /// What is in a directory that survives.
+///
+/// Few of its files are open at a time, whatever their number.
 #[derive(Clone)]
 pub struct Catalog {
     files: Arc<dyn Files>,
 }
 
+/// The sessions of a directory.
+#[derive(Debug, Default)]
+pub struct Sessions {
+    /// Their names, in ascending order.
+    pub names: Vec<String>,
+    /// What could not be looked into, and might be one.
+    pub unread: Vec<Error>,
+}
+
+/// What one rank has of a session in one directory.
+#[derive(Debug, Default)]
+pub struct Holding {
+    /// What it has saved, by version, or what is wrong with it.
+    pub manifests: BTreeMap<u64, std::result::Result<Arc<Manifest>, Arc<Error>>>,
+    /// The lengths of its packs, by number.
+    pub packs: BTreeMap<u64, u64>,
+    /// The names in the store of files that were not finished.
+    pub drafts: Vec<String>,
+}
+
 impl fmt::Debug for Catalog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Catalog").field("location", &self.files.location()).finish_non_exhaustive()
+        f.debug_struct("Catalog").field("location", &self.files().location()).finish_non_exhaustive()
     }
 }
 
@@ -45,16 +68,36 @@ impl Catalog {
         &*self.files
     }
 
-    /// The sessions, by name. What else is in the directory is not looked at.
+    /// The sessions, by name; an error if something that might be one cannot be looked into.
     pub fn sessions(&self) -> Result<Vec<String>> {
-        let is_session = |name: &String| {
-            let has_ranks = |names: Vec<String>| names.iter().any(|name| parse_rank_name(name).is_some());
-            check_session_name(name).is_ok() && self.files.list(name).is_ok_and(has_ranks)
-        };
-        let mut sessions = list(&*self.files, "")?;
-        sessions.retain(is_session);
-        sessions.sort_unstable();
+        let Sessions { names, unread } = self.look()?;
+        unread.into_iter().next().map_or(Ok(names), Err)
+    }
+
+    /// The sessions, and what could not be looked into. What else is in the directory is not looked
+    /// at.
+    pub fn look(&self) -> Result<Sessions> {
+        let mut sessions = Sessions::default();
+        for name in list(self.files(), "")? {
+            match self.is_session(&name) {
+                Ok(true) => sessions.names.push(name),
+                Ok(false) => {}
+                Err(error) => sessions.unread.push(error),
+            }
+        }
+        sessions.names.sort_unstable();
         Ok(sessions)
+    }
+
+    fn is_session(&self, name: &str) -> Result<bool> {
+        if check_session_name(name).is_err() {
+            return Ok(false);
+        }
+        match self.files().list(name) {
+            Ok(names) => Ok(names.iter().any(|name| parse_rank_name(name).is_some())),
+            Err(error) if is_no_directory(&error) => Ok(false),
+            Err(error) => Err(Error::listing(self.files(), name, error)),
+        }
     }
 
     /// The versions of a session that there is anything of, ascending. Ranks that were saved by
@@ -63,14 +106,24 @@ impl Catalog {
         Ok(grouped(self.listing(session)?.manifests))
     }
 
-    /// A version of a session that is complete: the one asked for, or the newest.
+    /// A version of a session that is complete: the one asked for, or the newest. Fails if that
+    /// cannot be told because a manifest could not be read.
     pub fn version(&self, session: &str, version: Option<u64>) -> Result<Version> {
-        let mut complete = self.versions(session)?;
-        complete.retain(Version::is_complete);
+        let (mut complete, others): (Vec<_>, Vec<_>) =
+            self.versions(session)?.into_iter().partition(Version::is_complete);
         let known: Vec<_> = complete.iter().map(|complete| complete.version.to_string()).collect();
         complete.retain(|complete| version.is_none_or(|version| version == complete.version));
-        complete.pop().ok_or_else(|| Error::NoVersion {
-            location: self.files.location(),
+        let found = complete.pop();
+        let is_asked_for = |other: &Version| match (version, &found) {
+            (Some(version), None) => other.version == version,
+            (None, found) => found.as_ref().is_none_or(|found| found.version < other.version),
+            (Some(_), Some(_)) => false,
+        };
+        if let Some(error) = others.iter().filter(|other| is_asked_for(other)).find_map(|other| other.unread().next()) {
+            return Err(error.again());
+        }
+        found.ok_or_else(|| Error::NoVersion {
+            location: self.files().location(),
             session: session.to_owned(),
             version: version.map_or_else(|| "at all".to_owned(), |version| version.to_string()),
             known,
@@ -80,10 +133,13 @@ impl Catalog {
     /// What a session takes.
     pub fn usage(&self, session: &str) -> Result<Usage> {
         let listing = self.listing(session)?;
+        // What could not be read may need any pack.
+        let errors = listing.manifests.iter().filter_map(|listed| listed.manifest.as_ref().err());
+        if let Some(error) = errors.into_iter().find(|error| !error.is_damage()) {
+            return Err(error.again());
+        }
         let manifests = listing.manifests.iter().filter_map(|listed| listed.manifest.as_ref().ok());
         let needed: BTreeSet<_> = manifests.flat_map(|manifest| &manifest.packs).map(|pack| pack.id).collect();
-        // What cannot be opened, or is gone by now, counts for nothing.
-        let bytes = |name: &str| self.files.open(name).and_then(|file| file.bytes()).unwrap_or(0);
         let mut usage = Usage::default();
         for id in listing.packs {
             let (count, total) = match needed.contains(&id) {
@@ -91,28 +147,44 @@ impl Catalog {
                 false => (&mut usage.garbage, &mut usage.garbage_bytes),
             };
             *count += 1;
-            *total += bytes(&file_name(session, id));
+            *total += file_bytes(self.files(), &file_name(session, id))?;
         }
         for name in listing.drafts {
             usage.garbage += 1;
-            usage.garbage_bytes += bytes(&name);
+            usage.garbage_bytes += file_bytes(self.files(), &name)?;
         }
         for listed in listing.manifests {
             usage.manifests += 1;
-            usage.manifest_bytes += bytes(&listed.name);
+            usage.manifest_bytes += file_bytes(self.files(), &listed.name)?;
         }
         Ok(usage)
     }
 
     /// What one rank has saved in a version; nothing if there is none.
     pub fn manifest(&self, session: &str, rank: u32, version: u64) -> Result<Option<Arc<Manifest>>> {
-        read_one(&*self.files, session, rank, version)
+        read_one(self.files(), session, rank, version)
+    }
+
+    /// The runs that have used the directory of a rank; nothing if that was not noted.
+    pub fn mark(&self, session: &str, rank: u32) -> Result<Option<Mark>> {
+        read_mark(self.files(), session, rank)
+    }
+
+    /// What one rank has.
+    pub fn holding(&self, session: &str, rank: u32) -> Result<Holding> {
+        let Listing { manifests, packs, drafts, .. } = Listing::of_rank(self.files(), session, rank)?;
+        let mut holding = Holding { drafts, ..Holding::default() };
+        for id in packs {
+            holding.packs.insert(id.number, file_bytes(self.files(), &file_name(session, id))?);
+        }
+        holding.manifests = manifests.into_iter().map(|listed| (listed.version, listed.manifest)).collect();
+        Ok(holding)
     }
 
     /// The versions that there is anything of from one rank, ascending, whether they can be read or
     /// not.
     pub fn numbers(&self, session: &str, rank: u32) -> Result<Vec<u64>> {
-        let names = list(&*self.files, &format!("{session}/{}", rank_name(rank)))?;
+        let names = list(self.files(), &format!("{session}/{}", rank_name(rank)))?;
         let mut numbers: Vec<u64> = names.iter().filter_map(|name| parse_version_name(name)).collect();
         numbers.sort_unstable();
         Ok(numbers)
@@ -123,9 +195,9 @@ impl Catalog {
     pub fn reader(&self, manifest: &Arc<Manifest>) -> Result<Reader> {
         let mut manifest = Arc::clone(manifest);
         loop {
-            match Reader::open(&*self.files, Arc::clone(&manifest)) {
-                Err(error) if error.is_damage() => match read_again(&*self.files, &manifest) {
-                    Some(now) if now != manifest => manifest = now,
+            match Reader::open(&self.packs(), Arc::clone(&manifest), &mut KnownPacks::default()) {
+                Err(error) if error.is_damage() => match read_again(self.files(), &manifest) {
+                    Ok(Now::Replaced(now)) => manifest = now,
                     _ => return Err(error),
                 },
                 result => return result,
@@ -133,12 +205,25 @@ impl Catalog {
         }
     }
 
+    /// Its files as they are now, for packs.
+    pub(crate) fn packs(&self) -> Arc<OpenFiles> {
+        OpenFiles::new(Arc::clone(&self.files))
+    }
+
     pub(crate) fn listing(&self, session: &str) -> Result<Listing> {
-        let known = self.sessions()?;
-        match known.iter().any(|known| known == session) {
-            true => Listing::read(&*self.files, session),
-            false => Err(Error::NoSession { location: self.files.location(), session: session.to_owned(), known }),
+        if self.is_session(session)? {
+            return Listing::read(self.files(), session);
         }
+        let known = self.look()?.names;
+        Err(Error::NoSession { location: self.files().location(), session: session.to_owned(), known })
+    }
+}
+
+/// The length of a file; 0 if it is gone by now, or no file at all.
+pub(crate) fn file_bytes(files: &dyn Files, name: &str) -> Result<u64> {
+    match files.open(name).and_then(|file| file.bytes()) {
+        Err(error) if is_damage(&error) => Ok(0),
+        bytes => bytes.map_err(|error| unreadable(format!("{}/{name}", files.location()), error)),
     }
 }
 
@@ -170,8 +255,8 @@ pub struct Version {
     pub ranks: u32,
     /// The manifests, by rank.
     pub manifests: BTreeMap<u32, Arc<Manifest>>,
-    /// What is wrong with those that cannot be read, by rank. They may belong to this run or to
-    /// another one.
+    /// What is wrong with those that cannot be used, by rank. They may belong to this run or to
+    /// another one. Some may not be damaged: see [`unread`](Self::unread).
     pub damaged: BTreeMap<u32, Arc<Error>>,
 }
 
@@ -179,6 +264,11 @@ impl Version {
     /// Whether all ranks have it, so that it can be restored.
     pub fn is_complete(&self) -> bool {
         self.run.is_some() && self.manifests.len() == self.ranks as usize
+    }
+
+    /// Why manifests could not be read that need not be damaged.
+    pub fn unread(&self) -> impl Iterator<Item = &Error> {
+        self.damaged.values().map(|error| &**error).filter(|error| !error.is_damage())
     }
 
     /// The bytes of all regions of all ranks.

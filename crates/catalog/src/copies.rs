@@ -7,7 +7,8 @@ use outcrop_layers::files::Files;
 
 use crate::{
     Error, Result,
-    fetch::{Fetcher, Wanted},
+    fetch::{Fetcher, Problem, Wanted},
+    open::{OpenFiles, is_shortage},
     pack::{Pack, file_name},
 };
 
@@ -22,16 +23,17 @@ pub struct Copies {
     fetcher: Fetcher,
 }
 
-/// One of the places, and the packs that were opened there, or why they could not be.
+/// One of the places, and the packs that are known there, or why they could not be opened.
 struct Copy {
-    files: Arc<dyn Files>,
-    open: BTreeMap<PackId, std::result::Result<Arc<Pack>, String>>,
+    open: Arc<OpenFiles>,
+    packs: BTreeMap<PackId, std::result::Result<Arc<Pack>, String>>,
 }
 
 impl Copies {
     /// The packs of `session` in these places.
     pub fn new(session: &str, places: Vec<Arc<dyn Files>>) -> Self {
-        let places = places.into_iter().map(|files| Copy { files, open: BTreeMap::new() }).collect();
+        let place = |files| Copy { open: OpenFiles::new(files), packs: BTreeMap::new() };
+        let places = places.into_iter().map(place).collect();
         Self { session: session.to_owned(), places, fetcher: Fetcher::default() }
     }
 
@@ -40,12 +42,13 @@ impl Copies {
     pub fn index(&self, named: &ManifestPack) -> Result<(PackHeader, Index)> {
         let mut problems = Vec::new();
         for place in &self.places {
-            let opened = Pack::open(&*place.files, &self.session, named.id, true);
+            let opened = Pack::open(&place.open, &self.session, named.id, true);
             match opened.and_then(|pack| pack.check_named(named).map(|()| pack)) {
                 Ok(pack) => match pack.into_index() {
                     Some(found) => return Ok(found),
                     None => continue,
                 },
+                Err(error) if error.is_shortage() => return Err(error),
                 Err(error) => problems.push(error.to_string()),
             }
         }
@@ -67,8 +70,10 @@ impl Copies {
             if missing.is_empty() {
                 break;
             }
-            let packs: Vec<_> = missing.iter().map(|&tag| (tag, place.pack(&self.session, blocks[tag].pack))).collect();
-            missing.clear();
+            let mut packs = Vec::with_capacity(missing.len());
+            for tag in missing.drain(..) {
+                packs.push((tag, place.pack(&self.session, blocks[tag].pack)?));
+            }
             let mut wanted = Vec::with_capacity(packs.len());
             for (tag, pack) in &packs {
                 match pack {
@@ -87,7 +92,13 @@ impl Copies {
             for (tag, problem) in failed {
                 missing.push(tag);
                 let range = blocks[tag].range();
-                let path = format!("{}/{}", place.files.location(), file_name(&self.session, blocks[tag].pack));
+                let path = format!("{}/{}", place.open.files.location(), file_name(&self.session, blocks[tag].pack));
+                let problem = match problem {
+                    Problem::Unread(source) if is_shortage(&source) => {
+                        return Err(Error::Storage { attempt: "read", path, source });
+                    }
+                    problem => problem,
+                };
                 problems.push(format!("{path}, bytes {} to {}: {problem}", range.start, range.end));
             }
         }
@@ -108,9 +119,16 @@ impl Copies {
 }
 
 impl Copy {
-    /// A pack of this place, opened now unless that was tried before.
-    fn pack(&mut self, session: &str, id: PackId) -> std::result::Result<Arc<Pack>, String> {
-        let open = || Pack::open(&*self.files, session, id, false).map(Arc::new).map_err(|error| error.to_string());
-        self.open.entry(id).or_insert_with(open).clone()
+    /// A pack of this place, or what is wrong with it, opened now unless that was tried before.
+    fn pack(&mut self, session: &str, id: PackId) -> Result<std::result::Result<Arc<Pack>, String>> {
+        if let Some(known) = self.packs.get(&id) {
+            return Ok(known.clone());
+        }
+        let opened = match Pack::open(&self.open, session, id, false) {
+            Err(error) if error.is_shortage() => return Err(error),
+            opened => opened.map(Arc::new).map_err(|error| error.to_string()),
+        };
+        self.packs.insert(id, opened.clone());
+        Ok(opened)
     }
 }

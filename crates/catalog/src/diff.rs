@@ -1,5 +1,7 @@
 //! What changed between two versions.
 
+use std::ops::Range;
+
 use outcrop_format::ManifestRegion;
 
 use crate::{Reader, Result, fetch::WINDOW_BYTES, reader::Mapped};
@@ -140,6 +142,12 @@ fn by_bytes(
     let end = diff.bytes_before.max(diff.bytes_after);
     let block_bytes = b.region.blocks.block_bytes() as usize;
     let window_bytes = WINDOW_BYTES.max(block_bytes as u64);
+    // What neither has saved may be far more than there is.
+    let saved: Vec<Vec<Range<u64>>> = [before.saved(name)?.collect(), after.saved(name)?.collect()].into();
+    let next_saved = |at: u64| {
+        let next = |ranges: &Vec<Range<u64>>| ranges.get(ranges.partition_point(|range| range.end <= at)).cloned();
+        saved.iter().filter_map(next).map(|range| range.start.max(at)).min()
+    };
     let mut at = 0;
     let read = |reader: &Reader, bytes: u64, at: u64, window: &mut Vec<u8>| {
         window.clear();
@@ -147,19 +155,24 @@ fn by_bytes(
         reader.read(name, at.min(bytes), window, &|_| {})
     };
     let (mut window_a, mut window_b) = (Vec::new(), Vec::new());
-    while at < end {
+    while let Some(next) = next_saved(at) {
+        progress(next / window_bytes * window_bytes - at);
+        at = next / window_bytes * window_bytes;
         read(before, diff.bytes_before, at, &mut window_a)?;
         read(after, diff.bytes_after, at, &mut window_b)?;
         let bytes = window_a.len().max(window_b.len());
         for start in (0..bytes).step_by(block_bytes) {
             let part = |window: &'_ [u8]| start.min(window.len())..(start + block_bytes).min(window.len());
             let (part_a, part_b) = (&window_a[part(&window_a)], &window_b[part(&window_b)]);
-            if part_a != part_b {
+            let from = at + start as u64;
+            let is_saved = next_saved(from).is_some_and(|next| next < from + block_bytes as u64);
+            if part_a != part_b && is_saved {
                 diff.add_block(part_a.len().max(part_b.len()) as u64);
             }
         }
         progress(bytes as u64);
         at += bytes as u64;
     }
+    progress(end - at);
     Ok(diff)
 }

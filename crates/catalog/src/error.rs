@@ -3,6 +3,10 @@
 use std::{io, ops::Range};
 
 use outcrop_error::{ErrorKind, OfKind};
+use outcrop_layers::files::Files;
+
+use crate::open::{again, is_shortage};
+
 /// The outcome of reading a store.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -80,12 +84,28 @@ pub enum Error {
         /// The bytes there are.
         available: u64,
     },
+    /// There is not enough memory.
+    #[error("region {region:?} has {bytes} bytes, for which there is no memory; read a part of it at a time")]
+    TooLarge {
+        /// The region.
+        region: String,
+        /// Its length.
+        bytes: u64,
+    },
     /// A file is not what was written.
     #[error("{path} is damaged: {reason}")]
     Damaged {
         /// The file.
         path: String,
         /// What is wrong with it.
+        reason: String,
+    },
+    /// A mark is of a format that this Outcrop does not know. It is whole for all that is known.
+    #[error("{path} cannot be used: {reason}")]
+    Newer {
+        /// The file.
+        path: String,
+        /// Which format it has.
         reason: String,
     },
     /// Bytes of a region came back changed, or not at all.
@@ -126,6 +146,29 @@ impl Error {
     pub fn is_damage(&self) -> bool {
         matches!(self, Self::Damaged { .. } | Self::Lost { .. })
     }
+
+    /// Whether something could not be read because this process or system lacks descriptors or
+    /// memory: that says nothing about what is stored.
+    pub fn is_shortage(&self) -> bool {
+        matches!(self, Self::Open { source, .. } | Self::Storage { source, .. } if is_shortage(source))
+    }
+
+    /// The same error once more, of a file that cannot be used.
+    pub(crate) fn again(&self) -> Self {
+        match self {
+            Self::Storage { attempt, path, source } => {
+                Self::Storage { attempt, path: path.clone(), source: again(source) }
+            }
+            Self::Newer { path, reason } => Self::Newer { path: path.clone(), reason: reason.clone() },
+            Self::Damaged { path, reason } => Self::Damaged { path: path.clone(), reason: reason.clone() },
+            other => Self::Damaged { path: String::new(), reason: other.to_string() },
+        }
+    }
+
+    /// That a file or directory cannot be listed.
+    pub(crate) fn listing(files: &dyn Files, name: &str, source: io::Error) -> Self {
+        Self::Storage { attempt: "list", path: format!("{}/{name}", files.location()), source }
+    }
 }
 
 /// As in `the sessions are: a, b`.
@@ -148,7 +191,8 @@ impl OfKind for Error {
                 ErrorKind::Missing
             }
             Self::Damaged { .. } | Self::Lost { .. } => ErrorKind::Damaged,
-            Self::OutOfRange { .. } => ErrorKind::Usage,
+            Self::OutOfRange { .. } | Self::Newer { .. } => ErrorKind::Usage,
+            Self::TooLarge { .. } => ErrorKind::TooLarge,
             Self::Held { .. } => ErrorKind::Busy,
             Self::Open { .. } | Self::Storage { .. } => ErrorKind::Storage,
         }

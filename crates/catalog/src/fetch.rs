@@ -1,10 +1,14 @@
 //! Reads stored blocks, many at a time, and lets none pass that is not what was saved.
 
-use std::{ops::Range, sync::Mutex, thread};
+use std::{fmt, io, ops::Range, sync::Mutex, thread};
 
 use outcrop_format::{Decoder, HashKind, Place, Stored};
 
-use crate::{buffer::Buffer, pack::Pack};
+use crate::{
+    buffer::Buffer,
+    open::again,
+    pack::{Pack, is_damage},
+};
 
 /// The default amount of work for one thread at a time.
 pub(crate) const WINDOW_BYTES: u64 = 8 << 20;
@@ -45,6 +49,33 @@ pub(crate) struct Fetched<'a> {
     pub(crate) plain: &'a [u8],
 }
 
+/// Why there is nothing to be had of a block.
+#[derive(Debug)]
+pub(crate) enum Problem {
+    /// What is there, if anything is, is not what was saved.
+    Changed(String),
+    /// Nobody knows what is there, because it could not be read.
+    Unread(io::Error),
+}
+
+impl Problem {
+    fn of(error: &io::Error) -> Self {
+        match is_damage(error) {
+            true => Self::Changed(format!("cannot be read: {error}")),
+            false => Self::Unread(again(error)),
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Changed(problem) => f.write_str(problem),
+            Self::Unread(error) => write!(f, "cannot be read: {error}"),
+        }
+    }
+}
+
 /// The memory that one thread works with.
 #[derive(Default)]
 pub(crate) struct Fetcher {
@@ -59,7 +90,7 @@ impl Fetcher {
     pub(crate) fn fetch(
         &mut self,
         wanted: &mut [Wanted<'_>],
-        mut take: impl FnMut(usize, Result<Fetched<'_>, String>),
+        mut take: impl FnMut(usize, Result<Fetched<'_>, Problem>),
     ) {
         wanted.sort_unstable_by_key(|block| (block.pack.id, block.place.at));
         let mut rest = &*wanted;
@@ -67,18 +98,19 @@ impl Fetcher {
             let (count, range) = read_together(rest);
             let (together, others) = rest.split_at(count);
             rest = others;
-            match self.buffer.read(&*first.pack.file, range.clone()) {
+            let file = first.pack.file();
+            match file.and_then(|file| self.buffer.read(&*file, range.clone())) {
                 Ok(bytes) => {
                     for block in together {
                         let stored = block.place.range();
                         let stored = &bytes[(stored.start - range.start) as usize..(stored.end - range.start) as usize];
                         let plain = checked(&mut self.decoder, &mut self.plain, block, stored);
-                        take(block.tag, plain.map(|plain| Fetched { stored, plain }));
+                        take(block.tag, plain.map(|plain| Fetched { stored, plain }).map_err(Problem::Changed));
                     }
                 }
                 Err(error) => {
                     for block in together {
-                        take(block.tag, Err(format!("cannot be read: {error}")));
+                        take(block.tag, Err(Problem::of(&error)));
                     }
                 }
             }
@@ -86,12 +118,12 @@ impl Fetcher {
     }
 
     /// The first byte in `range` of a pack that is not zero, if there is one.
-    pub(crate) fn first_not_zero(&mut self, pack: &Pack, range: Range<u64>) -> Result<Option<u64>, String> {
+    pub(crate) fn first_not_zero(&mut self, pack: &Pack, range: Range<u64>) -> Result<Option<u64>, Problem> {
+        let file = pack.file().map_err(|error| Problem::of(&error))?;
         let mut at = range.start;
         while at < range.end {
             let piece = at..range.end.min(at + READ_BYTES_MAX);
-            let bytes =
-                self.buffer.read(&*pack.file, piece.clone()).map_err(|error| format!("cannot be read: {error}"))?;
+            let bytes = self.buffer.read(&*file, piece.clone()).map_err(|error| Problem::of(&error))?;
             if let Some(found) = bytes.iter().position(|&byte| byte != 0) {
                 return Ok(Some(at + found as u64));
             }

@@ -14,12 +14,13 @@ mod diff;
 mod error;
 mod fetch;
 mod listing;
+mod open;
 mod pack;
 mod reader;
 mod removal;
 mod verify;
 
-pub use catalog::{Catalog, Usage, Version};
+pub use catalog::{Catalog, Holding, Sessions, Usage, Version};
 pub use copies::Copies;
 pub use diff::{Change, RegionDiff, diff};
 pub use error::{Error, Result};

@@ -3,14 +3,15 @@
 use std::{io, sync::Arc};
 
 use outcrop_format::{
-    LOCK_NAME, MANIFEST_BYTES_MAX, MARK_NAME, Manifest, PackId, parse_draft_name, parse_pack_name, parse_rank_name,
-    parse_version_name, rank_name, version_name,
+    Error as FormatError, LOCK_NAME, MANIFEST_BYTES_MAX, MARK_BYTES_MAX, MARK_NAME, Manifest, Mark, PackId,
+    parse_draft_name, parse_pack_name, parse_rank_name, parse_version_name, rank_name, version_name,
 };
 use outcrop_layers::files::{Files, read_whole};
 
 use crate::{Error, Result, pack::unreadable};
 
 /// The files of a session, sorted by what they are.
+#[derive(Default)]
 pub(crate) struct Listing {
     /// The ranks that have a directory, ascending.
     pub(crate) ranks: Vec<u32>,
@@ -35,13 +36,7 @@ pub(crate) struct Listed {
 impl Listing {
     /// Looks at everything, and reads all manifests.
     pub(crate) fn read(files: &dyn Files, session: &str) -> Result<Self> {
-        let mut listing = Self {
-            ranks: Vec::new(),
-            manifests: Vec::new(),
-            packs: Vec::new(),
-            drafts: Vec::new(),
-            foreign: Vec::new(),
-        };
+        let mut listing = Self::default();
         for name in list(files, session)? {
             match parse_rank_name(&name) {
                 Some(rank) => listing.add_rank(files, session, rank)?,
@@ -56,24 +51,29 @@ impl Listing {
         Ok(listing)
     }
 
+    /// Looks at what one rank has, and reads its manifests.
+    pub(crate) fn of_rank(files: &dyn Files, session: &str, rank: u32) -> Result<Self> {
+        let mut listing = Self::default();
+        listing.add_rank(files, session, rank)?;
+        Ok(listing)
+    }
+
     fn add_rank(&mut self, files: &dyn Files, session: &str, rank: u32) -> Result<()> {
         let dir = format!("{session}/{}", rank_name(rank));
         let names = match files.list(&dir) {
             Ok(names) => names,
-            Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+            Err(error) if is_no_directory(&error) => {
                 self.foreign.push(dir);
                 return Ok(());
             }
-            Err(source) => {
-                let path = format!("{}/{dir}", files.location());
-                return Err(Error::Storage { attempt: "list", path, source });
-            }
+            Err(source) => return Err(Error::listing(files, &dir, source)),
         };
         self.ranks.push(rank);
         for name in names {
             let path = format!("{dir}/{name}");
             if let Some(version) = parse_version_name(&name) {
-                self.manifests.extend(read_manifest(files, session, rank, version, path));
+                let manifest = read_one(files, session, rank, version).map_err(Arc::new).transpose();
+                self.manifests.extend(manifest.map(|manifest| Listed { version, rank, name: path, manifest }));
             } else if let Some(number) = parse_pack_name(&name) {
                 self.packs.push(PackId { rank, number });
             } else if parse_draft_name(&name).is_some() {
@@ -88,51 +88,64 @@ impl Listing {
 
 /// The names in a directory of a store.
 pub(crate) fn list(files: &dyn Files, dir: &str) -> Result<Vec<String>> {
-    files.list(dir).map_err(|source| {
-        let path = format!("{}/{dir}", files.location());
-        Error::Storage { attempt: "list", path, source }
+    files.list(dir).map_err(|source| Error::listing(files, dir, source))
+}
+
+/// Whether what was to be listed is a file, a link or gone, and so nothing of a store.
+pub(crate) fn is_no_directory(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidData, NotADirectory, NotFound};
+    matches!(error.kind(), InvalidData | NotADirectory | NotFound)
+}
+
+/// The manifest of one rank; nothing if there is none, or if it is gone by now.
+pub(crate) fn read_one(files: &dyn Files, session: &str, rank: u32, version: u64) -> Result<Option<Arc<Manifest>>> {
+    let name = format!("{session}/{}/{}", rank_name(rank), version_name(version));
+    let path = format!("{}/{name}", files.location());
+    let manifest = match read_whole(files, &name, MANIFEST_BYTES_MAX) {
+        Ok(bytes) => {
+            let damaged = |error: FormatError| Error::Damaged { path: path.clone(), reason: error.to_string() };
+            Manifest::decode(&bytes).map_err(damaged)?
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(unreadable(path, error)),
+    };
+    if (manifest.session.as_str(), manifest.version, manifest.rank) == (session, version, rank) {
+        return Ok(Some(Arc::new(manifest)));
+    }
+    Err(Error::Damaged { path, reason: format!("it is the manifest of {manifest}, and lies in the wrong place") })
+}
+
+/// What has become of a manifest: whoever writes to the session may have replaced or removed it.
+pub(crate) enum Now {
+    Same,
+    /// It lists other packs.
+    Replaced(Arc<Manifest>),
+    /// There is none, or one of another run.
+    Gone,
+}
+
+/// Reads a manifest again.
+pub(crate) fn read_again(files: &dyn Files, manifest: &Manifest) -> Result<Now> {
+    let Manifest { session, version, rank, .. } = manifest;
+    Ok(match read_one(files, session, *rank, *version)? {
+        Some(now) if now.run != manifest.run => Now::Gone,
+        Some(now) if *now != *manifest => Now::Replaced(now),
+        Some(_) => Now::Same,
+        None => Now::Gone,
     })
 }
 
-/// Reads a manifest; nothing if it is gone by now.
-fn read_manifest(files: &dyn Files, session: &str, rank: u32, version: u64, name: String) -> Option<Listed> {
+/// The mark of a rank: which runs have used its directory. Nothing if there is none.
+pub(crate) fn read_mark(files: &dyn Files, session: &str, rank: u32) -> Result<Option<Mark>> {
+    let name = format!("{session}/{}/{MARK_NAME}", rank_name(rank));
     let path = format!("{}/{name}", files.location());
-    let decoded = match read_whole(files, &name, MANIFEST_BYTES_MAX) {
-        Ok(bytes) => Manifest::decode(&bytes).map_err(|error| error.to_string()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-        Err(error) => {
-            return Some(Listed { version, rank, name, manifest: Err(Arc::new(unreadable(path, error))) });
-        }
-    };
-    let manifest = decoded.and_then(|manifest| {
-        match (manifest.session.as_str(), manifest.version, manifest.rank) == (session, version, rank) {
-            true => Ok(Arc::new(manifest)),
-            false => Err(format!("it is the manifest of {manifest}, and lies in the wrong place")),
-        }
-    });
-    let manifest = manifest.map_err(|reason| Arc::new(Error::Damaged { path, reason }));
-    Some(Listed { version, rank, name, manifest })
-}
-
-/// The manifest of one rank; nothing if there is none.
-pub(crate) fn read_one(files: &dyn Files, session: &str, rank: u32, version: u64) -> Result<Option<Arc<Manifest>>> {
-    let name = format!("{session}/{}/{}", rank_name(rank), version_name(version));
-    match read_manifest(files, session, rank, version, name).map(|listed| listed.manifest) {
-        None => Ok(None),
-        Some(Ok(manifest)) => Ok(Some(manifest)),
-        Some(Err(error)) => {
-            let path = files.location();
-            let reason = error.to_string();
-            Err(Arc::into_inner(error).unwrap_or(Error::Damaged { path, reason }))
-        }
+    match read_whole(files, &name, MARK_BYTES_MAX as u64) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(unreadable(path, error)),
+        Ok(bytes) => match Mark::decode(&bytes) {
+            Ok(mark) => Ok(Some(mark)),
+            Err(error @ FormatError::Format { .. }) => Err(Error::Newer { path, reason: error.to_string() }),
+            Err(error) => Err(Error::Damaged { path, reason: error.to_string() }),
+        },
     }
-}
-
-/// A manifest as it is now, if it can be read and belongs to the same run: whoever writes to the
-/// session may have replaced or removed it.
-pub(crate) fn read_again(files: &dyn Files, manifest: &Manifest) -> Option<Arc<Manifest>> {
-    let Manifest { session, version, rank, .. } = manifest;
-    let name = format!("{session}/{}/{}", rank_name(*rank), version_name(*version));
-    let now = read_manifest(files, session, *rank, *version, name)?.manifest.ok()?;
-    (now.run == manifest.run).then_some(now)
 }

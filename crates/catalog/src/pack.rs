@@ -1,18 +1,19 @@
-//! A pack that is open: its header and, if needed, its index, both checked.
+//! A pack whose header and, if needed, index have been read and checked.
 
 use std::{collections::BTreeMap, io, sync::Arc};
 
 use outcrop_format::{HashKind, Index, ManifestPack, PAGE_BYTES, PackHeader, PackId, pack_name, rank_name};
-use outcrop_layers::files::{File, Files};
+use outcrop_layers::files::File;
 
-use crate::{Error, Result, buffer::Buffer};
+use crate::{Error, Result, buffer::Buffer, open::OpenFiles};
 
-/// An open pack.
+/// A pack.
 pub(crate) struct Pack {
     pub(crate) id: PackId,
     /// Its file, for messages.
     pub(crate) path: String,
-    pub(crate) file: Arc<dyn File>,
+    open: Arc<OpenFiles>,
+    name: String,
     pub(crate) header: PackHeader,
     index: Option<Index>,
 }
@@ -22,25 +23,31 @@ pub(crate) fn file_name(session: &str, id: PackId) -> String {
     format!("{session}/{}/{}", rank_name(id.rank), pack_name(id.number))
 }
 
+/// Whether a file that cannot be read is not what was written, as opposed to a failure of the
+/// medium or the system.
+pub(crate) fn is_damage(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidData, IsADirectory, NotADirectory, NotFound, UnexpectedEof};
+    matches!(error.kind(), NotFound | UnexpectedEof | InvalidData | IsADirectory | NotADirectory)
+}
+
 /// The error of a file that cannot be read: damaged, or what the medium reports.
 pub(crate) fn unreadable(path: String, source: io::Error) -> Error {
-    use io::ErrorKind::{InvalidData, IsADirectory, NotADirectory, NotFound, UnexpectedEof};
     match source.kind() {
-        NotFound => Error::Damaged { path, reason: "it is missing".to_owned() },
-        UnexpectedEof => Error::Damaged { path, reason: "it is cut off".to_owned() },
-        InvalidData | IsADirectory | NotADirectory => Error::Damaged { path, reason: source.to_string() },
+        io::ErrorKind::NotFound => Error::Damaged { path, reason: "it is missing".to_owned() },
+        io::ErrorKind::UnexpectedEof => Error::Damaged { path, reason: "it is cut off".to_owned() },
+        _ if is_damage(&source) => Error::Damaged { path, reason: source.to_string() },
         _ => Error::Storage { attempt: "read", path, source },
     }
 }
 
 impl Pack {
     /// Opens a pack and checks everything but what it holds.
-    pub(crate) fn open(files: &dyn Files, session: &str, id: PackId, with_index: bool) -> Result<Self> {
+    pub(crate) fn open(open: &Arc<OpenFiles>, session: &str, id: PackId, with_index: bool) -> Result<Self> {
         let name = file_name(session, id);
-        let path = format!("{}/{name}", files.location());
+        let path = format!("{}/{name}", open.files.location());
         let failed = |source| unreadable(path.clone(), source);
         let damaged = |reason: String| Error::Damaged { path: path.clone(), reason };
-        let file = files.open(&name).map_err(failed)?;
+        let file = open.get(&name).map_err(failed)?;
         let file_bytes = file.bytes().map_err(failed)?;
         if file_bytes < PAGE_BYTES as u64 {
             return Err(damaged(format!("it is cut off: {file_bytes} bytes are less than its header")));
@@ -62,7 +69,12 @@ impl Pack {
         } else {
             None
         };
-        Ok(Self { id, path, file, header, index })
+        Ok(Self { id, path, open: Arc::clone(open), name, header, index })
+    }
+
+    /// Its file, for as long as it is read.
+    pub(crate) fn file(&self) -> io::Result<Arc<dyn File>> {
+        self.open.get(&self.name)
     }
 
     /// That it is the pack which a manifest names.
@@ -89,23 +101,29 @@ impl Pack {
     }
 }
 
-/// Packs that are open, for versions that are looked at one after the other and share most of
+/// Packs that are known, for versions that are looked at one after the other and share most of
 /// theirs.
 #[derive(Default)]
-pub(crate) struct OpenPacks(BTreeMap<PackId, Arc<Pack>>);
+pub(crate) struct KnownPacks(BTreeMap<PackId, Arc<Pack>>);
 
-impl OpenPacks {
-    /// A pack, opened now unless it is open.
-    pub(crate) fn get(&mut self, files: &dyn Files, session: &str, id: PackId, with_index: bool) -> Result<Arc<Pack>> {
+impl KnownPacks {
+    /// A pack, opened now unless it is known.
+    pub(crate) fn get(
+        &mut self,
+        open: &Arc<OpenFiles>,
+        session: &str,
+        id: PackId,
+        with_index: bool,
+    ) -> Result<Arc<Pack>> {
         if let Some(pack) = self.0.get(&id).filter(|pack| pack.index.is_some() || !with_index) {
             return Ok(Arc::clone(pack));
         }
-        let pack = Arc::new(Pack::open(files, session, id, with_index)?);
+        let pack = Arc::new(Pack::open(open, session, id, with_index)?);
         self.0.insert(id, Arc::clone(&pack));
         Ok(pack)
     }
 
-    /// Closes all but these, so that only the packs of one version are open.
+    /// Forgets all but these, so that only the indexes of one version are in memory.
     pub(crate) fn keep(&mut self, is_kept: impl Fn(PackId) -> bool) {
         self.0.retain(|&id, _| is_kept(id));
     }

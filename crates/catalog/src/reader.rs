@@ -1,20 +1,19 @@
 //! Puts a version together from its packs.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet, HashMap},
     fmt, mem,
     ops::Range,
     sync::{Arc, Mutex, PoisonError},
 };
 
-use outcrop_format::{Blocks, HashKind, IndexRegion, Manifest, ManifestRegion, PackId, Place};
-use outcrop_layers::files::Files;
-
 use crate::{
     Error, Result,
-    fetch::{self, Fetcher, Wanted},
-    pack::{OpenPacks, Pack},
+    fetch::{self, Fetcher, Problem, Wanted},
+    open::OpenFiles,
+    pack::{KnownPacks, Pack},
 };
+use outcrop_format::{Blocks, HashKind, IndexRegion, Manifest, ManifestRegion, PackId, Place};
 
 /// One version of one rank, ready to be read.
 pub struct Reader {
@@ -57,19 +56,15 @@ impl fmt::Debug for Reader {
 }
 
 impl Reader {
-    /// Opens the packs that a manifest names, and finds the place of every block. No block is read
-    /// yet.
-    pub fn open(files: &dyn Files, manifest: Arc<Manifest>) -> Result<Self> {
-        Self::open_with(files, manifest, &mut OpenPacks::default())
-    }
-
-    /// As `open`, with packs that may be open already.
-    pub(crate) fn open_with(files: &dyn Files, manifest: Arc<Manifest>, open: &mut OpenPacks) -> Result<Self> {
-        open.keep(|id| manifest.packs.iter().any(|named| named.id == id));
+    /// Looks at the packs that a manifest names, some of which may be known already, and finds the
+    /// place of every block. No block is read yet.
+    pub(crate) fn open(open: &Arc<OpenFiles>, manifest: Arc<Manifest>, known: &mut KnownPacks) -> Result<Self> {
+        let named: BTreeSet<PackId> = manifest.packs.iter().map(|named| named.id).collect();
+        known.keep(|id| named.contains(&id));
         let mut packs = BTreeMap::new();
         let mut chain = Vec::new();
         for named in &manifest.packs {
-            let pack = open.get(files, &manifest.session, named.id, !named.is_borrowed)?;
+            let pack = known.get(open, &manifest.session, named.id, !named.is_borrowed)?;
             pack.check_named(named)?;
             if !named.is_borrowed {
                 chain.push(Arc::clone(&pack));
@@ -146,9 +141,28 @@ impl Reader {
 
     /// All bytes of a region; those that were excluded from saving are zero.
     pub fn read_region(&self, region: &str) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; self.map(region)?.region.blocks.bytes() as usize];
+        let count = self.map(region)?.region.blocks.bytes();
+        let no_room = |_| Error::TooLarge { region: region.to_owned(), bytes: count };
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(count as usize).map_err(no_room)?;
+        bytes.resize(count as usize, 0);
         self.read(region, 0, &mut bytes, &|_| {})?;
         Ok(bytes)
+    }
+
+    /// The bytes of a region that were saved, as ranges in ascending order with something between
+    /// them. All others were excluded.
+    pub fn saved(&self, region: &str) -> Result<impl Iterator<Item = Range<u64>>> {
+        let mapped = self.map(region)?;
+        let mut segments = mapped.segments.iter().peekable();
+        let stretches = std::iter::from_fn(move || {
+            let mut blocks = segments.next()?.blocks.clone();
+            while let Some(next) = segments.next_if(|next| next.blocks.start == blocks.end) {
+                blocks.end = next.blocks.end;
+            }
+            Some(mapped.region.blocks.range_of(blocks))
+        });
+        Ok(stretches.flat_map(|bytes| without(bytes, &mapped.region.excluded)))
     }
 
     /// For which version one of its packs was made.
@@ -400,7 +414,10 @@ fn read_window(fetcher: &mut Fetcher, window: &mut [Piece<'_>]) -> Result<()> {
                     into[(part.start - *at) as usize..(part.end - *at) as usize].copy_from_slice(from);
                 }
             }
-            Err(problem) => {
+            Err(Problem::Unread(source)) => {
+                result = Err(Error::Storage { attempt: "read", path: pack.path.clone(), source });
+            }
+            Err(Problem::Changed(problem)) => {
                 let Range { start, end } = place.range();
                 result = Err(mapped.lost(range, format!("{}, bytes {start} to {end}: {problem}", pack.path)));
             }

@@ -5,7 +5,12 @@ use std::collections::BTreeSet;
 use outcrop_format::{LOCK_NAME, PackId, rank_name};
 use outcrop_layers::files::{FileLock, Files};
 
-use crate::{Catalog, Error, Result, catalog::grouped, listing::Listing, pack::file_name};
+use crate::{
+    Catalog, Error, Result,
+    catalog::{file_bytes, grouped},
+    listing::Listing,
+    pack::file_name,
+};
 
 /// What is to be removed from a session.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -37,10 +42,7 @@ impl Removal {
                 Ok(manifest) => named.push((listed.version, listed.name.clone(), manifest.clone())),
                 Err(error) => {
                     let path = format!("{}/{}", files.location(), listed.name);
-                    let reason = match &**error {
-                        Error::Damaged { reason, .. } => reason.clone(),
-                        other => other.to_string(),
-                    };
+                    let Error::Damaged { reason, .. } = &**error else { return Err(error.again()) };
                     let reason = format!(
                         "{reason}; nothing was removed, as it is not known which packs it needs: restore the file from another \
                          layer, or remove it by hand to give this version up"
@@ -65,8 +67,7 @@ impl Removal {
         }
         for id in packs.into_iter().filter(|id| !needed.contains(id)) {
             let name = file_name(session, id);
-            // It is removed in any case; if it cannot be opened, its size counts as 0.
-            removal.bytes += files.open(&name).and_then(|file| file.bytes()).unwrap_or(0);
+            removal.bytes = removal.bytes.saturating_add(file_bytes(files, &name)?);
             removal.packs.push(name);
         }
         Ok(removal)

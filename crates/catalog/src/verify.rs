@@ -2,18 +2,20 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    io,
     ops::Range,
     sync::{Arc, Mutex, PoisonError},
 };
 
-use outcrop_format::{Manifest, ManifestPack, PackId, Place, RunId};
+use outcrop_format::{MARK_NAME, Manifest, ManifestPack, PackId, Place, RunId, rank_name};
 
 use crate::{
     Catalog, Error, Reader, Result,
-    catalog::grouped,
-    fetch::{self, Fetcher, WINDOW_BYTES, Wanted},
-    listing::{Listed, Listing, read_again},
-    pack::{OpenPacks, Pack, file_name},
+    catalog::{Sessions, grouped},
+    fetch::{self, Fetcher, Problem, WINDOW_BYTES, Wanted},
+    listing::{Listed, Listing, Now, read_again},
+    open::OpenFiles,
+    pack::{KnownPacks, Pack, file_name},
 };
 
 /// What was looked at, and what was found.
@@ -32,7 +34,17 @@ pub struct Verified {
 impl Verified {
     /// Whether anything is damaged.
     pub fn has_damage(&self) -> bool {
-        self.findings.iter().any(|finding| finding.kind == FindingKind::Damage)
+        self.has(FindingKind::Damage)
+    }
+
+    /// Whether there is anything of this kind.
+    pub fn has(&self, kind: FindingKind) -> bool {
+        self.findings.iter().any(|finding| finding.kind == kind)
+    }
+
+    /// Whether everything could be verified, damaged or not.
+    pub fn is_whole(&self) -> bool {
+        !self.has(FindingKind::Unread) && !self.has(FindingKind::Changing)
     }
 }
 
@@ -56,13 +68,15 @@ pub struct Finding {
 pub enum FindingKind {
     /// Bytes are not what was written.
     Damage,
+    /// Something could not be read, or was written by a newer Outcrop: nobody knows whether it is
+    /// damaged.
+    Unread,
     /// A version that not all ranks have: its program crashed, or is still at it.
     Incomplete,
     /// What a crashed program has left behind, or a running one has not finished: of no use to
     /// anybody else.
     Garbage,
-    /// A running program has replaced or removed a manifest after it was read: its version was not
-    /// verified.
+    /// A running program has replaced a manifest after it was read: its version was not verified.
     Changing,
     /// Not from a store.
     Foreign,
@@ -88,7 +102,7 @@ struct BadBlock {
     region: String,
     block: u64,
     place: Place,
-    problem: String,
+    problem: Problem,
 }
 
 /// Looks at every byte of the manifests and packs of all sessions, or of one, or of one of its
@@ -101,13 +115,25 @@ pub fn verify(
     version: Option<u64>,
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<Verified> {
-    let sessions = session.map_or_else(|| catalog.sessions(), |session| Ok(vec![session.to_owned()]))?;
-    let mut checks = Vec::new();
-    for session in sessions {
-        checks.push(SessionCheck::new(catalog, session, version)?);
-    }
-    let total = checks.iter().map(SessionCheck::bytes).sum();
+    let sessions = match session {
+        None => catalog.look()?,
+        Some(session) => Sessions { names: vec![session.to_owned()], unread: Vec::new() },
+    };
     let mut verified = Verified::default();
+    // What cannot be listed keeps nobody from verifying the rest.
+    for error in sessions.unread {
+        verified.findings.push(plain(FindingKind::Unread, String::new(), &error.to_string()));
+    }
+    let mut checks = Vec::new();
+    for name in sessions.names {
+        match SessionCheck::new(catalog, name.clone(), version) {
+            Err(error) if session.is_none() => {
+                verified.findings.push(plain(FindingKind::Unread, name, &error.to_string()));
+            }
+            check => checks.push(check?),
+        }
+    }
+    let total = checks.iter().map(SessionCheck::bytes).fold(0, u64::saturating_add);
     for check in checks {
         check.run(&|done| progress(done, total), &mut verified);
     }
@@ -117,6 +143,7 @@ pub fn verify(
 /// The verification of one session.
 struct SessionCheck<'a> {
     catalog: &'a Catalog,
+    packs: Arc<OpenFiles>,
     session: String,
     listing: Listing,
     /// Only this one.
@@ -128,7 +155,7 @@ struct SessionCheck<'a> {
 impl<'a> SessionCheck<'a> {
     fn new(catalog: &'a Catalog, session: String, version: Option<u64>) -> Result<Self> {
         let listing = catalog.listing(&session)?;
-        let mut check = Self { catalog, session, listing, version, needed: BTreeMap::new() };
+        let mut check = Self { catalog, packs: catalog.packs(), session, listing, version, needed: BTreeMap::new() };
         if version.is_some() && check.selected().next().is_none() {
             // It says which there are.
             catalog.version(&check.session, version)?;
@@ -162,33 +189,41 @@ impl<'a> SessionCheck<'a> {
                 Err(error) => {
                     // A borrower of its blocks does not need its index.
                     let can_lend = self.open(id, false).is_ok();
-                    let finding = damage(file_name(&self.session, id), None, error.to_string(), Vec::new());
-                    bad_packs.insert(id, (finding, can_lend));
+                    bad_packs.insert(id, (unusable(file_name(&self.session, id), &error, Vec::new()), can_lend));
                     progress(*bytes);
                 }
             }
             verified.packs += 1;
-            verified.bytes += bytes;
+            verified.bytes = verified.bytes.saturating_add(*bytes);
         }
         let mut bad_blocks = BadBlocks::new(&self.session, bad_blocks);
-        let mut open = OpenPacks::default();
+        let mut known = KnownPacks::default();
         for listed in self.selected() {
             verified.manifests += 1;
             let manifest = match &listed.manifest {
                 Ok(manifest) => manifest,
                 Err(error) => {
                     let harm = Harm { version: listed.version, run: None, rank: listed.rank, region: None };
-                    findings.push(damage(listed.name.clone(), None, error.to_string(), vec![harm]));
+                    findings.push(unusable(listed.name.clone(), error, vec![harm]));
                     continue;
                 }
             };
-            match Reader::open_with(self.catalog.files(), Arc::clone(manifest), &mut open) {
-                Ok(reader) => bad_blocks.add_harms(&reader),
-                Err(_) if read_again(self.catalog.files(), manifest).as_ref() != Some(manifest) => {
-                    let problem = "a running program has replaced or removed it since it was read";
+            let error = match Reader::open(&self.packs, Arc::clone(manifest), &mut known) {
+                Ok(reader) => {
+                    bad_blocks.add_harms(&reader);
+                    continue;
+                }
+                Err(error) => error,
+            };
+            match read_again(self.catalog.files(), manifest) {
+                // There is nothing to verify any more.
+                Ok(Now::Gone) => {}
+                Ok(Now::Replaced(_)) => {
+                    let problem = "a running program has replaced it since it was read; verify again";
                     findings.push(plain(FindingKind::Changing, listed.name.clone(), problem));
                 }
-                Err(error) => {
+                Err(error) => findings.push(unusable(listed.name.clone(), &error, vec![whole(manifest)])),
+                Ok(Now::Same) => {
                     let is_bad = |named: &&ManifestPack| {
                         bad_packs.get(&named.id).is_some_and(|(_, can_lend)| !(named.is_borrowed && *can_lend))
                     };
@@ -203,8 +238,11 @@ impl<'a> SessionCheck<'a> {
             }
         }
         // A missing pack that affects no version was removed with the manifests that named it.
-        let is_there = |id: &PackId| self.catalog.files().open(&file_name(&self.session, *id)).is_ok();
-        let bad_packs = bad_packs.into_iter().filter(|(id, (finding, _))| !finding.harms.is_empty() || is_there(id));
+        let is_gone = |id: &PackId| {
+            let opened = self.catalog.files().open(&file_name(&self.session, *id));
+            opened.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        };
+        let bad_packs = bad_packs.into_iter().filter(|(id, (finding, _))| !finding.harms.is_empty() || !is_gone(id));
         findings.extend(bad_packs.map(|(_, (finding, _))| finding));
         findings.append(&mut bad_blocks.into_findings());
         findings.append(&mut self.other_findings());
@@ -213,7 +251,7 @@ impl<'a> SessionCheck<'a> {
     }
 
     fn open(&self, id: PackId, with_index: bool) -> Result<Pack> {
-        Pack::open(self.catalog.files(), &self.session, id, with_index)
+        Pack::open(&self.packs, &self.session, id, with_index)
     }
 
     /// Looks at all blocks of a pack, and at what lies between them.
@@ -230,8 +268,17 @@ impl<'a> SessionCheck<'a> {
         let is_named = |id: &PackId| users.iter().any(|user| user.packs.iter().any(|named| named.id == *id));
         let extents = index.regions().iter().flat_map(|region| region.extents());
         let elsewhere: BTreeSet<_> = extents.map(|extent| extent.pack).filter(|id| *id != pack.id).collect();
-        let borrowed: BTreeMap<_, _> =
-            elsewhere.into_iter().filter(is_named).filter_map(|id| Some((id, self.open(id, false).ok()?))).collect();
+        let mut borrowed = BTreeMap::new();
+        for id in elsewhere.into_iter().filter(is_named) {
+            match self.open(id, false) {
+                Ok(pack) => drop(borrowed.insert(id, pack)),
+                Err(error @ Error::Storage { .. }) => {
+                    findings.push(unusable(file_name(&self.session, id), &error, Vec::new()));
+                }
+                // That is said of the pack itself.
+                Err(_) => {}
+            }
+        }
         let places = index
             .regions()
             .iter()
@@ -274,19 +321,27 @@ impl<'a> SessionCheck<'a> {
         for range in pack.header.zero_ranges(index) {
             let problem = match fetcher.first_not_zero(pack, range.clone()) {
                 Ok(None) => continue,
-                Ok(Some(at)) => format!("byte {at} belongs to nothing, and is not zero; no version needs it"),
+                Ok(Some(at)) => {
+                    Problem::Changed(format!("byte {at} belongs to nothing, and is not zero; no version needs it"))
+                }
                 Err(problem) => problem,
             };
-            findings.push(damage(file_name(&self.session, pack.id), Some(range), problem, Vec::new()));
+            findings.push(bad_bytes(file_name(&self.session, pack.id), range, &problem));
         }
     }
 
-    /// What is not damaged, but not in order either. Only for a whole session.
+    /// What no version needs, and what is not in order. Only for a whole session.
     fn other_findings(self) -> Vec<Finding> {
         if self.version.is_some() {
             return Vec::new();
         }
         let mut findings = Vec::new();
+        for &rank in &self.listing.ranks {
+            if let Err(error) = self.catalog.mark(&self.session, rank) {
+                let file = format!("{}/{}/{MARK_NAME}", self.session, rank_name(rank));
+                findings.push(unusable(file, &error, Vec::new()));
+            }
+        }
         for id in self.listing.packs.iter().filter(|id| !self.needed.contains_key(id)) {
             let file = file_name(&self.session, *id);
             findings.push(plain(FindingKind::Garbage, file, "no manifest that can be read names this pack"));
@@ -309,8 +364,19 @@ impl<'a> SessionCheck<'a> {
     }
 }
 
-fn damage(file: String, bytes: Option<Range<u64>>, problem: String, harms: Vec<Harm>) -> Finding {
-    Finding { kind: FindingKind::Damage, file, bytes, problem, harms }
+/// A file that is damaged, or could not be read.
+fn unusable(file: String, error: &Error, harms: Vec<Harm>) -> Finding {
+    let kind = if error.is_damage() { FindingKind::Damage } else { FindingKind::Unread };
+    Finding { kind, file, bytes: None, problem: error.to_string(), harms }
+}
+
+/// Bytes of a file that are damaged, or could not be read.
+fn bad_bytes(file: String, bytes: Range<u64>, problem: &Problem) -> Finding {
+    let kind = match problem {
+        Problem::Changed(_) => FindingKind::Damage,
+        Problem::Unread(_) => FindingKind::Unread,
+    };
+    Finding { kind, file, bytes: Some(bytes), problem: problem.to_string(), harms: Vec::new() }
 }
 
 fn plain(kind: FindingKind, file: String, problem: &str) -> Finding {
@@ -328,7 +394,7 @@ fn unreadable(listed: &Listed, manifest: &Manifest, error: &Error) -> Finding {
         Error::Lost { region, bytes, .. } => Some((region.clone(), bytes.clone())),
         _ => None,
     };
-    damage(listed.name.clone(), None, error.to_string(), vec![Harm { region, ..whole(manifest) }])
+    unusable(listed.name.clone(), error, vec![Harm { region, ..whole(manifest) }])
 }
 
 /// All blocks that are not what was saved: what is said about them, and where they are looked up.
@@ -350,10 +416,12 @@ impl BadBlocks {
             let is_next = last
                 .take()
                 .is_some_and(|(pack, name, before)| pack == through && name == region && before + 1 == block);
-            let before = bad.findings.last_mut().filter(|finding| is_next && finding.file == file);
-            match before.and_then(|finding| finding.bytes.as_mut()).filter(|bytes| bytes.end == stored.start) {
+            let finding = bad_bytes(file, stored.clone(), &problem);
+            let is_same = |before: &&mut Finding| is_next && before.file == finding.file && before.kind == finding.kind;
+            let before = bad.findings.last_mut().filter(is_same);
+            match before.and_then(|before| before.bytes.as_mut()).filter(|bytes| bytes.end == stored.start) {
                 Some(bytes) => bytes.end = stored.end,
-                None => bad.findings.push(damage(file, Some(stored), problem, Vec::new())),
+                None => bad.findings.push(finding),
             }
             last = Some((through, region.clone(), block));
             bad.places.entry((through, region)).or_default().insert(block, bad.findings.len() - 1);

@@ -34,6 +34,7 @@ use std::{
 pub use builder::StoreBuilder;
 use outcrop_engine::{Handle, Stats};
 pub use outcrop_error::{Error, ErrorKind, Result};
+use outcrop_format::Due;
 use outcrop_layers::{Layer as _, Shelf};
 use outcrop_plan::{Interval, Timestamp};
 pub use outcrop_ranks::{Alone, Ranks, SharedDirectory};
@@ -43,6 +44,7 @@ pub use session::{RegionOptions, Session, Watch};
 pub use state::Reached;
 
 use builder::Settings;
+use exchange::decode_all;
 
 /// A place for checkpoints. A clone is another handle to the same one.
 #[derive(Clone)]
@@ -90,8 +92,8 @@ impl Store {
     pub fn due(&self) -> Result<bool> {
         let is_due =
             self.core.shared.interval().as_ref().is_some_and(|interval| interval.due(self.core.shared.now()).is_some());
-        let answers = self.core.shared.ranks.gather("due", &[u8::from(is_due)])?;
-        Ok(answers.first().is_some_and(|answer| answer == &[1]))
+        let answers = self.core.shared.ranks.gather("due", &Due(is_due).encode())?;
+        Ok(decode_all(&answers, Due::decode)?.first().is_some_and(|Due(is_due)| *is_due))
     }
 
     /// How long to wait between two saves, by what is known now, for each directory; nothing

@@ -1,13 +1,13 @@
 //! What a session finds when it is opened, and what all ranks tell each other about it.
 
-use std::{collections::BTreeSet, io, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc};
 
+use outcrop_catalog::{Catalog, Holding};
 use outcrop_commit::{Found, LayerSettings, Ledger, Settings, returning};
 use outcrop_format::{
-    Answer, Held, HeldLayer, Holdings, LOCK_NAME, MANIFEST_BYTES_MAX, MARK_BYTES_MAX, MARK_NAME, Manifest, Mark, RunId,
-    check_session_name, parse_draft_name, parse_pack_name, parse_version_name, rank_name, version_name,
+    Answer, Held, HeldLayer, Holdings, LOCK_NAME, MARK_NAME, Manifest, Mark, RunId, check_session_name, rank_name,
 };
-use outcrop_layers::files::{FileLock, Files, read_whole, write_whole};
+use outcrop_layers::files::{FileLock, Files, write_whole};
 use outcrop_ranks::rand_bytes;
 
 use super::{
@@ -17,7 +17,7 @@ use super::{
     state::SessionCore,
 };
 use crate::{
-    Result,
+    Error, ErrorKind, Result,
     error::{Problem, apart},
 };
 
@@ -59,7 +59,8 @@ pub(crate) fn open(shared: &Shared, name: &str) -> Result<Opened> {
     let is_shared = shared.settings.dedup == Dedup::Ranks && count > 1;
     let settings = Settings { rank, ranks: count, run, is_shared, layers: layers.collect() };
     for (shelf, found) in shared.shelves.iter().zip(&entered.layers) {
-        shelf.change_used(found.packs.values().sum::<u64>() as i64);
+        let bytes = found.packs.values().copied().fold(0, u64::saturating_add);
+        shelf.change_used(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
     let ledger = Ledger::open(settings, entered.layers, &everybody);
     let names = shared.shelves.iter().map(|shelf| shelf.files().location()).collect();
@@ -88,7 +89,13 @@ fn enter_all(shared: &Shared, name: &str, rank: u32, count: u32) -> Result<Enter
     for shelf in &shared.shelves {
         let files = &**shelf.files();
         entered.locks.push(enter(files, name, &dir)?);
-        entered.scan(files, &dir)?;
+    }
+    // Nothing is changed before everything has been looked at.
+    let catalogs: Vec<Catalog> = shared.shelves.iter().map(|shelf| Catalog::new(Arc::clone(shelf.files()))).collect();
+    let holdings: Vec<Holding> =
+        catalogs.iter().map(|catalog| entered.look(catalog, name, rank)).collect::<Result<_>>()?;
+    for (catalog, holding) in catalogs.iter().zip(holdings) {
+        entered.take(catalog.files(), &dir, holding)?;
     }
     let mut manifests = entered.layers.iter().flat_map(|layer| layer.manifests.values());
     match manifests.find(|manifest| manifest.ranks != count).map(|manifest| manifest.ranks) {
@@ -115,44 +122,47 @@ fn enter(files: &dyn Files, name: &str, dir: &str) -> Result<FileLock> {
 }
 
 impl Entered {
-    /// Looks what is in the directory of this rank. Drafts are removed: nobody will finish them.
-    fn scan(&mut self, files: &dyn Files, dir: &str) -> Result<()> {
-        let failed = |source| failure(files, "look into a session", source);
-        let (mut found, mut mark) = (Found::default(), BTreeSet::new());
-        for name in files.list(dir).map_err(failed)? {
-            let path = format!("{dir}/{name}");
-            if let Some(version) = parse_version_name(&name) {
-                match read_manifest(files, &path, version, dir) {
-                    Ok(manifest) => drop(found.manifests.insert(version, Arc::new(manifest))),
-                    Err(reason) => {
-                        tracing::warn!(path, reason, "a version cannot be read; what it may need is left alone");
-                        found.unreadable.insert(version);
-                        self.unreadable.push(Skipped { version, reason: format!("{path}: {reason}") });
-                    }
-                }
-            } else if let Some(number) = parse_pack_name(&name) {
-                let bytes = files.open(&path).and_then(|file| file.bytes()).map_err(failed)?;
-                found.packs.insert(number, bytes);
-            } else if parse_draft_name(&name).is_some() {
-                files.remove(&path).map_err(failed)?;
-            } else if name == MARK_NAME {
-                let bytes = read_whole(files, &path, MARK_BYTES_MAX as u64).unwrap_or_default();
-                mark = Mark::decode(&bytes).map_or_else(|_| BTreeSet::new(), |Mark(runs)| runs);
+    /// Looks what is in the directory of this rank on one layer.
+    fn look(&mut self, catalog: &Catalog, session: &str, rank: u32) -> Result<Holding> {
+        let holding = catalog.holding(session, rank)?;
+        for (version, manifest) in &holding.manifests {
+            let Err(error) = manifest else { continue };
+            if error.is_shortage() {
+                // That says nothing about the version.
+                return Err(Error::new(ErrorKind::Storage, error.to_string()));
             }
+            tracing::warn!(session, version, %error, "a version cannot be read; what it may need is left alone");
+            self.unreadable.push(Skipped { version: *version, reason: error.to_string() });
         }
+        let mark = match catalog.mark(session, rank) {
+            Err(error) if error.is_damage() => {
+                // As if this rank had not taken part in the runs that it listed: what others have of
+                // them is kept for longer.
+                tracing::warn!(session, %error, "it is not known which runs have used a directory");
+                None
+            }
+            mark => mark?,
+        };
+        self.marks.push(mark.map_or_else(BTreeSet::new, |Mark(runs)| runs));
+        Ok(holding)
+    }
+
+    /// Takes what was found. Drafts are removed: nobody will finish them.
+    fn take(&mut self, files: &dyn Files, dir: &str, holding: Holding) -> Result<()> {
+        let failed = |source| failure(files, "look into a session", source);
+        holding.drafts.iter().try_for_each(|name| files.remove(name)).map_err(failed)?;
         // Who was killed may have left a version that is visible and would not survive yet.
         files.sync_dir(dir).map_err(failed)?;
+        let mut found = Found { packs: holding.packs, ..Found::default() };
+        for (version, manifest) in holding.manifests {
+            match manifest {
+                Ok(manifest) => drop(found.manifests.insert(version, manifest)),
+                Err(_) => drop(found.unreadable.insert(version)),
+            }
+        }
         self.layers.push(found);
-        self.marks.push(mark);
         Ok(())
     }
-}
-
-fn read_manifest(files: &dyn Files, path: &str, version: u64, dir: &str) -> std::result::Result<Manifest, String> {
-    let bytes = read_whole(files, path, MANIFEST_BYTES_MAX).map_err(|error| error.to_string())?;
-    let manifest = Manifest::decode(&bytes).map_err(|error| error.to_string())?;
-    let belongs = format!("{}/{}", manifest.session, rank_name(manifest.rank)) == dir && manifest.version == version;
-    if belongs { Ok(manifest) } else { Err("it belongs elsewhere".to_owned()) }
 }
 
 /// What this rank tells the others.
@@ -178,16 +188,4 @@ fn mark(shared: &Shared, session: &SessionCore, ledger: &Ledger, everybody: &[Ho
         written.map_err(|source| failure(files, "mark a session", source))?;
     }
     Ok(())
-}
-
-/// The manifest of a version on one layer.
-pub(crate) fn manifest(files: &dyn Files, session: &SessionCore, version: u64) -> io::Result<Option<Manifest>> {
-    let name = format!("{}/{}", rank_dir(session), version_name(version));
-    match read_whole(files, &name, MANIFEST_BYTES_MAX) {
-        Ok(bytes) => {
-            Manifest::decode(&bytes).map(Some).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
 }

@@ -11,7 +11,7 @@ use std::{
     },
 };
 
-use outcrop_catalog::Reader;
+use outcrop_catalog::{Catalog, Reader};
 use outcrop_commit::Event;
 use outcrop_format::{Candidates, Fared, Manifest, ManifestPack, ManifestRegion, RunId, Verdict};
 use outcrop_layers::files::Files;
@@ -23,7 +23,6 @@ use super::{
     commit::Note,
     exchange::decode_all,
     host::HostFiles,
-    recover,
     state::SessionCore,
 };
 use crate::{
@@ -84,6 +83,9 @@ pub struct SavedRegion {
     /// How its elements form an array.
     pub shape: Shape,
 }
+
+/// A copy of a version: where it is, what it consists of, and what reads it.
+type Copy = (String, Arc<Manifest>, Catalog);
 
 /// While it lives, no file of the session is removed: what a manifest lists when it is read is
 /// there until the end.
@@ -189,7 +191,7 @@ impl Session {
     pub fn regions(&mut self, version: u64) -> Result<Vec<SavedRegion>> {
         self.core.wait_packed(version.saturating_add(1));
         let mut skipped = Vec::new();
-        let Some((_, manifest, _)) = self.places(version, &mut skipped).into_iter().next() else {
+        let Some((_, manifest, _)) = self.places(version, &mut skipped)?.into_iter().next() else {
             return Err(self.unusable(version, &skipped));
         };
         let saved = |region: &ManifestRegion| SavedRegion {
@@ -267,14 +269,16 @@ impl Session {
         skipped: &mut Vec<Skipped>,
     ) -> Result<Option<(String, Reader)>> {
         let known = skipped.len();
-        let places = self.places(version, skipped);
+        let places = self.places(version, skipped)?;
         if places.is_empty() && skipped.len() == known {
             skipped.push(Skipped { version, reason: "no directory has it any more".to_owned() });
         }
-        for (place, manifest, files) in places {
+        for (place, manifest, catalog) in places {
             self.check(&manifest, parts)?;
-            match read(&*files, manifest, parts) {
+            match read(&catalog, &manifest, parts) {
                 Ok(reader) => return Ok(Some((place, reader))),
+                // This process lacks something: the version may well be whole.
+                Err(error) if error.is_shortage() => return Err(error.into()),
                 Err(error) => {
                     tracing::warn!(session = self.core.name, version, place, %error, "a copy of a version is damaged");
                     skipped.push(Skipped { version, reason: format!("{place}: {error}") });
@@ -285,14 +289,14 @@ impl Session {
     }
 
     /// Where a version is, fastest first.
-    fn places(&mut self, version: u64, skipped: &mut Vec<Skipped>) -> Vec<(String, Arc<Manifest>, Arc<dyn Files>)> {
-        let mut places: Vec<(String, Arc<Manifest>, Arc<dyn Files>)> = Vec::new();
+    fn places(&mut self, version: u64, skipped: &mut Vec<Skipped>) -> Result<Vec<Copy>> {
+        let mut places: Vec<Copy> = Vec::new();
         let in_host = self.core.state().manifests.get(&version).cloned();
         if let Some(manifest) = in_host {
             let chain = self.core.content().chain.clone();
             let files = HostFiles::new(&mut self.handle, &self.core, &chain);
             if manifest.packs.iter().all(|pack| files.has(pack.id, &self.core)) {
-                places.push(("host memory".to_owned(), manifest, Arc::new(files)));
+                places.push((files.location(), manifest, Catalog::new(Arc::new(files))));
             }
         }
         if places.is_empty() {
@@ -300,25 +304,26 @@ impl Session {
             // there too.
             self.core.wait_here(version);
         }
-        let Some(progress) = self.core.state().versions.get(&version).cloned() else { return places };
+        let Some(progress) = self.core.state().versions.get(&version).cloned() else { return Ok(places) };
         let is_complete = |layer: &usize| matches!(progress.layers.get(*layer), Some(Some(Ok(()))));
         let (complete, partial): (Vec<_>, Vec<_>) = (0..self.store.shared.shelves.len()).partition(is_complete);
         // Where not all ranks have it, packs that it borrows from others may be missing too.
         for layer in complete.into_iter().chain(partial) {
-            let files = self.store.shared.shelves[layer].files();
-            match recover::manifest(&**files, &self.core, version) {
+            let catalog = Catalog::new(Arc::clone(self.store.shared.shelves[layer].files()));
+            match catalog.manifest(&self.core.name, self.core.rank, version) {
                 Ok(Some(manifest)) if manifest.run == progress.run => {
-                    places.push((files.location(), Arc::new(manifest), Arc::clone(files)));
+                    places.push((catalog.files().location(), manifest, catalog));
                 }
                 Ok(_) => {}
+                Err(error) if error.is_shortage() => return Err(error.into()),
                 Err(error) => {
-                    let reason = format!("{}: {error}", files.location());
+                    let reason = error.to_string();
                     tracing::warn!(session = self.core.name, version, reason, "a manifest cannot be read");
                     skipped.push(Skipped { version, reason });
                 }
             }
         }
-        places
+        Ok(places)
     }
 
     /// Whether a version fits these regions.
@@ -359,8 +364,8 @@ impl Session {
             return Ok(());
         }
         let mut skipped = Vec::new();
-        for (_, manifest, files) in self.places(version, &mut skipped) {
-            if let Ok(reader) = Reader::open(&*files, manifest) {
+        for (_, manifest, catalog) in self.places(version, &mut skipped)? {
+            if let Ok(reader) = catalog.reader(&manifest) {
                 let names: Vec<String> = reader.manifest().regions.iter().map(|region| region.name.clone()).collect();
                 // What was saved since is no change any more.
                 names.iter().for_each(|name| self.tracker.mark_dirty(name, 0..usize::MAX));
@@ -399,10 +404,10 @@ impl Session {
     /// Whether a layer has this version, the same packs of it if that is asked for, and all of its
     /// packs have the lengths, headers and indexes that its manifest says.
     fn opens(&self, layer: usize, manifest: &Manifest, is_same: bool) -> bool {
-        let files = &**self.store.shared.shelves[layer].files();
-        let there = recover::manifest(files, &self.core, manifest.version).ok().flatten();
+        let catalog = Catalog::new(Arc::clone(self.store.shared.shelves[layer].files()));
+        let there = catalog.manifest(&self.core.name, self.core.rank, manifest.version).ok().flatten();
         let there = there.filter(|it| it.run == manifest.run && (!is_same || it.packs == manifest.packs));
-        let opened = there.map(|there| Reader::open(files, Arc::new(there)));
+        let opened = there.map(|there| catalog.reader(&there));
         if let Some(Err(error)) = &opened {
             tracing::warn!(session = self.core.name, %error, "a copy of a version is damaged; the next save is a full one");
         }
@@ -472,8 +477,8 @@ fn chain_of(reader: &Reader) -> Vec<Link> {
 }
 
 /// Puts a version into these regions.
-fn read(files: &dyn Files, manifest: Arc<Manifest>, parts: &mut [PartMut<'_>]) -> outcrop_catalog::Result<Reader> {
-    let reader = Reader::open(files, manifest)?;
+fn read(catalog: &Catalog, manifest: &Arc<Manifest>, parts: &mut [PartMut<'_>]) -> outcrop_catalog::Result<Reader> {
+    let reader = catalog.reader(manifest)?;
     reader.read_regions(parts.iter_mut().map(|part| (part.name, &mut *part.bytes)), &|_| {})?;
     Ok(reader)
 }

@@ -6,3 +6,4 @@ mod fixture;
 mod golden;
 mod listing;
 mod read;
+mod unread;

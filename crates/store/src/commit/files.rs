@@ -3,9 +3,11 @@
 use std::{
     collections::BTreeSet,
     io,
+    sync::Arc,
     time::{SystemTime, UNIX_EPOCH},
 };
 
+use outcrop_catalog::Catalog;
 use outcrop_commit::{Merge, Outcome, Step};
 use outcrop_format::{
     MANIFEST_BYTES_MAX, Manifest, ManifestPack, pack_name, parse_rank_name, parse_version_name, rank_name, version_name,
@@ -15,7 +17,7 @@ use outcrop_layers::{
     files::{Files, read_whole, replace_whole},
 };
 
-use crate::{Error, error::Problem, recover, state::SessionCore};
+use crate::{Error, error::Problem, state::SessionCore};
 
 /// How often the manifests of others are listed until two lists are the same.
 const LISTS_MAX: usize = 20;
@@ -27,7 +29,7 @@ pub(super) fn perform(shelf: &Shelf, session: &SessionCore, step: Step) -> Outco
     let result = match step {
         Step::Sync => files.sync_dir(&dir).map_err(|source| failure(files, "make packs durable", source)),
         Step::Write { manifest, packs } => return write(files, session, &manifest, packs),
-        Step::Rewrite { version, merges } => return rewrite(files, session, version, &merges),
+        Step::Rewrite { version, merges } => return rewrite(shelf, session, version, &merges),
         Step::Drop { version } => match files.remove(&format!("{dir}/{}", version_name(version))) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => {
                 Err(failure(files, "remove an old version", source))
@@ -72,17 +74,18 @@ fn write(files: &dyn Files, session: &SessionCore, manifest: &Manifest, packs: V
 }
 
 /// Has a manifest list packs that others have become.
-fn rewrite(files: &dyn Files, session: &SessionCore, version: u64, merges: &[Merge]) -> Outcome {
+fn rewrite(shelf: &Shelf, session: &SessionCore, version: u64, merges: &[Merge]) -> Outcome {
+    let files = &**shelf.files();
     let lost = |problem: &str| {
         let source = io::Error::new(io::ErrorKind::InvalidData, format!("version {version} {problem}"));
-        failed(session, &failure(files, "write a manifest anew", source), false)
+        failed(session, &failure(files, "rewrite a manifest", source), false)
     };
-    let mut manifest = match recover::manifest(files, session, version) {
+    let manifest = match Catalog::new(Arc::clone(shelf.files())).manifest(&session.name, session.rank, version) {
         Ok(Some(manifest)) => manifest,
         Ok(None) => return lost("is not there"),
-        Err(source) => return failed(session, &failure(files, "read a manifest", source), false),
+        Err(error) => return failed(session, &error.into(), false),
     };
-    let mut packs = std::mem::take(&mut manifest.packs);
+    let mut packs = manifest.packs.clone();
     match merges.iter().all(|merge| merge.apply(session.rank, &mut packs)) {
         true => write(files, session, &manifest, packs),
         false => lost("does not list the packs that were merged"),

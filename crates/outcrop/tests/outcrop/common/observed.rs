@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use outcrop::{catalog::Reader, layers::files::Files};
+use outcrop::{catalog::Catalog, layers::files::Files};
 use outcrop_crash::{Recording, Tree};
 use outcrop_format::{MARK_NAME, Manifest, Mark, PackId, RunId, pack_name, parse_version_name, rank_name};
 
@@ -116,7 +116,7 @@ impl<'a> Observer<'a> {
 fn read(history: &History, tree: &Tree, medium: &str, manifest: &Arc<Manifest>) -> Result<u64, String> {
     let files: Arc<dyn Files> = Arc::new(Recording::from_tree(tree.clone()));
     let text = |error: outcrop::catalog::Error| error.to_string();
-    let reader = Reader::open(&*below(&files, medium), Arc::clone(manifest)).map_err(text)?;
+    let reader = Catalog::new(below(&files, medium)).reader(manifest).map_err(text)?;
     let region = |name| reader.read_region(name).map_err(text);
     let stamp = region("stamp")?.try_into().map_err(|_| "a stamp has 8 bytes".to_owned())?;
     let stamp = u64::from_le_bytes(stamp);
