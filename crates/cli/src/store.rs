@@ -15,7 +15,10 @@ use std::{
 use anyhow::Result;
 use clap::{Args, Subcommand};
 pub(crate) use files::Exists;
-use outcrop::catalog::{Catalog, Error};
+use outcrop::{
+    ErrorKind,
+    catalog::{Catalog, Error, Sessions},
+};
 
 use crate::say::say;
 
@@ -31,7 +34,8 @@ pub(crate) enum StoreCommand {
     /// Read every byte of a store and report damage.
     ///
     /// Names the versions and regions that damage affects, and exits with code 16 if there is any.
-    /// Changes nothing.
+    /// Exits with code 17 if something could not be read, and with code 18 if a running program has
+    /// replaced something meanwhile, so that not everything was verified. Changes nothing.
     Verify(check::VerifyArgs),
     /// Show what changed between two versions.
     Diff(check::DiffArgs),
@@ -96,7 +100,8 @@ impl FromStr for Which {
 fn open(directories: &[PathBuf]) -> Result<Vec<Catalog>, Error> {
     let catalogs = directories.iter().map(|directory| Catalog::open(directory)).collect::<Result<Vec<_>, _>>()?;
     for catalog in &catalogs {
-        if !catalog.sessions()?.is_empty() {
+        let Sessions { names, unread } = catalog.look()?;
+        if !names.is_empty() || !unread.is_empty() {
             return Ok(catalogs);
         }
     }
@@ -110,6 +115,29 @@ fn open_one(directory: &Path) -> Result<Catalog, Error> {
     Ok(catalogs.remove(0))
 }
 
+/// What a listing lacks, because it could not be read.
+#[derive(Default)]
+struct Unread(Vec<String>);
+
+impl Unread {
+    fn add<'a>(&mut self, errors: impl IntoIterator<Item = &'a Error>) {
+        self.0.extend(errors.into_iter().map(ToString::to_string));
+    }
+
+    /// An error if there is anything: the listing has been printed, and is not all.
+    fn into_result(mut self) -> Result<()> {
+        self.0.dedup();
+        let message = match self.0.as_slice() {
+            [] => return Ok(()),
+            [one] => format!("the listing is not complete: {one}"),
+            [first, others @ ..] => {
+                format!("the listing is not complete: {first}; and {} more like this", others.len())
+            }
+        };
+        Err(outcrop::Error::new(ErrorKind::Storage, message).into())
+    }
+}
+
 /// As in `2026-01-31T12:00:00Z`.
 fn time(unix_ns: u64) -> String {
     humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_nanos(unix_ns)).to_string()
@@ -118,6 +146,11 @@ fn time(unix_ns: u64) -> String {
 fn print_json(value: &serde_json::Value) -> Result<()> {
     say!("{}", serde_json::to_string_pretty(value)?);
     Ok(())
+}
+
+/// The name of a file as a terminal should see it: anybody can put files into a directory.
+fn file_name(name: &str) -> String {
+    name.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }
 
 /// The name of a region as people should see it.

@@ -5,10 +5,13 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
-use outcrop::catalog::{Change, Error, Finding, FindingKind, Harm, RegionDiff, Verified};
+use outcrop::{
+    ErrorKind,
+    catalog::{Change, Error, Finding, FindingKind, Harm, RegionDiff, Verified},
+};
 use serde_json::{Value, json};
 
-use super::{SessionArgs, Which, open_one, print_json, progress::ByteProgress, region_name};
+use super::{SessionArgs, Which, file_name, open_one, print_json, progress::ByteProgress, region_name};
 use crate::{say::say, table};
 
 /// What to verify.
@@ -55,11 +58,25 @@ pub(crate) fn verify(args: &VerifyArgs) -> Result<()> {
     } else {
         print(&verified);
     }
-    let count = verified.findings.iter().filter(|finding| finding.kind == FindingKind::Damage).count();
-    if count > 0 {
+    outcome(&args.directory.display().to_string(), &verified)
+}
+
+/// An error unless everything was verified and is undamaged.
+fn outcome(path: &str, verified: &Verified) -> Result<()> {
+    let count = |kind| verified.findings.iter().filter(|finding| finding.kind == kind).count();
+    let (damaged, unread) = (count(FindingKind::Damage), count(FindingKind::Unread));
+    if damaged > 0 {
         let reason =
-            format!("{count} findings, listed above; restore the affected regions from another directory or version");
-        return Err(Error::Damaged { path: args.directory.display().to_string(), reason }.into());
+            format!("{damaged} findings, listed above; restore the affected regions from another directory or version");
+        return Err(Error::Damaged { path: path.to_owned(), reason }.into());
+    }
+    if unread > 0 {
+        let message = format!("{path} was not verified: {unread} findings, listed above, could not be read");
+        return Err(outcrop::Error::new(ErrorKind::Storage, message).into());
+    }
+    if !verified.is_whole() {
+        let message = format!("{path} was not verified: a running program has changed it meanwhile; verify again");
+        return Err(outcrop::Error::new(ErrorKind::Busy, message).into());
     }
     Ok(())
 }
@@ -69,7 +86,7 @@ fn kind(finding: &Finding) -> &'static str {
         FindingKind::Damage => "damaged",
         FindingKind::Incomplete => "incomplete",
         FindingKind::Garbage => "garbage",
-        FindingKind::Changing => "not verified",
+        FindingKind::Unread | FindingKind::Changing => "not verified",
         FindingKind::Foreign => "foreign",
     }
 }
@@ -80,7 +97,11 @@ fn print(verified: &Verified) {
             .bytes
             .as_ref()
             .map_or_else(String::new, |bytes| format!(", bytes {} to {}", bytes.start, bytes.end));
-        say!("{}: {}{bytes}: {}", kind(finding), finding.file, finding.problem);
+        let file = match finding.file.as_str() {
+            "" => String::new(),
+            file => format!("{}{bytes}: ", file_name(file)),
+        };
+        say!("{}: {file}{}", kind(finding), file_name(&finding.problem));
         for Harm { version, rank, region, .. } in &finding.harms {
             match region {
                 None => say!("  affects all of version {version} of rank {rank}"),
@@ -92,7 +113,11 @@ fn print(verified: &Verified) {
         }
     }
     let Verified { manifests, packs, bytes, .. } = verified;
-    let outcome = if verified.has_damage() { "damaged" } else { "no damage" };
+    let outcome = match (verified.has_damage(), verified.is_whole()) {
+        (true, _) => "damaged",
+        (false, true) => "no damage",
+        (false, false) => "no damage found, but not everything was verified",
+    };
     say!("{manifests} manifests and {packs} packs of {}: {outcome}", table::bytes(*bytes));
 }
 
@@ -120,6 +145,7 @@ fn verified_json(verified: &Verified) -> Value {
         "packs": verified.packs,
         "bytes": verified.bytes,
         "is_damaged": verified.has_damage(),
+        "is_verified": verified.is_whole(),
         "findings": findings.collect::<Value>(),
     })
 }

@@ -1,12 +1,13 @@
 //! `outcrop restore` and `outcrop export`: the regions of a version as plain files.
 
-use std::{collections::BTreeSet, fs, io::Write, path::PathBuf, sync::Arc};
+use std::{collections::BTreeSet, ops::Range, path::PathBuf, sync::Arc};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use outcrop::{
     MemoryOrder, Shape,
     catalog::{Error, Reader, Version},
+    layers::files::{DiskFiles, Files},
 };
 use serde_json::{Value, json};
 
@@ -15,6 +16,8 @@ use crate::{say::say, table};
 
 /// How much of a region is in memory at a time.
 const CHUNK_BYTES: u64 = 64 << 20;
+/// Excluded bytes that are at least so many become a hole in the file.
+const HOLE_BYTES_MIN: u64 = 64 << 10;
 
 /// What to write, and where.
 #[derive(Args)]
@@ -47,8 +50,8 @@ struct Output {
     region: String,
     bytes: u64,
     path: PathBuf,
-    /// Its name until it is whole.
-    draft: PathBuf,
+    /// Its name in the directory for all files.
+    name: String,
     /// What comes before the bytes.
     head: Vec<u8>,
     /// What the elements are, if there is no way to say it in the file.
@@ -60,16 +63,22 @@ pub(crate) fn run(args: &RestoreArgs, is_export: bool) -> Result<()> {
     let version = catalog.version(&args.session.session, args.which.0)?;
     let outputs = outputs(args, &version, is_export)?;
     let progress = ByteProgress::new("writing");
-    let total = outputs.iter().map(|output| output.bytes).sum();
+    let total = outputs.iter().map(|output| output.bytes).fold(0, u64::saturating_add);
+    let files = DiskFiles::create(&args.to).with_context(|| format!("cannot write {}", args.to.display()))?;
+    let files = files.without_links();
     for (&rank, manifest) in &version.manifests {
         let mut of_rank = outputs.iter().filter(|output| output.rank == rank).peekable();
         if of_rank.peek().is_none() {
             continue;
         }
         let reader = catalog.reader(manifest)?;
+        let dir = rank_dir(rank);
+        let failed = || format!("cannot write to {}/{dir}", files.location());
+        files.make_dir(&dir).and_then(|()| files.sync_dir("")).with_context(failed)?;
         for output in of_rank {
-            write(&reader, output, &|done| progress.add(done, total))?;
+            write(&files, &reader, output, &|done| progress.add(done, total))?;
         }
+        files.sync_dir(&dir).with_context(failed)?;
     }
     drop(progress);
     if args.json {
@@ -124,7 +133,6 @@ fn outputs(args: &RestoreArgs, version: &Version, is_export: bool) -> Result<Vec
             if args.region.as_ref().is_some_and(|name| *name != region.name) {
                 continue;
             }
-            let dir = args.to.join(format!("rank-{:05}", manifest.rank));
             let stem = if region.name.is_empty() { "unnamed" } else { &region.name };
             let (bytes, element_bytes) = (region.blocks.bytes(), region.element_bytes);
             let head = if is_export { npy_head(&region.element, element_bytes, &region.shape) } else { None };
@@ -135,12 +143,13 @@ fn outputs(args: &RestoreArgs, version: &Version, is_export: bool) -> Result<Vec
                 _ => "bin",
             };
             let raw = || format!("raw bytes: {} elements of {element_bytes} bytes, {}", region.element, region.shape);
+            let name = format!("{}/{stem}.{extension}", rank_dir(manifest.rank));
             outputs.push(Output {
                 rank: manifest.rank,
                 region: region.name.clone(),
                 bytes,
-                path: dir.join(format!("{stem}.{extension}")),
-                draft: dir.join(format!("{stem}.{extension}.draft")),
+                path: args.to.join(&name),
+                name,
                 note: (is_export && extension == "bin").then(raw),
                 head: head.unwrap_or_default(),
             });
@@ -174,36 +183,75 @@ impl std::fmt::Display for Exists {
 
 impl std::error::Error for Exists {}
 
-/// Writes a region under another name first, so that a file with the right name is whole.
-fn write(reader: &Reader, output: &Output, progress: &(dyn Fn(u64) + Sync)) -> Result<()> {
-    let result = write_draft(reader, output, progress).and_then(|()| {
-        fs::rename(&output.draft, &output.path).with_context(|| format!("cannot write {}", output.path.display()))
-    });
+/// The directory for the files of a rank.
+fn rank_dir(rank: u32) -> String {
+    format!("rank-{rank:05}")
+}
+
+/// Writes a region under another name first, so that a file with the right name is whole, also
+/// after a crash. No link is followed; one that has the name is replaced.
+fn write(files: &DiskFiles, reader: &Reader, output: &Output, progress: &(dyn Fn(u64) + Sync)) -> Result<()> {
+    let draft = format!("{}.draft", output.name);
+    // What is there may be another name of a file that must not be written to.
+    let _ = files.remove(&draft);
+    let failed = || format!("cannot write {}", output.path.display());
+    let result = write_draft(files, &draft, reader, output, progress)
+        .and_then(|()| files.rename(&draft, &output.name).with_context(failed));
     if result.is_err() {
         // Half a file is of no use to anybody.
-        let _ = fs::remove_file(&output.draft);
+        let _ = files.remove(&draft);
     }
     result
 }
 
-fn write_draft(reader: &Reader, output: &Output, progress: &(dyn Fn(u64) + Sync)) -> Result<()> {
-    let failed = || format!("cannot write {}", output.draft.display());
-    if let Some(dir) = output.draft.parent() {
-        fs::create_dir_all(dir).with_context(failed)?;
+fn write_draft(
+    files: &DiskFiles,
+    draft: &str,
+    reader: &Reader,
+    output: &Output,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<()> {
+    let failed = || format!("cannot write {}", output.path.display());
+    let file = files.create(draft, 0).with_context(failed)?;
+    let head_bytes = output.head.len() as u64;
+    file.write_at(0, &output.head).with_context(failed)?;
+    if let Some(last) = output.bytes.checked_sub(1) {
+        // The file may end with a hole. If it is too long for the file system, that is known now.
+        file.write_at(head_bytes + last, &[0]).with_context(failed)?;
     }
-    let mut file = fs::File::create(&output.draft).with_context(failed)?;
-    file.write_all(&output.head).with_context(failed)?;
     let mut chunk = Vec::new();
-    let mut at = 0;
-    while at < output.bytes {
-        // Cleared for each chunk, because excluded bytes are not written to.
+    let mut done = 0;
+    for piece in pieces(reader.saved(&output.region)?) {
+        // Cleared for each piece, because excluded bytes are not written to.
         chunk.clear();
-        chunk.resize((output.bytes - at).min(CHUNK_BYTES) as usize, 0);
-        reader.read(&output.region, at, &mut chunk, progress)?;
-        file.write_all(&chunk).with_context(failed)?;
-        at += chunk.len() as u64;
+        chunk.resize((piece.end - piece.start) as usize, 0);
+        reader.read(&output.region, piece.start, &mut chunk, progress)?;
+        file.write_at(head_bytes + piece.start, &chunk).with_context(failed)?;
+        done += piece.end - piece.start;
     }
-    Ok(())
+    progress(output.bytes - done);
+    file.sync().with_context(failed)
+}
+
+/// The parts of a region that are written one after the other, given what was saved of it. What
+/// lies between them is a hole.
+fn pieces(mut saved: impl Iterator<Item = Range<u64>>) -> impl Iterator<Item = Range<u64>> {
+    let mut rest: Option<Range<u64>> = None;
+    std::iter::from_fn(move || {
+        let mut piece = rest.take().or_else(|| saved.next())?;
+        while piece.end - piece.start <= CHUNK_BYTES {
+            match saved.next() {
+                Some(next) if next.start - piece.end < HOLE_BYTES_MIN => piece.end = next.end,
+                next => {
+                    rest = next;
+                    return Some(piece);
+                }
+            }
+        }
+        let cut = piece.start + CHUNK_BYTES;
+        rest = Some(cut..piece.end);
+        Some(piece.start..cut)
+    })
 }
 
 /// What an .npy file of such an array begins with; nothing if it cannot hold these elements.
@@ -241,4 +289,20 @@ fn number_descr(element: &str, element_bytes: u32) -> Option<String> {
     };
     let order = if element_bytes == 1 { '|' } else { '<' };
     Some(format!("'{order}{kind}{element_bytes}'"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_what_was_saved_with_small_gaps_between() {
+        const CHUNK: u64 = CHUNK_BYTES;
+        let cut = |saved: &[Range<u64>]| pieces(saved.to_vec().into_iter()).collect::<Vec<_>>();
+        assert_eq!(cut(&[]), []);
+        assert_eq!(cut(&[0..10, 20..30, (1 << 20)..(1 << 20) + 5]), [0..30, (1 << 20)..(1 << 20) + 5]);
+        assert_eq!(cut(&[5..2 * CHUNK + 5]), [5..CHUNK + 5, CHUNK + 5..2 * CHUNK + 5]);
+        assert_eq!(cut(&[0..CHUNK, CHUNK + 1..CHUNK + 9]), [0..CHUNK, CHUNK..CHUNK + 9]);
+        assert_eq!(cut(&[0..CHUNK + 7, 1 << 40..(1 << 40) + 1]), [0..CHUNK, CHUNK..CHUNK + 7, 1 << 40..(1 << 40) + 1]);
+    }
 }

@@ -6,11 +6,11 @@ use anyhow::Result;
 use clap::Args;
 use outcrop::{
     MemoryOrder, Shape,
-    catalog::{Error, Usage, Version},
+    catalog::{Catalog, Error, Usage, Version},
 };
 use serde_json::{Value, json};
 
-use super::{SessionArgs, Which, open, open_one, print_json, region_name, time};
+use super::{SessionArgs, Unread, Which, open, open_one, print_json, region_name, time};
 use crate::{say::say, table};
 
 /// Which directories to list.
@@ -65,7 +65,8 @@ impl Row {
 }
 
 pub(crate) fn ls(args: &LsArgs) -> Result<()> {
-    let rows = rows(&args.directories)?;
+    let mut unread = Unread::default();
+    let rows = rows(&args.directories, &mut unread)?;
     if args.json {
         let directories: Vec<_> = args.directories.iter().map(|directory| directory.display().to_string()).collect();
         let versions: Vec<_> = rows
@@ -77,7 +78,8 @@ pub(crate) fn ls(args: &LsArgs) -> Result<()> {
                 Some(object)
             })
             .collect();
-        return print_json(&json!({ "directories": directories, "versions": versions }));
+        print_json(&json!({ "directories": directories, "versions": versions }))?;
+        return unread.into_result();
     }
     let places: Vec<_> = args.directories.iter().map(|directory| directory.display().to_string()).collect();
     let heads = ["session", "version", "saved", "ranks", "size", "stored"];
@@ -90,16 +92,16 @@ pub(crate) fn ls(args: &LsArgs) -> Result<()> {
         listed.add_row(cells);
     }
     say!("{listed}");
-    Ok(())
+    unread.into_result()
 }
 
-/// The versions in all directories, by session and number.
-fn rows(directories: &[PathBuf]) -> Result<Vec<Row>, Error> {
+/// The versions in all directories, by session and number, and what could not be read.
+fn rows(directories: &[PathBuf], unread: &mut Unread) -> Result<Vec<Row>, Error> {
     let catalogs = open(directories)?;
     let mut rows = BTreeMap::new();
     for (nth, catalog) in catalogs.iter().enumerate() {
-        for session in catalog.sessions()? {
-            for version in catalog.versions(&session)? {
+        for (session, versions) in all_versions(catalog, unread)? {
+            for version in versions {
                 let key = (session.clone(), version.version, version.run);
                 let row = rows
                     .entry(key)
@@ -111,11 +113,29 @@ fn rows(directories: &[PathBuf]) -> Result<Vec<Row>, Error> {
     Ok(rows.into_values().collect())
 }
 
+/// The versions of all sessions that can be read; what cannot be is added to `unread`.
+fn all_versions(catalog: &Catalog, unread: &mut Unread) -> Result<Vec<(String, Vec<Version>)>, Error> {
+    let sessions = catalog.look()?;
+    unread.add(&sessions.unread);
+    let mut all = Vec::new();
+    for session in sessions.names {
+        match catalog.versions(&session) {
+            Ok(versions) => {
+                unread.add(versions.iter().flat_map(Version::unread));
+                all.push((session, versions));
+            }
+            Err(error) => unread.add([&error]),
+        }
+    }
+    Ok(all)
+}
+
 /// What a directory has of a version, in a word or two.
 fn state(version: Option<&Version>) -> String {
     match version {
         None => "-".to_owned(),
         Some(version) if version.is_complete() => "complete".to_owned(),
+        Some(version) if version.unread().next().is_some() => "not readable".to_owned(),
         Some(version) if !version.damaged.is_empty() => "damaged".to_owned(),
         Some(version) => format!("{} of {} ranks", version.manifests.len(), version.ranks),
     }
@@ -148,8 +168,13 @@ fn version_json(version: &Version) -> Value {
 pub(crate) fn show(args: &ShowArgs) -> Result<()> {
     let catalog = open_one(&args.session.directory)?;
     let session = &args.session.session;
-    let Some(which) = args.which else { return show_all(&catalog.versions(session)?, args.json) };
     let mut versions = catalog.versions(session)?;
+    let mut unread = Unread::default();
+    let Some(which) = args.which else {
+        unread.add(versions.iter().flat_map(Version::unread));
+        show_all(&versions, args.json)?;
+        return unread.into_result();
+    };
     versions.retain(|version| which.0 == Some(version.version));
     if versions.is_empty() {
         // The newest; or, if there is none of that number at all, an error that says which there
@@ -157,12 +182,12 @@ pub(crate) fn show(args: &ShowArgs) -> Result<()> {
         versions.push(catalog.version(session, which.0)?);
     }
     if args.json {
-        return print_json(&versions.iter().map(detail_json).collect());
+        print_json(&versions.iter().map(detail_json).collect())?;
+    } else {
+        versions.iter().for_each(|version| print_detail(session, version));
     }
-    for version in &versions {
-        print_detail(session, version);
-    }
-    Ok(())
+    unread.add(versions.iter().flat_map(Version::unread));
+    unread.into_result()
 }
 
 fn show_all(versions: &[Version], is_json: bool) -> Result<()> {
@@ -274,13 +299,19 @@ fn print_detail(session: &str, version: &Version) {
 
 pub(crate) fn du(args: &DuArgs) -> Result<()> {
     let mut objects = Vec::new();
+    let mut unread = Unread::default();
     let mut sessions = table::new(&["session", "directory", "versions", "size", "stored", "factor", "garbage"]);
     let mut versions = table::new(&["session", "directory", "version", "size", "stored", "factor"]);
     for (directory, catalog) in args.directories.iter().zip(open(&args.directories)?) {
         let place = directory.display().to_string();
-        for session in catalog.sessions()? {
-            let usage = catalog.usage(&session)?;
-            let all = catalog.versions(&session)?;
+        for (session, all) in all_versions(&catalog, &mut unread)? {
+            let usage = match catalog.usage(&session) {
+                Ok(usage) => usage,
+                Err(error) => {
+                    unread.add([&error]);
+                    continue;
+                }
+            };
             for version in all.iter().filter(|version| version.run.is_some()) {
                 let (full, stored) = (version.full_bytes(), version.stored_bytes());
                 let mut cells = vec![session.clone(), place.clone(), version.version.to_string()];
@@ -312,10 +343,11 @@ pub(crate) fn du(args: &DuArgs) -> Result<()> {
         }
     }
     if args.json {
-        return print_json(&objects.into());
+        print_json(&objects.into())?;
+    } else {
+        say!("{versions}\n{sessions}");
     }
-    say!("{versions}\n{sessions}");
-    Ok(())
+    unread.into_result()
 }
 
 /// How many times more bytes there are than are stored.

@@ -2,6 +2,7 @@
 
 mod commands;
 mod common;
+mod hostile;
 mod sim;
 mod store;
 mod survey;
