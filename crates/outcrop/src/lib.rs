@@ -67,8 +67,8 @@ pub mod bindings {
 /// ```
 pub mod catalog {
     pub use outcrop_catalog::{
-        Catalog, Change, Error, Finding, FindingKind, Harm, Reader, RegionDiff, Removal, Result, Usage, Verified,
-        Version, diff, lock_session, verify,
+        Catalog, Change, Error, Finding, FindingKind, Harm, Reader, RegionDiff, Removal, Result, Sessions, Usage,
+        Verified, Version, diff, lock_session, verify,
     };
 }
 
