@@ -1,7 +1,7 @@
 //! Puts a version together from its packs.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     fmt, mem,
     ops::Range,
     sync::{Arc, Mutex, PoisonError},
