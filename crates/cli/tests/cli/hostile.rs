@@ -8,7 +8,7 @@ use std::{
     process::{Command, Output},
 };
 
-use outcrop::{Part, RegionOptions, Store};
+use outcrop::{Part, Store, store::RegionOptions};
 
 use crate::common::{entries, outcrop, text};
 
