@@ -11,6 +11,7 @@ use outcrop_memory::{Maps, Pages as PageKind, Private};
 
 use crate::{
     pagemap::Pagemap,
+    protection::mappings_max,
     ranges::{addresses, page_bytes},
     userfault::Userfault,
 };
@@ -22,11 +23,14 @@ const CALIBRATION_PAGES: usize = 64;
 pub(crate) struct Pages {
     fault: Userfault,
     map: Pagemap,
+    /// How many ranges can be registered. Each may split mappings, and the program needs some too.
+    pub(crate) ranges_max: usize,
 }
 
 impl Pages {
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self { fault: Userfault::asynchronous()?, map: Pagemap::open()? })
+        let (fault, map) = (Userfault::asynchronous()?, Pagemap::open()?);
+        Ok(Self { fault, map, ranges_max: mappings_max() / 4 })
     }
 
     /// Registers the pages of `range`, unless they are registered. Fails for memory that can change

@@ -177,7 +177,8 @@ fn granule(bytes: usize, granules_max: usize) -> Option<usize> {
     Some(bytes.div_ceil(granules_max).max(page_bytes()).next_power_of_two())
 }
 
-fn mappings_max() -> usize {
+/// How many mappings a process may have.
+pub(crate) fn mappings_max() -> usize {
     fs::read_to_string("/proc/sys/vm/max_map_count").ok().and_then(|text| text.trim().parse().ok()).unwrap_or(MAPPINGS)
 }
 

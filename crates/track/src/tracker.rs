@@ -139,13 +139,15 @@ pub struct Tracker {
     regions: HashMap<String, Region>,
     /// Their whole pages.
     overlaps: Overlaps,
+    /// How many of them are registered with `pages`.
+    registered: usize,
 }
 
 impl Tracker {
     /// A tracker that watches nothing yet.
     pub fn new(options: TrackOptions) -> Self {
         let (regions, overlaps) = (HashMap::new(), Overlaps::default());
-        Self { options, generation: process::generation(), pages: None, regions, overlaps }
+        Self { options, generation: process::generation(), pages: None, regions, overlaps, registered: 0 }
     }
 
     /// Returns what may have changed in `memory` since the last call with this name, and watches it
@@ -260,6 +262,7 @@ impl Tracker {
         let generation = process::generation();
         if std::mem::replace(&mut self.generation, generation) != generation {
             self.pages = None;
+            self.registered = 0;
             for region in self.regions.values_mut() {
                 region.guard = Guard::Nothing;
             }
@@ -357,11 +360,19 @@ impl Tracker {
                 .collect(),
             _ => vec![region.inner.clone()],
         };
-        self.pages()?.claim(&region.inner)?;
+        let registered = self.registered;
+        let pages = self.pages()?;
+        if registered >= pages.ranges_max {
+            return Err(io::Error::other(format!(
+                "{registered} regions are watched, and more could use up all mappings"
+            )));
+        }
+        pages.claim(&region.inner)?;
         if let Err(error) = self.collect_pages(name, &region.inner, &stripes, &mut Vec::new()) {
             self.pages()?.release(&region.inner);
             return Err(error);
         }
+        self.registered += 1;
         region.stats.write_ns = pages::write_ns();
         if wanted == Watch::Sample {
             region.samples += 1;
@@ -378,6 +389,7 @@ impl Tracker {
         let guard = std::mem::replace(&mut region.guard, Guard::Nothing);
         if let (Guard::Sample(_) | Guard::Pages, Some(Ok(pages))) = (guard, &self.pages) {
             pages.release(&region.inner);
+            self.registered -= 1;
         }
     }
 }

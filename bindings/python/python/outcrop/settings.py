@@ -159,6 +159,8 @@ class StoreSettings(TypedDict, total=False):
     """Whether only changed blocks are written; turn it off if everything changes between two versions."""
     tracking: Literal["chosen", "pages", "protection", "everything"] | None
     """How changes are found: by what is cheapest, by dirty pages, by write protection, or by hashing everything."""
+    marks_pinned: bool | None
+    """Whether the program calls `mark_dirty` for what io_uring or RDMA writes to pinned memory; if not, everything is hashed while it has such memory."""
     block: Size | None
     """The length of blocks, a power of two from 256 bytes to 16 MiB: what is compared, and written if it has changed."""
     hash: Literal["xxh3", "blake3", "md5"] | None

@@ -2,7 +2,7 @@
 
 use outcrop_format::{
     Blocks, Coding, CodingKind, Decoder, Encoder, Extent, Hash, HashKind, Index, IndexRegion, Manifest, ManifestPack,
-    ManifestRegion, PAGE_BYTES, PackHeader, PackId, PackOrigin, RunId, Stored,
+    ManifestRegion, PAGE_BYTES, PackHeader, PackId, PackOrigin, REGIONS_MAX, RunId, Stored,
 };
 use outcrop_region::{MemoryOrder, Shape};
 use proptest::{collection::vec, option, prelude::*};

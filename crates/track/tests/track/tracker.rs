@@ -388,3 +388,30 @@ fn small_memory_is_not_watched_by_choice() {
     }
     assert!(tracker.stats("memory").unwrap().reason.contains("hashed as fast"));
 }
+
+#[test]
+fn many_regions_leave_mappings_for_the_program() {
+    if outcrop_testing::alone("tracker::many_regions_leave_mappings_for_the_program") || !has(Way::Pages) {
+        return;
+    }
+    let limit = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap();
+    let limit: usize = limit.trim().parse().unwrap();
+    let count = limit / 2;
+    if count > 100_000 {
+        return outcrop_testing::does_not_apply("this system allows more mappings than a test can use up");
+    }
+    let mut memory = Mapping::new(2 * count * PAGE);
+    let mut tracker = tracker(Way::Pages);
+    for round in 0..2 {
+        for nth in 0..count {
+            let changes = tracker.changed(&nth.to_string(), &memory[2 * nth * PAGE..][..PAGE]);
+            assert_eq!(changes.is_everything, round == 0 || changes.way == Way::Everything || nth == 5, "region {nth}");
+        }
+        memory[10 * PAGE] = 1;
+    }
+    let watched = (0..count).filter(|nth| tracker.stats(&nth.to_string()).unwrap().way == Way::Pages).count();
+    assert_eq!(watched, limit / 4);
+    let mappings = std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
+    assert!(mappings < limit * 3 / 4, "{mappings} of {limit}");
+    assert!(tracker.stats(&(count - 1).to_string()).unwrap().reason.contains("mappings"));
+}
