@@ -91,15 +91,15 @@ pub fn diff(
     let mut diffs = Vec::new();
     for mapped in before.mapped() {
         let name = &mapped.region.name;
-        diffs.push(match after.map(name) {
-            Err(_) => RegionDiff::whole(mapped.region, Change::Removed),
-            Ok(other) if is_certain || !is_hashed_alike(before, mapped, after, other) => {
+        diffs.push(match after.find(name) {
+            None => RegionDiff::whole(mapped.region, Change::Removed),
+            Some(other) if is_certain || !is_hashed_alike(before, mapped, after, other) => {
                 by_bytes(before, mapped, after, other, progress)?
             }
-            Ok(other) => by_hashes(mapped, other, progress),
+            Some(other) => by_hashes(mapped, other, progress),
         });
     }
-    let is_new = |mapped: &Mapped<'_>| before.map(&mapped.region.name).is_err();
+    let is_new = |mapped: &Mapped<'_>| before.find(&mapped.region.name).is_none();
     diffs.extend(after.mapped().filter(is_new).map(|mapped| RegionDiff::whole(mapped.region, Change::Added)));
     Ok(diffs)
 }

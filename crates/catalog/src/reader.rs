@@ -194,7 +194,7 @@ impl Reader {
         Some(self.by_name[found])
     }
 
-    fn find(&self, region: &str) -> Option<Mapped<'_>> {
+    pub(crate) fn find(&self, region: &str) -> Option<Mapped<'_>> {
         self.number(region).map(|number| self.nth(number))
     }
 

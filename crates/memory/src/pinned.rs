@@ -2,7 +2,7 @@
 //! io_uring, and what RDMA has registered.
 //!
 //! The system counts such memory for the whole process (`VmPin` in /proc/self/status), and does not
-//! say where it is. What Outcrop has registered itself is no danger to anybody, so it is subtracted.
+//! say where it is. What Outcrop itself has registered is subtracted: nobody else writes there.
 
 use std::{
     fs, io,

@@ -91,8 +91,8 @@ impl Content {
         self.losses_before.clear();
     }
 
-    /// A new chain begins, with packs that were made when `losses` packs had been lost. If more have
-    /// been lost since, its own packs may be among them.
+    /// A new chain begins, with packs that were made when `losses` packs had been lost. If more
+    /// have been lost since, its own packs may be among them.
     pub(crate) fn begin(&mut self, losses: u64) {
         self.chain.clear();
         self.regions.clear();

@@ -197,8 +197,8 @@ impl Session {
         all_well(&answers, |rank| format!("rank {rank} cannot forget versions"))
     }
 
-    /// How changes of a region are found now, why, and what that costs. `None` for a region that was
-    /// not saved yet.
+    /// How changes of a region are found now, why, and what that costs. `None` for a region that
+    /// was not saved yet.
     pub fn tracking(&self, region: &str) -> Option<TrackStats> {
         self.tracker.stats(region)
     }

@@ -52,7 +52,7 @@ impl fmt::Display for Way {
 pub struct TrackOptions {
     /// How changes are found. Memory that cannot be watched in this way counts as changed.
     pub way: Way,
-    /// The size of the blocks that the program hashes: for one dirty page it hashes the whole block.
+    /// The size of the blocks that the program hashes. For one dirty page it hashes a whole block.
     pub block_bytes: usize,
     /// Whether `Way::Chosen` may use `Way::Protection` where `Way::Pages` is not possible.
     pub allow_protection: bool,
@@ -71,8 +71,8 @@ impl Default for TrackOptions {
 /// What may have changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Changes {
-    /// The bytes, in ascending ranges with gaps between them. They always include the first and last
-    /// page of the memory if these are not wholly part of it.
+    /// The bytes, in ascending ranges with gaps between them. They always include the first and
+    /// last page of the memory if these are not wholly part of it.
     pub ranges: Vec<Range<usize>>,
     /// Whether that is all of the memory.
     pub is_everything: bool,

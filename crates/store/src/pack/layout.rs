@@ -1,5 +1,5 @@
-//! Lays out the blocks of a slot as a pack, in place: if a block is left out or becomes shorter, the
-//! blocks behind it move up.
+//! Lays out the blocks of a slot as a pack, in place: if a block is left out or becomes shorter,
+//! the blocks behind it move up.
 
 use outcrop_engine::Lent;
 use outcrop_format::{Coding, Extent, Hash, Index, IndexRegion, PAGE_BYTES, PackId, Stored};

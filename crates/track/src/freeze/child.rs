@@ -85,8 +85,8 @@ impl Child {
     }
 
     /// Checks that the child has all the memory, and can be read from. A mapping can be marked so
-    /// that a fork leaves it out or zeroes it (`madvise`). So one byte of each mapping that is not 0
-    /// is compared.
+    /// that a fork leaves it out or zeroes it (`madvise`). So one byte of each mapping that is not
+    /// 0 is compared.
     fn check(&self, memory: &[&[u8]]) -> Result<()> {
         let maps = Maps::now().map_err(unreadable)?;
         for (part, memory) in memory.iter().enumerate() {
