@@ -120,6 +120,23 @@ impl Session {
         };
         py.detach(look).map_err(|error| raise(py, &error))
     }
+
+    /// Asks how far a version has got, as other threads may use the session meanwhile.
+    fn watch<T: Send>(
+        &self,
+        py: Python<'_>,
+        version: &Bound<'_, PyAny>,
+        layer: Option<usize>,
+        ask: impl FnOnce(&Watch, u64, Reached) -> outcrop::Result<T> + Send,
+    ) -> PyResult<T> {
+        let version = number(version)?;
+        let reached = layer.map_or(Reached::All, Reached::Layer);
+        let ask = || {
+            let watch = lock(self.watch.get()?).clone().ok_or_else(|| closed("session"))?;
+            ask(&watch, version, reached)
+        };
+        py.detach(ask).map_err(|error| raise(py, &error))
+    }
 }
 
 #[pymethods]
@@ -189,13 +206,14 @@ impl Session {
     /// An error if it never will be.
     #[pyo3(signature = (version, layer=None))]
     fn wait(&self, py: Python<'_>, version: &Bound<'_, PyAny>, layer: Option<usize>) -> PyResult<()> {
-        let version = number(version)?;
-        let reached = layer.map_or(Reached::All, Reached::Layer);
-        let wait = || {
-            let watch = lock(self.watch.get()?).clone().ok_or_else(|| closed("session"))?;
-            watch.wait(version, reached)
-        };
-        py.detach(wait).map_err(|error| raise(py, &error))
+        self.watch(py, version, layer, Watch::wait)
+    }
+
+    /// Whether a version is complete and durable in a directory, 1 being the first, or in all. An
+    /// error if it never will be.
+    #[pyo3(signature = (version, layer=None))]
+    fn has_reached(&self, py: Python<'_>, version: &Bound<'_, PyAny>, layer: Option<usize>) -> PyResult<bool> {
+        self.watch(py, version, layer, Watch::has_reached)
     }
 
     /// Waits until everything under way has come to its end. An error if some version has not

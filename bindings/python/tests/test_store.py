@@ -185,6 +185,19 @@ def test_calls_that_make_no_sense_are_refused_with_a_sentence(session, call, err
     assert session.versions == [1]
 
 
+def test_how_far_a_version_has_got_can_be_asked(session):
+    session.save(1, u=np.zeros(1000))
+    assert session.has_reached(1) in (False, True)
+    session.wait(1)
+    assert session.has_reached(1) is True and session.has_reached(1, layer=1) is True
+    for arguments, error in (((2,), outcrop.Missing), ((1, 2), outcrop.Usage), ((-1,), outcrop.Usage)):
+        with pytest.raises(error):
+            session.has_reached(*arguments)
+    session.close()
+    with pytest.raises(outcrop.Usage, match="closed"):
+        session.has_reached(1)
+
+
 def test_two_values_do_not_go_into_the_same_memory(session):
     session.save(1, u=np.ones(4), v=np.ones(4))
     both = np.zeros(6)
