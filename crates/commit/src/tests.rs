@@ -223,8 +223,8 @@ fn nothing_is_written_that_lists_a_pack_of_another_length() {
     }
 }
 
-#[test]
-fn what_could_not_be_rewritten_lists_what_it_did() {
+/// Two versions, packs that have become one, and a manifest that fails to list it.
+fn with_a_failed_rewrite(may_be_visible: bool) -> Rig {
     let mut rig = Rig::new(Retention::default(), (1, 1), Found::default());
     (0..3).for_each(|number| rig.expect(number));
     rig.draft(1, &[0], 1, 0);
@@ -238,8 +238,14 @@ fn what_could_not_be_rewritten_lists_what_it_did() {
     rig.tell(Event::Done { layer: 0, outcome: Outcome::Done });
     assert!(matches!(&rig.asked[..], [(0, Step::Rewrite { version: 2, .. })]), "{:?}", rig.asked);
     rig.asked.clear();
-    let (reason, may_be_visible, next_number) = ("no room".to_owned(), false, 3);
+    let (reason, next_number) = ("no room".to_owned(), 3);
     rig.tell(Event::Done { layer: 0, outcome: Outcome::Failed { reason, may_be_visible, next_number } });
+    rig
+}
+
+#[test]
+fn what_could_not_be_rewritten_lists_what_it_did() {
+    let mut rig = with_a_failed_rewrite(false);
     // It is not tried again, and nothing that either list has is removed while a version builds
     // upon it.
     rig.expect(3);
@@ -249,4 +255,11 @@ fn what_could_not_be_rewritten_lists_what_it_did() {
     assert_eq!(written(&steps, 3), [(0, vec![3, 2])], "{steps:?}");
     let is_more = |(_, step): &(usize, Step)| matches!(step, Step::Rewrite { .. } | Step::Remove { .. });
     assert!(!steps.iter().any(is_more), "{steps:?}");
+}
+
+#[test]
+fn what_may_be_rewritten_or_not_keeps_the_packs_of_both() {
+    let mut rig = with_a_failed_rewrite(true);
+    rig.tell(Event::Reading(false));
+    assert_eq!(rig.work(), []);
 }

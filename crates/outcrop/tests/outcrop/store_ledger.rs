@@ -353,12 +353,21 @@ impl Gate {
     }
 }
 
+/// Opens a gate when a test ends, however it does: nobody waits for it then.
+struct Opener(Arc<Gate>);
+
+impl Drop for Opener {
+    fn drop(&mut self) {
+        self.0.open();
+    }
+}
+
 /// A session whose second layer takes no pack before the gate is open, and whose first layer keeps
 /// only the last version. Its first two versions are saved, and the first layer has dropped one.
-fn held_up(dir: &Path) -> (Session, Failing, Arc<Gate>) {
-    let gate = Arc::<Gate>::default();
+fn held_up(dir: &Path) -> (Session, Failing, Opener) {
+    let gate = Opener(Arc::default());
     let far = Failing::new(Arc::new(DiskFiles::create(&dir.join("far")).unwrap()));
-    let waits = Arc::clone(&gate);
+    let waits = Arc::clone(&gate.0);
     let watched = far.clone().watched(move |operation, name| {
         if operation == Operation::Create && name.contains("pack-") {
             waits.pass();
@@ -390,7 +399,7 @@ fn a_version_that_one_layer_has_dropped_is_known_until_it_is_on_the_other() {
                 thread::sleep(Duration::from_millis(5));
             }
             is_opened.store(true, SeqCst);
-            gate.open();
+            gate.0.open();
         });
         save(&mut session, 3);
         let was_opened = is_opened.load(SeqCst);
@@ -407,7 +416,7 @@ fn a_version_that_one_layer_has_dropped_may_fail_on_the_other() {
     let dir = tempfile::tempdir().unwrap();
     let (mut session, far, gate) = held_up(dir.path());
     far.inject(Fault { of: Some(Operation::Write), ..Fault::new(Errno::IO) });
-    gate.open();
+    gate.0.open();
     let error = session.save(3, &[Part::new("field", &field(3))]).unwrap_err();
     assert!(error.to_string().contains("version 1") && error.to_string().contains("far"), "{error}");
     assert_eq!(error.kind(), ErrorKind::Storage);

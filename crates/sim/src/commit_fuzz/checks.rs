@@ -155,14 +155,19 @@ impl World {
         Ok(())
     }
 
-    /// A version is written. One that may become whole again gives way only when this run has
+    /// A rank writes a version. One that may become whole again gives way only when this run has
     /// completed something there.
-    pub(super) fn check_written(&mut self, version: u64, layer: LayerIndex) -> Checked {
-        let has_completed = self.ranks.iter().any(|rank| rank.has_reached[layer]) || !self.completed[layer].is_empty();
-        let suspended = self.suspended[layer].as_mut().and_then(|suspended| suspended.remove(&version));
-        match suspended.filter(|_| !has_completed) {
+    pub(super) fn check_written(&mut self, rank: usize, version: u64, layer: LayerIndex) -> Checked {
+        let has_completed = !self.completed[layer].is_empty() || self.ranks.iter().any(|rank| rank.has_reached[layer]);
+        let replaced = self.disks[rank][layer].manifest(version).map(|manifest| manifest.run);
+        let Some(suspended) = &mut self.suspended[layer] else { return Ok(()) };
+        match suspended.get(&version).copied().filter(|run| Some(*run) == replaced) {
             None => Ok(()),
-            Some(run) => Err(format!("version {version} of run {run} may be whole again on layer {layer}")),
+            Some(_) if has_completed => {
+                suspended.remove(&version);
+                Ok(())
+            }
+            Some(run) => Err(format!("version {version} of run {run} might have been whole again on layer {layer}")),
         }
     }
 

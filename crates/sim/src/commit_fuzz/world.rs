@@ -289,6 +289,11 @@ impl World {
             _ => {
                 self.next_version += 1 + u64::from(self.random.u8(..8) == 0);
                 while self.is_taken(self.next_version - 1) {
+                    if self.may_fault && self.random.u8(..8) == 0 {
+                        // A program that knows better: it is not to succeed.
+                        self.has_fault = true;
+                        break;
+                    }
                     self.next_version += 1;
                 }
                 Op::Save(self.next_version - 1)
@@ -537,7 +542,7 @@ impl World {
         let mut failed = Outcome::Failed { reason: "it failed".to_owned(), may_be_visible: false, next_number };
         let written = self.manifest_of(&step, rank, layer)?;
         if let Step::Write { manifest, .. } = &step {
-            self.check_written(manifest.version, layer)?;
+            self.check_written(rank, manifest.version, layer)?;
         }
         let disk = &mut self.disks[rank][layer];
         match &step {
