@@ -12,10 +12,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use outcrop::{
-    Part, Reached, Retention, Session, Store,
-    store::{Ranks, SharedDirectory},
-};
+use outcrop::{Part, Reached, Retention, Session, Store, store::SharedDirectory};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use serde_json::json;

@@ -96,7 +96,8 @@ fn child_is_a_rank() {
     let start = Instant::now();
     let ranks = SharedDirectory::open_with(dir, rank, RANKS, PATIENCE).unwrap();
     println!("GUEST rank {rank} has joined after {:?}", start.elapsed());
-    let said = |rank: u32, round: u64| format!("{rank} {round} ").repeat(if round % 10 == 0 { 40_000 } else { 1 });
+    let said =
+        |rank: u32, round: u64| format!("{rank} {round} ").repeat(if round.is_multiple_of(10) { 40_000 } else { 1 });
     let start = Instant::now();
     let mut heard = vec![Vec::new(); RANKS as usize];
     for round in 0..ROUNDS {
