@@ -80,10 +80,14 @@ fn put_object(from: &Path, to: &Path) -> Result<()> {
 /// Removes symbols and debug information, of the standard library too: the linker does so for
 /// programs, but an archive is not linked. Where there is no `strip`, it stays as it is.
 fn strip(object: &Path) -> io::Result<()> {
-    // In an archive, symbols are what programs are linked by.
+    // In an archive, symbols are what programs are linked by. Half of it is code for the compiler's
+    // own linker, which has done its work.
     let is_archive = fs::read(object)?.starts_with(b"!<arch>");
-    let what = if is_archive { "--strip-debug" } else { "--strip-unneeded" };
-    match Command::new("strip").arg(what).arg(object).output() {
+    let what: &[&str] = match is_archive {
+        true => &["--strip-debug", "--remove-section=.llvmbc", "--remove-section=.llvmcmd"],
+        false => &["--strip-unneeded"],
+    };
+    match Command::new("strip").args(what).arg(object).output() {
         Ok(output) if output.status.success() => Ok(()),
         Ok(output) => Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
