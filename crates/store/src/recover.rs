@@ -136,8 +136,8 @@ impl Entered {
         }
         let mark = match catalog.mark(session, rank) {
             Err(error) if error.is_damage() => {
-                // As if this rank had not taken part in the runs that it listed: what others have of
-                // them is kept for longer.
+                // As if this rank had not taken part in the runs that it listed: what others have
+                // of them is kept for longer.
                 tracing::warn!(session, %error, "it is not known which runs have used a directory");
                 None
             }

@@ -126,7 +126,7 @@ fn whatever_cannot_be_read_is_not_verified_and_is_no_damage() {
             sweep(directory.path(), errno, |catalog, is_lacking| match verify(catalog, None, None, &|_, _| {}) {
                 Ok(verified) => {
                     assert!(!verified.has_damage(), "{errno}: {verified:?}");
-                    // Who runs out of descriptors can try again with those that are not needed just now.
+                    // Packs are opened again when descriptors that are not needed have been closed.
                     assert!(verified.is_whole() != is_lacking || errno == Errno::MFILE, "{errno}: {verified:?}");
                     assert!(verified.is_whole() || verified.has(FindingKind::Unread), "{errno}: {verified:?}");
                 }

@@ -127,5 +127,5 @@ fn names_that_others_have_chosen_do_not_reach_the_terminal() {
     let output = outcrop(path, &["verify", "store"]);
     let said = text(&output.stdout);
     assert!(output.status.success() && said.contains("foreign: heat/rank-00000/"), "{said}");
-    assert!(!said.contains(['\x1b', '\x07']) && said.matches("\n").count() == 2, "{said:?}");
+    assert!(!said.contains(['\x1b', '\x07']) && said.lines().count() == 2, "{said:?}");
 }
