@@ -134,8 +134,8 @@ impl Catalog {
     pub fn usage(&self, session: &str) -> Result<Usage> {
         let listing = self.listing(session)?;
         // What could not be read may need any pack.
-        let errors = listing.manifests.iter().filter_map(|listed| listed.manifest.as_ref().err());
-        if let Some(error) = errors.into_iter().find(|error| !error.is_damage()) {
+        let mut errors = listing.manifests.iter().filter_map(|listed| listed.manifest.as_ref().err());
+        if let Some(error) = errors.find(|error| !error.is_damage()) {
             return Err(error.again());
         }
         let manifests = listing.manifests.iter().filter_map(|listed| listed.manifest.as_ref().ok());

@@ -157,7 +157,9 @@ impl Entered {
         for (version, manifest) in holding.manifests {
             match manifest {
                 Ok(manifest) => drop(found.manifests.insert(version, manifest)),
-                Err(_) => drop(found.unreadable.insert(version)),
+                Err(_) => {
+                    found.unreadable.insert(version);
+                }
             }
         }
         self.layers.push(found);
