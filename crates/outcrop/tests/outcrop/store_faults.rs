@@ -3,6 +3,7 @@
 
 use std::{
     fs,
+    ops::Range,
     path::{Path, PathBuf},
     process::Command,
     sync::{Arc, mpsc},
@@ -64,12 +65,14 @@ struct Scenario {
     history: Arc<History>,
     /// With others: where they talk, and which one this is.
     ranks: Option<(PathBuf, u32)>,
+    /// Which versions it saves each time that it opens the store.
+    lives: Vec<Range<u64>>,
 }
 
 impl Scenario {
     /// With these files as layers, both of the recording.
     fn new(recording: &Recording, layers: Vec<Arc<dyn Files>>) -> Self {
-        Self { recording: recording.clone(), layers, history: Arc::default(), ranks: None }
+        Self { recording: recording.clone(), layers, history: Arc::default(), ranks: None, lives: vec![1..6, 6..10] }
     }
 
     fn rank(&self) -> u32 {
@@ -95,7 +98,7 @@ impl Scenario {
         let mut outcome = Outcome::default();
         let mut random = Rng::with_seed(1);
         let mut state = State::new(&mut random, 3000);
-        for versions in [1..6, 6..10] {
+        for versions in self.lives.clone() {
             let Some(mut session) = outcome.note(self.open()) else { return outcome };
             if self.ranks.is_none() {
                 let found = Promises::default().check_latest(&self.history, &mut session, 0);
@@ -173,16 +176,25 @@ fn within_patience(scenario: Scenario, what: String) -> (Scenario, Outcome) {
 
 /// Runs a scenario in which one layer, or the only one, has a fault.
 fn run_with(fault: Option<Fault>, layers: usize, failing_layer: usize) -> (Scenario, Outcome, Failing) {
+    run_lives(vec![1..6, 6..10], fault.as_slice(), layers, failing_layer)
+}
+
+fn run_lives(
+    lives: Vec<Range<u64>>,
+    faults: &[Fault],
+    layers: usize,
+    failing_layer: usize,
+) -> (Scenario, Outcome, Failing) {
     let recording = Recording::from_tree(tree_of(&LAYERS));
     let plain: Arc<dyn Files> = Arc::new(recording.clone());
     let failing = Failing::over(recording.clone());
-    fault.into_iter().for_each(|fault| failing.inject(fault));
+    faults.iter().for_each(|fault| failing.inject(*fault));
     let of_layer = |layer: usize| {
         let files = if layer == failing_layer { Arc::new(failing.clone()) } else { Arc::clone(&plain) };
         below(&files, LAYERS[layer])
     };
-    let scenario = Scenario::new(&recording, (0..layers).map(of_layer).collect());
-    let (scenario, outcome) = within_patience(scenario, format!("{fault:?} on layer {failing_layer} of {layers}"));
+    let scenario = Scenario { lives, ..Scenario::new(&recording, (0..layers).map(of_layer).collect()) };
+    let (scenario, outcome) = within_patience(scenario, format!("{faults:?} on layer {failing_layer} of {layers}"));
     (scenario, outcome, failing)
 }
 
@@ -213,16 +225,20 @@ fn every_operation_may_fail() {
 #[test]
 fn a_removal_that_is_not_durable_leaves_no_half_version() {
     let (_, _, failing) = run_with(None, 1, 0);
-    for after in 0..failing.calls(Some(Operation::SyncDir)) {
-        let fault = Fault { of: Some(Operation::SyncDir), after, ..Fault::new(Errno::IO) };
-        let (scenario, outcome, _) = run_with(Some(fault), 1, 0);
+    let fault = |after| Fault { of: Some(Operation::SyncDir), after, ..Fault::new(Errno::IO) };
+    let syncs = 0..failing.calls(Some(Operation::SyncDir));
+    let (anew, once) = (vec![1..6, 6..10], Vec::from([1..10]));
+    // What is done about the first failure may fail as well, as long as the store stays open.
+    let runs = syncs.flat_map(|after| [(&anew, vec![fault(after)]), (&once, vec![fault(after), fault(after + 1)])]);
+    for (lives, faults) in runs {
+        let (scenario, outcome, _) = run_lives(lives.clone(), &faults, 1, 0);
         let (places, options) = (scenario.places(), Options { subset_operations_max: 4, samples: 0, seed: 0 });
         let mut observer = Observer::new(&scenario.history, &places);
         let report = check(&scenario.recording.log(), &options, |image, marks| {
             judge(&mut observer, image.tree(), &["heat"], &Promises::of(marks), &[KEEP]).map(drop)
         });
         if let Some(failure) = report.failure {
-            panic!("{fault:?}: {failure}\n{outcome:?}");
+            panic!("{faults:?}: {failure}\n{outcome:?}");
         }
     }
 }

@@ -1,9 +1,13 @@
 //! What a store is like, what is done with it, and what goes wrong before the crash; drawn from a
 //! seed.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering::Relaxed},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    thread,
+    time::Duration,
 };
 
 use fastrand::Rng;
@@ -44,6 +48,8 @@ pub(crate) struct Scenario {
     pub(crate) excludes: bool,
     /// Every rank has a medium of its own on the first layer, as on the disk of a node.
     has_own_media: bool,
+    /// A layer that takes its time, so that others are ahead of it.
+    slow: Option<usize>,
     pub(crate) trouble: Trouble,
 }
 
@@ -101,6 +107,7 @@ impl Scenario {
             is_certain: random.u8(..6) == 0,
             excludes: random.u8(..4) == 0,
             has_own_media,
+            slow: (layers > 1 && random.bool()).then(|| random.usize(..layers)),
             trouble: Trouble::None,
         };
         scenario.trouble = scenario.draw_trouble(&mut random);
@@ -127,9 +134,9 @@ impl Scenario {
         }
     }
 
-    /// The same without what goes wrong, as it is opened after a crash.
+    /// The same without what goes wrong, and at full speed, as it is opened after a crash.
     pub(crate) fn healed(&self) -> Self {
-        Self { trouble: Trouble::None, ..self.clone() }
+        Self { trouble: Trouble::None, slow: None, ..self.clone() }
     }
 
     pub(crate) fn layers(&self) -> usize {
@@ -199,7 +206,8 @@ impl Scenario {
         let of_layer = |layer: usize, rank: u32| {
             let medium = self.medium(layer, rank);
             let is_failing = cut.as_ref() == Some(&medium) || killed.is_some_and(|(killed, _)| killed == rank);
-            below(if is_failing { &failing } else { &plain }, &medium)
+            let files = below(if is_failing { &failing } else { &plain }, &medium);
+            if self.slow == Some(layer) { slowed(files) } else { files }
         };
         (0..self.ranks).map(|rank| (0..self.layers()).map(|layer| of_layer(layer, rank)).collect()).collect()
     }
@@ -224,6 +232,15 @@ impl Scenario {
         }
         builder
     }
+}
+
+/// The same files, some of whose operations take longer than all of another layer.
+fn slowed(files: Arc<dyn Files>) -> Arc<dyn Files> {
+    Arc::new(Failing::new(files).watched(|operation, _| {
+        if matches!(operation, Operation::Create | Operation::Sync) {
+            thread::sleep(Duration::from_millis(3));
+        }
+    }))
 }
 
 /// All, the last few, every k-th, the young ones, and some of these together.
