@@ -284,7 +284,7 @@ fn of_images_that_a_reader_cannot_tell_apart_one_is_opened() {
     assert_eq!((opened, classes.count()), (vec![0, 1, 2, 3], 4));
     let mut both = report;
     both.add(failed);
-    assert_eq!(both.to_string(), "crash images: 4, observable: 4, opened: 4, lost: 1");
+    assert_eq!(both.to_string(), "crash images: 5, observable: 4, opened: 4, lost: 1");
 }
 
 #[test]
