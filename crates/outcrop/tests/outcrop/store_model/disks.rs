@@ -83,12 +83,6 @@ impl Disks {
         (model.mounts[layer][rank as usize], if self.is_local { rank } else { 0 }, name.to_owned())
     }
 
-    /// Whether some rank has the directory of another one, which it cannot read.
-    pub(super) fn has_foreign(&self, model: &Model, layer: usize) -> bool {
-        let is_foreign = |(disk, rank): (&DiskId, u32)| self.homes[disk] != (layer, rank);
-        model.mounts[layer].iter().zip(0..).any(is_foreign)
-    }
-
     /// Takes the directory of a rank away; the store makes another one.
     pub(super) fn take_away(&mut self, model: &mut Model, layer: usize, rank: u32) {
         let disk = model.mounts[layer][rank as usize];
