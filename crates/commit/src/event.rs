@@ -74,7 +74,7 @@ pub enum Event {
     Reading(bool),
     /// All versions above this one are to be forgotten; all, without.
     Rewind(Option<u64>),
-    /// All versions that were found and that not all ranks have are to be forgotten, also those that
+    /// All versions that were found and that not all ranks have are to be forgotten, also if they
     /// may become whole again.
     ForgetIncomplete,
     /// The program saves no more. What is on its way still arrives.
@@ -139,9 +139,9 @@ pub enum Step {
         /// The packs that it lists on this layer.
         packs: Vec<ManifestPack>,
     },
-    /// Have a manifest that is there list the packs that others have become, each in its turn. Under
-    /// another name first, and durably, as [`Write`](Self::Write). Fails, without a trace, if it
-    /// cannot be read or does not list them.
+    /// Have a manifest that is there list the packs that others have become, each in its turn.
+    /// Under another name first, and durably, as [`Write`](Self::Write). Fails, without a trace, if
+    /// it cannot be read or does not list them.
     Rewrite {
         /// The version.
         version: u64,

@@ -375,8 +375,8 @@ impl Session {
         Err(self.unusable(version, &skipped))
     }
 
-    /// From here on changes are those against what was restored, if all layers have that and no copy
-    /// was found to be damaged.
+    /// From here on changes are those against what was restored, if all layers have that and no
+    /// copy was found to be damaged.
     fn go_on_from(&mut self, reader: &Reader, parts: &[PartMut<'_>], is_damaged: bool) -> Result<()> {
         let manifest = reader.manifest();
         let content = self.core.content();

@@ -231,7 +231,7 @@ impl SessionCore {
         self.update(|state| state.versions.insert(version, progress));
     }
 
-    /// By layer: versions that were found, that not all ranks have, and that may become whole again.
+    /// By layer: versions that were found, that not all ranks have, and that may be whole again.
     pub(crate) fn expect(&self, returning: Vec<BTreeSet<u64>>) {
         self.update(|state| state.returning = returning);
     }
