@@ -53,6 +53,12 @@ pub enum Error {
         /// Slots in the program's hands.
         held: usize,
     },
+    /// It could be done later as well, and others wait for room.
+    #[error("no room for snapshot {key} while others wait for some; try again later")]
+    GaveWay {
+        /// The key.
+        key: u64,
+    },
     /// The bytes on a layer are not those that were written.
     #[error(
         "snapshot {key} came back from {layer} with other bytes than were written; it is still listed, but do not trust \
@@ -110,6 +116,7 @@ impl OfKind for Error {
             Self::Missing { .. } => ErrorKind::Missing,
             Self::TooLarge { .. } => ErrorKind::TooLarge,
             Self::Full { .. } => ErrorKind::Full,
+            Self::GaveWay { .. } => ErrorKind::Busy,
             Self::Held { .. } => ErrorKind::Held,
             Self::Damaged { .. } => ErrorKind::Damaged,
             Self::Stack(_) => ErrorKind::Usage,

@@ -51,9 +51,15 @@ impl Handle {
             return Err(Error::Stack(what.to_owned()));
         }
         let start_ns = self.begin_call();
-        let result = self.lend_slot(key, layout, false);
+        let result = self.lend_slot(key, layout, false, false);
         self.end_call(SpanKind::Save, key, start_ns);
         result
+    }
+
+    /// As [`lend`](Self::lend), for what can be done later as well: gives way, with
+    /// [`Error::GaveWay`], if another call waits for room, or if nothing under way makes any.
+    pub fn lend_yielding(&mut self, key: u64, layout: Layout) -> Result<Lent> {
+        self.lend_slot(key, layout, false, true)
     }
 
     /// Saves `parts`, the regions of `layout`, by copying them.
@@ -80,7 +86,7 @@ impl Handle {
 
     fn save_with(&mut self, key: u64, layout: Layout, fill: impl FnOnce(&Self, &mut Lent) -> Result<()>) -> Result<()> {
         let start_ns = self.begin_call();
-        let result = self.lend_slot(key, layout, true).and_then(|mut lent| {
+        let result = self.lend_slot(key, layout, true, false).and_then(|mut lent| {
             fill(self, &mut lent)?;
             lent.seal();
             Ok(())
@@ -249,7 +255,7 @@ impl Handle {
         &self.engine.shared
     }
 
-    fn lend_slot(&self, key: u64, layout: Layout, is_copy: bool) -> Result<Lent> {
+    fn lend_slot(&self, key: u64, layout: Layout, is_copy: bool, yields: bool) -> Result<Lent> {
         let shared = self.shared();
         let mut core = shared.lock();
         if core.planner.has_key(key) {
@@ -261,7 +267,7 @@ impl Handle {
         let bytes = aligned(layout.bytes() as u64);
         let id = SnapshotId(core.next_id);
         core.next_id += 1;
-        shared.tell(&mut core, Event::RoomWanted { id, key, bytes, is_copy });
+        shared.tell(&mut core, Event::RoomWanted { id, key, bytes, is_copy, yields });
         let (core, answer, waited) = shared.wait(core, id)?;
         if let Some(waited) = waited {
             shared.calls.wait_ns.fetch_add(waited.end - waited.start, Relaxed);
@@ -313,6 +319,7 @@ impl Handle {
             }
             Refusal::TooLarge => Error::TooLarge { key, bytes, capacity: core.planner.front_bytes() },
             Refusal::Held => Error::Held { key, held: core.held() },
+            Refusal::GaveWay => Error::GaveWay { key },
             Refusal::Gone => Error::Missing { key },
             Refusal::Damaged(layer) => Error::Damaged { key, layer: layers[layer].name().to_owned() },
             Refusal::Unreadable(layer) => {

@@ -64,6 +64,9 @@ impl Planner {
                 false => self.drain(&mut pressure),
             }
             self.touch();
+            if is_starved && self.rooms.len() + self.wants.len() > 1 && self.give_way() {
+                continue;
+            }
             if !is_starved || !self.is_quiet() {
                 self.patience_until = None;
                 break;
@@ -526,8 +529,21 @@ impl Planner {
         end
     }
 
+    /// Refuses the first save that gives way to others, if there is one.
+    fn give_way(&mut self) -> bool {
+        let Some(place) = self.rooms.iter().position(|id| self.snapshots[id].yields) else { return false };
+        let id = self.rooms.remove(place).expect("it was just found there");
+        self.forget_key(id);
+        self.snapshots.remove(&id);
+        self.actions.push_back(Action::Refuse { id, why: Refusal::GaveWay });
+        true
+    }
+
     /// Ends the wait of somebody for whom nothing can change any more. Says whether it did.
     fn refuse(&mut self) -> bool {
+        if self.give_way() {
+            return true;
+        }
         let waiting = self.wants.len() + self.rooms.len();
         if waiting < self.handles as usize {
             // Somebody else can do something about it, however long that takes.

@@ -33,6 +33,9 @@ pub enum Event {
         bytes: u64,
         /// Whether the program waits while the slot is filled, and does nothing else meanwhile.
         is_copy: bool,
+        /// Whether it gives way: it waits neither while others wait, nor for them.
+        #[serde(default)]
+        yields: bool,
     },
     /// A lent slot will be filled with fewer bytes than it has: the rest of it is free.
     Shortened {
@@ -235,6 +238,8 @@ pub enum Refusal {
     Full,
     /// What the program itself holds fills the front, and it does not give it back.
     Held,
+    /// It gives way to others that wait, or would have to wait for them.
+    GaveWay,
     /// It was discarded while the program waited for it.
     Gone,
     /// The only copy, on this layer, cannot be read.

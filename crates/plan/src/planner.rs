@@ -214,7 +214,11 @@ impl Planner {
     pub fn handle(&mut self, now: Timestamp, event: Event) {
         self.now = self.now.max(now);
         match event {
-            Event::RoomWanted { id, key, bytes, is_copy } => self.room_wanted(id, key, bytes, is_copy),
+            Event::RoomWanted { id, key, bytes, is_copy, yields } => {
+                let below = ((1u32 << self.layers.len()) - 1) & !1;
+                let persists_on = if self.settings.persists { below } else { 0 };
+                self.room_wanted(id, Snapshot::new(key, bytes, is_copy, yields, persists_on));
+            }
             Event::Shortened { id, bytes } => self.shortened(id, bytes),
             Event::Sealed { id, keep } => self.sealed(id, keep),
             Event::Abandoned(id) => {
@@ -330,15 +334,14 @@ impl Planner {
         self.layers[layer].memory.as_ref().map(Memory::state)
     }
 
-    fn room_wanted(&mut self, id: SnapshotId, key: u64, bytes: u64, is_copy: bool) {
+    fn room_wanted(&mut self, id: SnapshotId, wanted: Snapshot) {
+        let (key, bytes) = (wanted.key, wanted.bytes);
         if bytes > self.layers[0].space.limit() {
             self.actions.push_back(Action::Refuse { id, why: Refusal::TooLarge });
             return;
         }
         self.bytes_max = self.bytes_max.max(bytes);
-        let below = ((1u32 << self.layers.len()) - 1) & !1;
-        let persists_on = if self.settings.persists { below } else { 0 };
-        self.snapshots.insert(id, Snapshot::new(key, bytes, is_copy, persists_on));
+        self.snapshots.insert(id, wanted);
         self.keys.insert(key, id);
         self.rooms.push_back(id);
     }

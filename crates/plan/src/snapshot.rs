@@ -13,6 +13,8 @@ pub(crate) struct Snapshot {
     pub(crate) phase: Phase,
     /// The program waits while it is filled.
     pub(crate) is_copy: bool,
+    /// While it waits for room, it gives way to others.
+    pub(crate) yields: bool,
     pub(crate) copies: SmallVec<[Copy; 2]>,
     /// Layers that it has to reach, whether there is a reason to leave the front or not. One bit
     /// per layer.
@@ -76,13 +78,14 @@ pub(crate) struct Standing {
 }
 
 impl Snapshot {
-    pub(crate) fn new(key: u64, bytes: u64, is_copy: bool, persists_on: u32) -> Self {
+    pub(crate) fn new(key: u64, bytes: u64, is_copy: bool, yields: bool, persists_on: u32) -> Self {
         Self {
             key,
             bytes,
             position: 0,
             phase: Phase::Lent,
             is_copy,
+            yields,
             copies: SmallVec::new(),
             persists_on,
             holders: 0,

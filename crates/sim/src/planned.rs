@@ -313,7 +313,7 @@ impl Planned {
     }
 
     fn room_wanted(&mut self, world: &mut World, key: u64, bytes: u64) -> Result<Step> {
-        self.tell(world, Event::RoomWanted { id: SnapshotId(key), key, bytes, is_copy: true })
+        self.tell(world, Event::RoomWanted { id: SnapshotId(key), key, bytes, is_copy: true, yields: false })
     }
 
     fn host_bytes(&self) -> u64 {

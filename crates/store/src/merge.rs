@@ -65,7 +65,14 @@ pub(crate) fn merge(
         let key = shared.next_key.fetch_add(1, Relaxed);
         let id = session.content().next_id(session.rank);
         let (bytes, payload_bytes) = sizes(&names, part);
-        let mut lent = handle.lend(key, Layout::single(Element::BYTE, bytes)).map_err(no_room)?;
+        // A save that waits for room may wait for this thread to pack what it has saved until now.
+        let mut lent = match handle.lend_yielding(key, Layout::single(Element::BYTE, bytes)) {
+            Err(outcrop_engine::Error::GaveWay { .. }) => {
+                tracing::debug!(session = session.name, "packs are merged later: others wait for host memory");
+                return Ok(());
+            }
+            lent => lent.map_err(no_room)?,
+        };
         let places: Vec<Place> = part.iter().map(|moved| moved.place).collect();
         let payload = &mut lent[PAGE_BYTES..PAGE_BYTES + payload_bytes as usize];
         copies(handle).read(&places, kind, payload).map_err(lost)?;

@@ -109,7 +109,7 @@ impl Machine {
     fn save(&mut self, bytes: u64, gap_ns: u64) -> u64 {
         let id = SnapshotId(self.next);
         let start = self.now;
-        self.tell(Event::RoomWanted { id, key: self.next, bytes, is_copy: true });
+        self.tell(Event::RoomWanted { id, key: self.next, bytes, is_copy: true, yields: false });
         self.next += 1;
         while self.lent_at.is_none() {
             assert!(!self.under_way.is_empty(), "the save waits for nothing");
@@ -261,7 +261,7 @@ fn shared_memory_that_is_not_in_use_is_given_back() {
     };
     for key in 0..20 {
         let id = SnapshotId(key);
-        tell(&mut planner, Event::RoomWanted { id, key, bytes: 16 * MIB, is_copy: true });
+        tell(&mut planner, Event::RoomWanted { id, key, bytes: 16 * MIB, is_copy: true, yields: false });
         tell(&mut planner, Event::Sealed { id, keep: false });
     }
     let taken = planner.memory(0).unwrap().touched_bytes;
@@ -290,7 +290,10 @@ fn who_finds_no_shared_memory_left_asks_again_and_is_refused_in_the_end() {
         settings.patience_ns = 1_000_000_000;
         let mut planner = Planner::new(settings);
         let (mut now, mut asked) = (1, 0);
-        planner.handle(Timestamp(now), Event::RoomWanted { id: SnapshotId(0), key: 0, bytes: 16 * MIB, is_copy: true });
+        planner.handle(
+            Timestamp(now),
+            Event::RoomWanted { id: SnapshotId(0), key: 0, bytes: 16 * MIB, is_copy: true, yields: false },
+        );
         loop {
             while let Some(action) = planner.poll() {
                 match action {

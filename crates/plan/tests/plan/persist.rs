@@ -21,7 +21,7 @@ fn tell(planner: &mut Planner, event: Event) -> Vec<Action> {
 
 fn save(planner: &mut Planner, id: u64, bytes: u64) -> Vec<Action> {
     let id = SnapshotId(id);
-    let mut actions = tell(planner, Event::RoomWanted { id, key: id.0, bytes, is_copy: false });
+    let mut actions = tell(planner, Event::RoomWanted { id, key: id.0, bytes, is_copy: false, yields: false });
     if actions.iter().any(|action| matches!(action, Action::Lend { .. })) {
         actions.extend(tell(planner, Event::Sealed { id, keep: false }));
     }
@@ -75,7 +75,8 @@ fn a_snapshot_that_no_layer_takes_fills_the_front_until_it_is_discarded() {
     assert_eq!(save(&mut planner, 2, 20), [], "it waits, and nothing is tried again");
     let actions = tell(&mut planner, Event::Discarded(SnapshotId(1)));
     assert!(actions.iter().any(|action| matches!(action, Action::Lend { id, .. } if *id == SnapshotId(2))));
-    let refused = tell(&mut planner, Event::RoomWanted { id: SnapshotId(3), key: 3, bytes: 31, is_copy: false });
+    let refused =
+        tell(&mut planner, Event::RoomWanted { id: SnapshotId(3), key: 3, bytes: 31, is_copy: false, yields: false });
     assert_eq!(refused, [Action::Refuse { id: SnapshotId(3), why: Refusal::TooLarge }]);
 }
 
@@ -83,9 +84,12 @@ fn a_snapshot_that_no_layer_takes_fills_the_front_until_it_is_discarded() {
 fn a_slot_can_become_shorter_while_it_is_filled() {
     let mut planner = planner(100);
     let id = SnapshotId(1);
-    let lent = tell(&mut planner, Event::RoomWanted { id, key: 1, bytes: 90, is_copy: false });
+    let lent = tell(&mut planner, Event::RoomWanted { id, key: 1, bytes: 90, is_copy: false, yields: false });
     assert_eq!(lent, [Action::Lend { id, at: 0 }]);
-    assert_eq!(tell(&mut planner, Event::RoomWanted { id: SnapshotId(2), key: 2, bytes: 60, is_copy: false }), []);
+    assert_eq!(
+        tell(&mut planner, Event::RoomWanted { id: SnapshotId(2), key: 2, bytes: 60, is_copy: false, yields: false }),
+        []
+    );
     let actions = tell(&mut planner, Event::Shortened { id, bytes: 30 });
     assert_eq!(actions, [Action::Lend { id: SnapshotId(2), at: 30 }], "the rest is for others at once");
     assert_eq!((planner.bytes(id), planner.used_bytes(0).0), (30, 90));

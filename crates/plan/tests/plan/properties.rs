@@ -229,7 +229,9 @@ fn with_another_handle_a_save_waits_for_what_it_may_take() {
     world.tell(Event::Handles(2));
     assert_eq!(world.save(0, 4, &mut pick), Answer::Lent);
     let id = outcrop_plan::SnapshotId(100);
-    world.planner.handle(outcrop_plan::Timestamp(50), Event::RoomWanted { id, key: 1, bytes: 4, is_copy: true });
+    world
+        .planner
+        .handle(outcrop_plan::Timestamp(50), Event::RoomWanted { id, key: 1, bytes: 4, is_copy: true, yields: false });
     assert_eq!(world.planner.poll(), None, "neither lent nor refused");
     assert_eq!(world.planner.poll_timeout(), None);
 }

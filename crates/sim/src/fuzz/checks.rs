@@ -292,6 +292,7 @@ impl Trial {
                 demand(!is_small, || format!("{id:?} is refused as too large with {} bytes", saved.bytes))
             }
             Refusal::Full | Refusal::Held => {
+                demand(!saved.yields || saved.is_live, || format!("{id:?} was to give way, and has waited"))?;
                 demand(!is_moving, || format!("{id:?} is refused while something moves that could make room"))?;
                 demand(self.program.is_all_waiting(), || format!("{id:?} is refused while others could make room"))?;
                 match self.persists {
@@ -299,6 +300,11 @@ impl Trial {
                     false => self.check_nothing_could_sink(id)?,
                 }
                 if why == Refusal::Full { self.check_no_room(id, saved) } else { Ok(()) }
+            }
+            Refusal::GaveWay => {
+                demand(saved.yields, || format!("{id:?} gives way, and was not asked to"))?;
+                let is_alone = !self.program.is_somebody_else_waiting(id);
+                demand(!is_moving || !is_alone, || format!("{id:?} gives way to nobody, while something moves"))
             }
             Refusal::Gone => demand(!saved.is_live, || format!("{id:?} is refused as gone, and it is not")),
             Refusal::Unreadable(layer) | Refusal::Damaged(layer) => {

@@ -88,6 +88,10 @@ impl Program {
         Ok(wish == Some(Wish::Take))
     }
 
+    pub(super) fn is_somebody_else_waiting(&self, id: SnapshotId) -> bool {
+        self.handles.iter().any(|handle| handle.waits.is_some_and(|(wanted, _)| wanted != id))
+    }
+
     pub(super) fn is_all_waiting(&self) -> bool {
         self.waiting.len() >= self.handles.len()
     }
@@ -167,10 +171,11 @@ impl Trial {
         self.program.next_id += 1;
         let bytes = self.random.u64(1..=BYTES_MAX);
         let is_copy = self.random.bool();
-        self.saved.insert(id, Saved { key, bytes, ..Saved::default() });
         self.program.handles[index].waits = Some((id, if is_copy { Wish::Copy } else { Wish::Slot }));
         self.program.waiting.push_back(index);
-        self.tell(Event::RoomWanted { id, key, bytes, is_copy })
+        let yields = self.random.u32(0..8) == 0;
+        self.saved.insert(id, Saved { key, bytes, yields, ..Saved::default() });
+        self.tell(Event::RoomWanted { id, key, bytes, is_copy, yields })
     }
 
     /// Sometimes memory runs out for a front that can be used before it is touched.

@@ -67,6 +67,8 @@ pub(super) struct Saved {
     /// there.
     pub(super) spared: u32,
     pub(super) holders: u32,
+    /// It gives way while it waits for room.
+    pub(super) yields: bool,
     pub(super) is_lent: bool,
     /// Saved and neither consumed nor discarded.
     pub(super) is_live: bool,

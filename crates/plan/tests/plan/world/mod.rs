@@ -89,7 +89,7 @@ impl World {
         let id = SnapshotId(self.next_id);
         self.next_id += 1;
         self.saved.insert(id, Saved { key, bytes, ..Saved::default() });
-        self.tell(Event::RoomWanted { id, key, bytes, is_copy: key.is_multiple_of(2) });
+        self.tell(Event::RoomWanted { id, key, bytes, is_copy: key.is_multiple_of(2), yields: false });
         let answer = self.wait(id, pick);
         if answer == Answer::Lent {
             let saved = self.saved.get_mut(&id).unwrap();
