@@ -463,8 +463,8 @@ impl Drop for Session {
             send(end);
             let _ = has_ended.recv();
         };
-        // What the packer has said may make the committer ask it for a merge: nothing is written when
-        // somebody else may have the session.
+        // What the packer has said may make the committer ask it for a merge: nothing is written
+        // when somebody else may have the session.
         wait(&|end| drop(self.store.packer.send(Job::Flush(end))));
         wait(&|end| drop(self.store.committer.send(Note::Flush(end))));
         wait(&|end| drop(self.store.packer.send(Job::Flush(end))));
