@@ -134,9 +134,9 @@ impl Ranks {
         // Nobody is missed by another one that still listens.
         self.notice().together("VELOC_Finalize", || self.gather("veloc leave", &[]))?;
         if let Self::Together(together) = self {
-            let is_first = together.shared.rank() == 0;
             drop(together.shared);
-            if is_first {
+            // The last one: others may still read there what this one has said.
+            if is_deserted(&together.directory) {
                 remove(&together.directory);
             }
         }

@@ -5,6 +5,10 @@
 //! its own what others say; the others read that alone. So a look costs one file, except for rank
 //! 0, and not as many as there are ranks. Nothing can be complete without rank 0 in any case.
 //!
+//! A rank that ends may just have said what others wait for. So rank 0 says of another one that it
+//! is gone when it has passed on its last words, and nobody else does: whoever notices it tells
+//! rank 0. Of rank 0 it is believed when its mailbox has been read to the end.
+//!
 //! Files of an earlier run may still be there: a rank believes another one only when that has
 //! repeated the random number which this one has just chosen.
 
@@ -43,6 +47,8 @@ pub(crate) struct Talk<M: Medium> {
     /// When it was last looked whether others live, and at which it is looked next.
     lives_looked: Option<Duration>,
     lives_next: usize,
+    /// A rank that seems to be gone, and whose last words may not have been read yet.
+    suspect: Option<Gone>,
     gone: Option<Gone>,
 }
 
@@ -55,6 +61,8 @@ struct Other<M: Medium> {
     watch: Option<M::Watch>,
     /// It has been seen to live.
     has_lived: bool,
+    /// Rank 0 has been told that it is gone.
+    is_told_of: bool,
     /// Which part of the mailbox of this rank it reads.
     reads_part: u32,
     /// What is wrong with its mailbox, and since when.
@@ -79,6 +87,7 @@ impl<M: Medium> Talk<M> {
             inbox: (rank == FIRST || other == FIRST).then(|| Inbox::new(other, count)),
             watch: None,
             has_lived: false,
+            is_told_of: false,
             reads_part: 0,
             doubt: None,
         };
@@ -96,6 +105,7 @@ impl<M: Medium> Talk<M> {
             lives_looked: None,
             // Not all ranks begin with the same one.
             lives_next: rank as usize,
+            suspect: None,
             gone: None,
         }))
     }
@@ -149,6 +159,7 @@ impl<M: Medium> Talk<M> {
     pub(crate) fn look(&mut self, now: Duration) -> io::Result<bool> {
         // Before the mailboxes, so that the last words of a rank are not missed.
         self.look_for_gone(now)?;
+        let suspect = self.suspect.take();
         if !self.has_met || self.others.iter().any(|other| other.doubt.is_some()) {
             self.medium.refresh()?;
         }
@@ -156,9 +167,13 @@ impl<M: Medium> Talk<M> {
         for index in 0..self.others.len() {
             // What cannot be passed on is not read either.
             if (index == 0 || self.outbox.has_much_to_say()) && !self.flush(now)? {
+                self.suspect = self.suspect.or(suspect);
                 return Ok(has_news);
             }
             has_news |= self.read(index, now)?;
+        }
+        if let Some(suspect) = suspect.filter(|_| self.gone.is_none()) {
+            self.found_gone(suspect)?;
         }
         if !self.has_met {
             self.meet()?;
@@ -191,7 +206,9 @@ impl<M: Medium> Talk<M> {
         let Other { rank, inbox, reads_part, doubt, .. } = &mut self.others[index];
         let Some(inbox) = inbox else { return Ok(false) };
         let (me, nonce, rank) = (self.rank, self.nonce, *rank);
-        let (exchanges, messages, gone) = (&mut self.exchanges, &mut self.messages, &mut self.gone);
+        let (exchanges, messages) = (&mut self.exchanges, &mut self.messages);
+        // Rank 0 looks by itself first.
+        let gone = if me == FIRST { &mut self.suspect } else { &mut self.gone };
         let mut has_news = false;
         let mut passed_on = Ok(());
         let look = inbox.read(&self.medium, |inbox, record| {
@@ -213,7 +230,7 @@ impl<M: Medium> Talk<M> {
                 Record::Read { rank, part } if rank == me => *reads_part = part.max(*reads_part),
                 Record::Message { .. } | Record::Seen { .. } | Record::Read { .. } | Record::Next => {}
             }
-            let is_for_all = matches!(record, Record::Gather { .. } | Record::Message { .. } | Record::Gone { .. });
+            let is_for_all = matches!(record, Record::Gather { .. } | Record::Message { .. });
             if me == FIRST && is_for_all && passed_on.is_ok() {
                 passed_on = self.outbox.append(record);
             }
@@ -248,7 +265,7 @@ impl<M: Medium> Talk<M> {
     /// 0 is always one of them.
     fn look_for_gone(&mut self, now: Duration) -> io::Result<()> {
         let is_time = self.lives_looked.is_none_or(|looked| now >= looked + LIVES_EVERY);
-        if !self.has_met || self.gone.is_some() || !is_time {
+        if !self.has_met || self.gone.is_some() || self.suspect.is_some() || !is_time {
             return Ok(());
         }
         self.lives_looked = Some(now);
@@ -268,7 +285,15 @@ impl<M: Medium> Talk<M> {
                 other.has_lived = true;
             } else {
                 let gone = Gone { rank: other.rank, had_lived: other.has_lived };
-                return self.found_gone(gone);
+                match self.rank == FIRST || gone.rank == FIRST {
+                    true => self.suspect = Some(gone),
+                    false if other.is_told_of => continue,
+                    false => {
+                        other.is_told_of = true;
+                        self.outbox.append(&Record::Gone { rank: gone.rank })?;
+                    }
+                }
+                return Ok(());
             }
         }
         Ok(())

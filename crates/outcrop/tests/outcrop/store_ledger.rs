@@ -21,8 +21,6 @@ use outcrop::{
 use outcrop_crash::{Errno, Failing, Fault, Operation, Options, Recording};
 use outcrop_testing::{alone, amount, covered, say, until};
 
-use crate::common::trees::tree_of;
-
 const COUNT: usize = 5_000;
 
 fn builder() -> StoreBuilder {
@@ -427,7 +425,7 @@ fn a_version_whose_name_could_not_be_synced_is_there_or_not() {
     let mut images = 0;
     // Of a version: the directory is synced before and after the manifest gets its name.
     for after in 0..2 {
-        let recording = Recording::from_tree(tree_of(&[]));
+        let recording = Recording::new();
         let failing = Failing::over(recording.clone());
         let keep = Retention { keep_last: Some(1), ..Retention::default() };
         let store = builder().files(Arc::new(failing.clone()), None).keep(keep).open().unwrap();

@@ -116,3 +116,22 @@ fn nothing_is_merged_after_a_session_has_ended() {
         assert!(late.is_empty(), "{late:?}");
     }
 }
+
+#[test]
+fn a_merge_in_little_memory_gives_way_to_saves() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::builder().host(1u64 << 20).pin(false).block(16u64 << 10).chain_max(3);
+    let store = store.dir(dir.path().join("near"), None).dir(dir.path().join("far"), None).open().unwrap();
+    let mut session = store.session("heat").unwrap();
+    let mut state = vec![0u64; 3 << 18];
+    for version in 1..=12 {
+        let part = (version as usize * 7 % 24) << 15;
+        state[part..part + (1 << 18).min((3 << 18) - part)].fill(version);
+        // Without a pause, a merge is under way while the next save needs room.
+        session.save(version, &[Part::new("state", &state)]).unwrap();
+    }
+    session.wait(12, Reached::All).unwrap();
+    let mut found = vec![0u64; 3 << 18];
+    session.restore(12, &mut [PartMut::new("state", &mut found)]).unwrap();
+    assert!(found == state);
+}
