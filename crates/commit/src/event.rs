@@ -112,6 +112,8 @@ pub enum Event {
 pub enum Outcome {
     /// Well.
     Done,
+    /// A manifest is gone, and this is what it was.
+    Dropped(Arc<Manifest>),
     /// A look has found these packs of this rank in manifests of others.
     Borrowed(BTreeSet<u64>),
     /// Not well.

@@ -1,8 +1,11 @@
 //! What one layer has of a session.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+};
 
-use outcrop_format::ManifestPack;
+use outcrop_format::{Manifest, ManifestPack};
 
 use crate::{SaveId, Step, listing::Listing};
 
@@ -17,13 +20,17 @@ pub(crate) struct Layer {
     /// the directory is synced.
     pub(crate) lingering: BTreeSet<u64>,
     /// Packs of such manifests when a sync failed. A later sync that succeeds says nothing of them:
-    /// they stay.
+    /// they stay until what was done is done once more.
     pub(crate) doubted: BTreeSet<u64>,
     /// Versions that were rewritten when a sync failed: a crash may bring back what they listed
     /// before, until they are written once more.
     pub(crate) unsure: BTreeSet<u64>,
-    /// Those of them that are written once more as soon as possible.
-    pub(crate) retried: BTreeSet<u64>,
+    /// Manifests that were removed when a sync failed: a crash may bring them back, until they are
+    /// written once more and removed again.
+    pub(crate) revived: BTreeMap<u64, Arc<Manifest>>,
+    /// To write one of these once more has failed, too: it is tried again when something else has
+    /// been written.
+    pub(crate) is_retry_blocked: bool,
     /// Packs below this number that are not there by now count as not written.
     pub(crate) doubtful_below: u64,
     /// How often packs had been lost when something was last lost here.
@@ -61,6 +68,8 @@ pub(crate) struct Layer {
     pub(crate) stuck: BTreeSet<u64>,
     /// Manifests were removed since the directory was synced.
     pub(crate) is_dirty: bool,
+    /// Which ones, as far as they could be read.
+    pub(crate) removed: BTreeMap<u64, Arc<Manifest>>,
     /// A sync has failed: there is none before the next version.
     pub(crate) is_sync_blocked: bool,
     /// Versions whose manifests could not be rewritten: they list what they listed before.
@@ -124,15 +133,17 @@ impl Layer {
         }
     }
 
+    /// What was rewritten or removed when a sync failed is written once more.
+    pub(crate) fn retry(&self) -> Option<Step> {
+        let rewrite = |version: &u64| Step::Rewrite { version: *version, merges: Vec::new() };
+        let write = |it: &Arc<Manifest>| Step::Write { manifest: Arc::clone(it), packs: it.packs.clone() };
+        let next = self.unsure.first().map(rewrite).or_else(|| self.revived.values().next().map(write));
+        next.filter(|_| !self.is_retry_blocked)
+    }
+
     /// What could not be removed may be removed now.
     pub(crate) fn retry_removals(&mut self) {
         self.doomed.append(&mut self.stuck);
-    }
-
-    /// Something could be written after all: what is unsure may be, too.
-    pub(crate) fn retry_rewrites(&mut self, version: u64) {
-        self.unsure.remove(&version);
-        self.retried = self.unsure.clone();
     }
 
     /// Everything in the directory is durable that was there when the sync began.
@@ -140,7 +151,12 @@ impl Layer {
         let durable = std::mem::take(&mut self.syncing);
         self.unsynced.retain(|number| !durable.contains(number));
         self.lingering.clear();
+        self.removed.clear();
         self.is_dirty = false;
+        self.is_retry_blocked = false;
+        if self.unsure.is_empty() && self.revived.is_empty() {
+            self.doubted.clear();
+        }
         self.is_sync_blocked = false;
     }
 

@@ -310,7 +310,7 @@ impl Ledger {
             layer.busy.is_none()
                 && layer.garbage.is_empty()
                 && layer.doomed.is_empty()
-                && layer.retried.is_empty()
+                && (layer.is_retry_blocked || layer.unsure.is_empty() && layer.revived.is_empty())
                 && layer.withheld.is_empty()
         };
         let has_settled = |pack: &InFlight| pack.settled_on.len() == self.layers.len();

@@ -78,8 +78,8 @@ impl Ledger {
     /// The next manifest of a layer to be written anew, as packs that it lists have become others.
     pub(crate) fn next_rewrite(&mut self, layer: LayerIndex) -> Option<Step> {
         let here = &self.layers[layer];
-        if let Some(&version) = here.retried.first() {
-            return Some(Step::Rewrite { version, merges: Vec::new() });
+        if let Some(step) = here.retry() {
+            return Some(step);
         }
         if self.merges.is_empty() {
             return None;

@@ -1,5 +1,7 @@
 //! What is done on a layer, one step after the other, and what follows from how each has ended.
 
+use std::sync::Arc;
+
 use outcrop_format::{Manifest, ManifestPack};
 
 use crate::{
@@ -73,7 +75,8 @@ impl Ledger {
                 self.layers[layer].stuck.insert(version);
                 self.stays(layer, format!("version {version}: {reason}"));
             }
-            (Step::Drop { version }, _) => self.dropped(layer, version),
+            (Step::Drop { version }, Outcome::Dropped(manifest)) => self.dropped(layer, version, Some(manifest)),
+            (Step::Drop { version }, _) => self.dropped(layer, version, None),
             (Step::Look, Outcome::Borrowed(numbers)) => self.looked(layer, &numbers),
             (Step::Look, Outcome::Failed { reason, .. }) => {
                 self.report(Report::Stays { layer, reason: format!("old packs: {reason}") });
@@ -103,6 +106,14 @@ impl Ledger {
         }
         here.syncing.clear();
         here.doubted.append(&mut here.lingering);
+        // The system shows as gone what a crash may bring back, so that nobody would keep its packs
+        // later on: it gets its name again, and is removed once more.
+        for (version, manifest) in std::mem::take(&mut here.removed) {
+            if here.listing.manifest(version).is_none() {
+                here.listing.insert(version, Visible::new(&manifest, &manifest.packs, Standing::Doubtful));
+                here.revived.insert(version, manifest);
+            }
+        }
         here.doubtful_below = here.doubtful_below.max(next_number);
         here.is_sync_blocked = true;
         self.lose(layer, reason);
@@ -119,8 +130,12 @@ impl Ledger {
         here.unreadable.remove(&version);
         here.unmerged.remove(&version);
         here.retry_removals();
-        here.retry_rewrites(version);
-        let Some(save) = here.writing.take() else { return };
+        here.unsure.remove(&version);
+        let is_revived = here.revived.remove(&version).is_some();
+        let Some(save) = here.writing.take() else {
+            here.doomed.extend(is_revived.then_some(version));
+            return;
+        };
         here.doomed.remove(&version);
         let replaced = here.listing.insert(version, Visible::new(manifest, packs, Standing::Pending(save)));
         here.wants_collection |= replaced.is_some();
@@ -145,7 +160,7 @@ impl Ledger {
     fn rewritten(&mut self, layer: LayerIndex, version: u64, merges: &[Merge]) {
         self.layers[layer].synced();
         self.layers[layer].retry_removals();
-        self.layers[layer].retry_rewrites(version);
+        self.layers[layer].unsure.remove(&version);
         self.relist(layer, version, merges);
         self.layers[layer].wants_collection = true;
     }
@@ -173,15 +188,13 @@ impl Ledger {
         let here = &mut self.layers[layer];
         here.syncing.clear();
         // Once more is enough while nothing else succeeds.
-        let was_retried = here.retried.remove(&version);
+        let is_retry = merges.is_empty();
+        here.is_retry_blocked |= is_retry;
         match next_number {
-            None if was_retried => {}
+            None if is_retry => {}
             None => drop(here.unmerged.insert(version)),
             Some(next_number) => {
                 here.unsure.insert(version);
-                if !was_retried {
-                    here.retried.insert(version);
-                }
                 // After a crash there is the new one or the old one: what either lists stays.
                 self.linger_if(true, layer, version);
                 self.doubt(layer, reason, next_number);
@@ -209,6 +222,11 @@ impl Ledger {
     ) {
         let version = manifest.version;
         let save = self.layers[layer].writing.take();
+        if save.is_none() {
+            self.layers[layer].is_retry_blocked = true;
+            let reason = format!("version {version}, which a crash may bring back: {reason}");
+            return self.report(Report::Stays { layer, reason });
+        }
         if let Some(packs) = visible {
             let here = &mut self.layers[layer];
             here.listing.insert(version, Visible::new(manifest, packs, Standing::Doubtful));
@@ -237,12 +255,13 @@ impl Ledger {
     }
 
     /// A manifest is gone, unless a crash brings it back.
-    fn dropped(&mut self, layer: LayerIndex, version: u64) {
+    fn dropped(&mut self, layer: LayerIndex, version: u64, manifest: Option<Arc<Manifest>>) {
         let here = &mut self.layers[layer];
         here.doomed.remove(&version);
         here.unmerged.remove(&version);
         here.unsure.remove(&version);
-        here.retried.remove(&version);
+        here.revived.remove(&version);
+        here.removed.extend(manifest.map(|manifest| (version, manifest)));
         if let Some(visible) = here.listing.remove(version) {
             here.lingering.extend(visible.packs());
         }

@@ -261,5 +261,6 @@ fn what_could_not_be_rewritten_lists_what_it_did() {
 fn what_may_be_rewritten_or_not_keeps_the_packs_of_both() {
     let mut rig = with_a_failed_rewrite(true);
     rig.tell(Event::Reading(false));
-    assert_eq!(rig.work(), []);
+    // A later sync says nothing of it, so that it is written once more. Until then nothing goes.
+    assert_eq!(rig.work(), [(0, Step::Rewrite { version: 2, merges: Vec::new() })]);
 }

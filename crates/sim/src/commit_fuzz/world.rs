@@ -539,6 +539,10 @@ impl World {
         let Some(step) = self.ranks[rank].steps[layer].take() else { return Ok(()) };
         let fails = self.fails();
         let next_number = self.ranks[rank].content.next_number;
+        let dropped = match &step {
+            Step::Drop { version } => self.disks[rank][layer].manifest(*version).cloned(),
+            _ => None,
+        };
         let mut failed = Outcome::Failed { reason: "it failed".to_owned(), may_be_visible: false, next_number };
         let written = self.manifest_of(&step, rank, layer)?;
         if let Step::Write { manifest, .. } = &step {
@@ -566,6 +570,7 @@ impl World {
         }
         let outcome = match (&step, fails) {
             (_, true) => failed,
+            (Step::Drop { .. }, false) => dropped.map_or(Outcome::Done, Outcome::Dropped),
             (Step::Look, false) => Outcome::Borrowed(self.borrowed(rank, layer)),
             _ => Outcome::Done,
         };

@@ -30,12 +30,17 @@ pub(super) fn perform(shelf: &Shelf, session: &SessionCore, step: Step) -> Outco
         Step::Sync => files.sync_dir(&dir).map_err(|source| failure(files, "make packs durable", source)),
         Step::Write { manifest, packs } => return write(files, session, &manifest, packs),
         Step::Rewrite { version, merges } => return rewrite(shelf, session, version, &merges),
-        Step::Drop { version } => match files.remove(&format!("{dir}/{}", version_name(version))) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                Err(failure(files, "remove an old version", source))
+        Step::Drop { version } => {
+            // If its removal cannot be made durable, it has to be written once more.
+            let catalog = Catalog::new(Arc::clone(shelf.files()));
+            let manifest = catalog.manifest(&session.name, session.rank, version).ok().flatten();
+            match files.remove(&format!("{dir}/{}", version_name(version))) {
+                Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                    Err(failure(files, "remove an old version", source))
+                }
+                _ => return manifest.map_or(Outcome::Done, Outcome::Dropped),
             }
-            _ => Ok(()),
-        },
+        }
         Step::Look => match borrowed(files, session) {
             Ok(Some(numbers)) => return Outcome::Borrowed(numbers),
             Ok(None) => Err(Error::new(crate::ErrorKind::Busy, "manifests of other ranks cannot be read just now")),
