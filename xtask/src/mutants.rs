@@ -103,8 +103,10 @@ impl Tree {
 
     /// Runs tests. Says which of them fail.
     fn test(&self, (package, program, names): Tests) -> Result<Tested> {
-        let arguments = ["-p", package, "--test", program];
-        let compiled = self.cargo().args(["test", "--quiet", "--no-run"]).args(arguments).output()?;
+        let of_program = ["--test", program];
+        // Without a program: the tests inside the library.
+        let arguments = [&["-p", package][..], if program.is_empty() { &["--lib"][..] } else { &of_program }].concat();
+        let compiled = self.cargo().args(["test", "--quiet", "--no-run"]).args(&arguments).output()?;
         if !compiled.status.success() {
             let errors = String::from_utf8_lossy(&compiled.stderr);
             bail!("it does not compile:\n{errors}");

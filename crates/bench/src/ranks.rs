@@ -195,7 +195,7 @@ pub fn process(order: &str) -> Result<()> {
         if is_late {
             thread::sleep(period);
         }
-        Ok(drop(store.session("other")?))
+        Ok(store.session("other").map(drop)?)
     })?;
     step("called")?;
     outcome.version = effort(|| {

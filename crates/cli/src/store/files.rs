@@ -298,10 +298,10 @@ mod tests {
     #[test]
     fn pieces_are_what_was_saved_with_small_gaps_between() {
         const CHUNK: u64 = CHUNK_BYTES;
-        let cut = |saved: &[Range<u64>]| pieces(saved.to_vec().into_iter()).collect::<Vec<_>>();
+        let cut = |saved: &[Range<u64>]| pieces(saved.iter().cloned()).collect::<Vec<_>>();
         assert_eq!(cut(&[]), []);
         assert_eq!(cut(&[0..10, 20..30, (1 << 20)..(1 << 20) + 5]), [0..30, (1 << 20)..(1 << 20) + 5]);
-        assert_eq!(cut(&[5..2 * CHUNK + 5]), [5..CHUNK + 5, CHUNK + 5..2 * CHUNK + 5]);
+        assert_eq!(cut(std::slice::from_ref(&(5..2 * CHUNK + 5))), [5..CHUNK + 5, CHUNK + 5..2 * CHUNK + 5]);
         assert_eq!(cut(&[0..CHUNK, CHUNK + 1..CHUNK + 9]), [0..CHUNK, CHUNK..CHUNK + 9]);
         assert_eq!(cut(&[0..CHUNK + 7, 1 << 40..(1 << 40) + 1]), [0..CHUNK, CHUNK..CHUNK + 7, 1 << 40..(1 << 40) + 1]);
     }

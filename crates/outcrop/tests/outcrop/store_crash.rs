@@ -75,6 +75,9 @@ fn record(scenario: Scenario, worse: Worse<'_>) -> Recorded {
     recorded
 }
 
+/// Opens an image, given the marks that were there before it.
+type Open<'a> = &'a mut dyn FnMut(&Image<'_>, &[String]) -> Result<(), String>;
+
 impl Recorded {
     /// Before anything is done.
     fn new(scenario: Scenario) -> Self {
@@ -141,7 +144,7 @@ impl Recorded {
         marks_before: &[String],
         options: &Options,
         classes: &Classes,
-        open: &mut dyn FnMut(&Image<'_>, &[String]) -> Result<(), String>,
+        open: Open<'_>,
     ) -> Report {
         let mut observer = Observer::new(&self.history, &self.places);
         let mut known = (usize::MAX, Promises::default());

@@ -227,7 +227,7 @@ fn a_removal_that_is_not_durable_leaves_no_half_version() {
     let (_, _, failing) = run_with(None, 1, 0);
     let fault = |after| Fault { of: Some(Operation::SyncDir), after, ..Fault::new(Errno::IO) };
     let syncs = 0..failing.calls(Some(Operation::SyncDir));
-    let (anew, once) = (vec![1..6, 6..10], Vec::from([1..10]));
+    let (anew, once) = (vec![1..6, 6..10], std::iter::once(1..10).collect::<Vec<_>>());
     // What is done about the first failure may fail as well, as long as the store stays open.
     let runs = syncs.flat_map(|after| [(&anew, vec![fault(after)]), (&once, vec![fault(after), fault(after + 1)])]);
     for (lives, faults) in runs {

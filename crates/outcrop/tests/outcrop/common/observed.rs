@@ -56,12 +56,15 @@ pub(crate) enum PackSight {
     There,
 }
 
+/// Those of a manifest and of the packs that it lists, as far as they are there.
+type Digests = (u64, Vec<Option<u64>>);
+
 /// Looks at images of one log. What was read once is not read again.
 pub(crate) struct Observer<'a> {
     history: &'a History,
     places: &'a [Place],
     manifests: HashMap<u64, Result<Arc<Manifest>, String>>,
-    contents: HashMap<(u64, Vec<Option<u64>>), Result<u64, String>>,
+    contents: HashMap<Digests, Result<u64, String>>,
 }
 
 impl<'a> Observer<'a> {

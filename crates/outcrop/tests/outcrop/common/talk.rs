@@ -24,6 +24,9 @@ pub(crate) struct Meeting {
     changed: Condvar,
 }
 
+/// Who has said it, and what.
+type Said = (u32, Vec<u8>);
+
 #[derive(Default)]
 struct State {
     /// By round, topic and number: what each rank has contributed.
@@ -31,7 +34,7 @@ struct State {
     /// By round, topic and rank: how many exchanges it has behind it.
     exchanges: HashMap<(usize, String, u32), usize>,
     /// By round and rank: what it has not heard yet, and from whom.
-    queues: HashMap<(usize, u32), Vec<(u32, Vec<u8>)>>,
+    queues: HashMap<(usize, u32), Vec<Said>>,
     said: Vec<(usize, u32, Vec<u8>)>,
     /// Ranks that have left a round, and those that will come to none.
     left: BTreeSet<(usize, u32)>,
