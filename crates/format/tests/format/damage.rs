@@ -309,33 +309,33 @@ fn what_cannot_be_read_is_not_written() {
 #[test]
 fn a_manifest_whose_packs_cannot_have_its_blocks_is_refused() {
     let small = samples::small().manifest;
-    let with = |bytes: u64, excluded: Vec<std::ops::Range<u64>>| {
+    let with = |bytes: u64, excluded: Option<std::ops::Range<u64>>| {
         let mut manifest = small.clone();
         let region = &mut manifest.regions[0];
         region.blocks = Blocks::new(bytes, 256).unwrap();
         region.shape = Shape::flat(bytes as usize / 4);
-        region.excluded = excluded;
+        region.excluded = excluded.into_iter().collect();
         manifest
     };
     // Its pack has one page beside its header, which is 256 hashes.
     let (most, huge) = (256 * 256, 1 << 48);
     let possible = [
-        with(most, vec![]),
-        with(huge, vec![most..huge]),
-        Manifest { packs: Vec::new(), ..with(huge, vec![0..huge]) },
+        with(most, None),
+        with(huge, Some(most..huge)),
+        Manifest { packs: Vec::new(), ..with(huge, Some(0..huge)) },
         Manifest { packs: Vec::new(), regions: Vec::new(), ..small.clone() },
     ];
     for manifest in possible {
         assert_eq!(Manifest::decode(&manifest.encode().unwrap()), Ok(manifest));
     }
-    let mut borrowed = with(most, vec![]);
+    let mut borrowed = with(most, None);
     borrowed.packs[0].is_borrowed = true;
     let impossible = [
-        with(most + 4, vec![]),
-        with(huge, vec![]),
-        with(huge, vec![0..huge - most - 256]),
+        with(most + 4, None),
+        with(huge, None),
+        with(huge, Some(0..huge - most - 256)),
         // A block that is cut by an excluded range is saved.
-        with(huge, vec![most + 1..huge]),
+        with(huge, Some(most + 1..huge)),
         Manifest { packs: Vec::new(), ..small.clone() },
         borrowed,
     ];
