@@ -291,7 +291,7 @@ contains
   end subroutine
 
   ! Protects a variable or array, which must be a target: every save has it, and every restore writes to it. It must stay where it is
-  ! until the session is closed, or the name is protected anew or unprotected.
+  ! until the session is closed, or the name is protected again or unprotected.
   subroutine session_protect(self, name, values, status, message)
     class(outcrop_session), intent(in) :: self
     character(*), intent(in) :: name
@@ -505,7 +505,7 @@ contains
     call ends(c_session_rewind_all(self%handle), status, message)
   end subroutine
 
-  ! Waits until everything under way has come to its end.
+  ! Waits until everything under way is done.
   subroutine session_flush(self, status, message)
     class(outcrop_session), intent(in) :: self
     integer(c_int), intent(out), optional :: status

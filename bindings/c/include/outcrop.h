@@ -250,7 +250,7 @@ outcrop_status outcrop_session_protect(outcrop_session *session,
 // the order of the indices, and OUTCROP_ROW_MAJOR or OUTCROP_COLUMN_MAJOR. If it is a part of a
 // global array, `global` has as many numbers, the dimensions of that one, and `offset` the index
 // of the part's first element; otherwise both are NULL. A region of which nothing is said has one
-// dimension, and so has one that is protected anew.
+// dimension, and so has one that is protected again.
 outcrop_status outcrop_session_shape(outcrop_session *session,
                                      const char *name,
                                      int order,
@@ -319,7 +319,7 @@ outcrop_status outcrop_session_rewind(outcrop_session *session, uint64_t version
 // Forgets all versions, for good. With several ranks, all of them call it.
 outcrop_status outcrop_session_rewind_all(outcrop_session *session);
 
-// Waits until everything under way has come to its end. An error if some version has not become
+// Waits until everything under way is done. An error if some version has not become
 // durable on some directory.
 outcrop_status outcrop_session_flush(outcrop_session *session);
 

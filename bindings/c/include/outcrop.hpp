@@ -281,7 +281,7 @@ struct Shape {
   std::optional<Box> box;
 };
 
-// One series of versions. When it is gone, everything under way has come to its end; close() says whether all is well.
+// One series of versions. When it is gone, everything under way is done; close() reports failures.
 class Session {
  public:
   // Every save has these values, and every restore writes to them. They must stay where they are.

@@ -162,7 +162,7 @@ pub(crate) fn check_version(header: u32) -> Outcome<()> {
     }
     let (major, minor, patch) = (header >> 16, header >> 8 & 0xff, header & 0xff);
     let message = format!(
-        "this program was compiled with outcrop.h of version {major}.{minor}.{patch}, but runs with liboutcrop {}; compile it anew, or let \
+        "this program was compiled with outcrop.h of version {major}.{minor}.{patch}, but runs with liboutcrop {}; compile it again, or let \
          it find the library of its own version",
         env!("CARGO_PKG_VERSION")
     );

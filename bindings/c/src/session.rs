@@ -204,7 +204,7 @@ pub unsafe extern "C" fn outcrop_session_protect(
 /// the order of the indices, and OUTCROP_ROW_MAJOR or OUTCROP_COLUMN_MAJOR. If it is a part of a
 /// global array, `global` has as many numbers, the dimensions of that one, and `offset` the index
 /// of the part's first element; otherwise both are NULL. A region of which nothing is said has one
-/// dimension, and so has one that is protected anew.
+/// dimension, and so has one that is protected again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outcrop_session_shape(
     session: *mut outcrop_session,
@@ -495,7 +495,7 @@ pub extern "C" fn outcrop_session_rewind_all(session: *mut outcrop_session) -> o
     call(|| with(session, |session| Ok(session.session.rewind(None)?)))
 }
 
-/// Waits until everything under way has come to its end. An error if some version has not become
+/// Waits until everything under way is done. An error if some version has not become
 /// durable on some directory.
 #[unsafe(no_mangle)]
 pub extern "C" fn outcrop_session_flush(session: *mut outcrop_session) -> outcrop_status {

@@ -216,7 +216,7 @@ impl Session {
         self.watch(py, version, layer, Watch::has_reached)
     }
 
-    /// Waits until everything under way has come to its end. An error if some version has not
+    /// Waits until everything under way is done. An error if some version has not
     /// reached a directory.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         self.call(py, outcrop::Session::flush)

@@ -75,7 +75,7 @@ impl Ledger {
         merge.new.iter().all(|pack| self.layers[layer].listing.pack_bytes(pack.id.number).is_some())
     }
 
-    /// The next manifest of a layer to be written anew, as packs that it lists have become others.
+    /// The next manifest of a layer to be rewritten, as packs that it lists have become others.
     pub(crate) fn next_rewrite(&mut self, layer: LayerIndex) -> Option<Step> {
         let here = &self.layers[layer];
         if let Some(step) = here.retry() {

@@ -127,7 +127,7 @@ pub enum Error {
         reason: String,
     },
     /// The device is gone, and with it all that it held. Memory of the host is as it was.
-    #[error("{device}: the device is lost, and what it held with it: {reason}; the program must open it anew")]
+    #[error("{device}: the device is lost, and what it held with it: {reason}; close it and open it again")]
     DeviceLost {
         /// The device's name.
         device: String,

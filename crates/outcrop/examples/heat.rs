@@ -38,7 +38,7 @@ fn main() -> outcrop::Result<()> {
         }
     }
     session.finish()?;
-    println!("done: the sum of all heat is {:.1}; remove {directory} to begin anew", plate.iter().sum::<f32>());
+    println!("done: the sum of all heat is {:.1}; remove {directory} to start over", plate.iter().sum::<f32>());
     Ok(())
 }
 

@@ -425,7 +425,7 @@ struct Alarm<'a>(&'a SessionCore);
 impl Drop for Alarm<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.end("the packer has panicked, which is a bug; open the store anew");
+            self.0.end("the packer has panicked, which is a bug; close the store and open it again");
         }
     }
 }

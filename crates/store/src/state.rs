@@ -379,7 +379,7 @@ impl SessionCore {
         Some(Ok(()))
     }
 
-    /// Waits until everything under way has come to its end. An error if the program has not been
+    /// Waits until everything under way is done. An error if the program has not been
     /// told of a failure.
     pub(crate) fn settle_all(&self) -> Result<()> {
         self.until(|state| {

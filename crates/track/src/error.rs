@@ -93,7 +93,7 @@ pub enum Error {
         source: io::Error,
     },
     /// An image is of use only to the process that made it.
-    #[error("the image belongs to the process that this one was forked from; freeze the memory anew")]
+    #[error("the image belongs to the process that this one was forked from; freeze the memory again")]
     OtherProcess,
 }
 

@@ -1,8 +1,8 @@
 //! Threads that help with long copies and sleep between them.
 //!
-//! They are kept, not started anew: a thread that is just ending probably still holds its core when
-//! the copy is over, so that whoever is woken up then is put on the program's core instead of the
-//! free one. That is a reading of the timings, not proven.
+//! They are kept, not started each time: a thread that is just ending probably still holds its core
+//! when the copy is over, so that whoever is woken up then is put on the program's core instead of
+//! the free one. That is a reading of the timings, not proven.
 
 use std::{
     fmt, hint,

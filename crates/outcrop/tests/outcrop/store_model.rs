@@ -48,22 +48,6 @@ const PATIENCE: Duration = Duration::from_secs(150);
 /// That something is as it must be, or what is not.
 type Checked<T = ()> = Result<T, String>;
 
-/// Faults of the store that are known, and not mended yet: what would show them is left out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Known {
-    /// Bytes that are no longer excluded are missing in the next version, where pages are watched.
-    ExclusionsEnd,
-    /// A version builds upon a pack that is missing on a layer, or shorter than it was, and is
-    /// reported there.
-    BuildsUponDamage,
-}
-
-const KNOWN: &[Known] = &[Known::ExclusionsEnd, Known::BuildsUponDamage];
-
-fn is_known(known: Known) -> bool {
-    KNOWN.contains(&known)
-}
-
 /// Carries out a case in a directory that is empty.
 fn carry_out(case: &Case, root: &Path, step: &Mutex<String>) -> Checked {
     let mut world = World::new(root, case);

@@ -9,12 +9,10 @@ use std::{
 
 use outcrop_catalog::Catalog;
 use outcrop_commit::{Merge, Outcome, Step};
-use outcrop_format::{
-    MANIFEST_BYTES_MAX, Manifest, ManifestPack, pack_name, parse_rank_name, parse_version_name, rank_name, version_name,
-};
+use outcrop_format::{Manifest, ManifestPack, pack_name, parse_rank_name, parse_version_name, rank_name, version_name};
 use outcrop_layers::{
     Shelf,
-    files::{Files, read_whole, replace_whole},
+    files::{Files, replace_whole},
 };
 
 use crate::{Error, error::Problem, state::SessionCore};
@@ -41,7 +39,7 @@ pub(super) fn perform(shelf: &Shelf, session: &SessionCore, step: Step) -> Outco
                 _ => return manifest.map_or(Outcome::Done, Outcome::Dropped),
             }
         }
-        Step::Look => match borrowed(files, session) {
+        Step::Look => match borrowed(&Catalog::new(Arc::clone(shelf.files())), session) {
             Ok(Some(numbers)) => return Outcome::Borrowed(numbers),
             Ok(None) => Err(Error::new(crate::ErrorKind::Busy, "manifests of other ranks cannot be read just now")),
             Err(source) => Err(failure(files, "look at other ranks", source)),
@@ -98,41 +96,39 @@ fn rewrite(shelf: &Shelf, session: &SessionCore, version: u64, merges: &[Merge])
 }
 
 /// Packs of this rank to which manifests of others refer; nothing if that cannot be told.
-fn borrowed(files: &dyn Files, session: &SessionCore) -> io::Result<Option<BTreeSet<u64>>> {
+fn borrowed(catalog: &Catalog, session: &SessionCore) -> io::Result<Option<BTreeSet<u64>>> {
     for _ in 0..LISTS_MAX {
-        let before = manifests_of_others(files, session)?;
+        let before = manifests_of_others(catalog.files(), session)?;
         let mut numbers = BTreeSet::new();
         let mut is_readable = true;
-        for name in &before {
-            match read_whole(files, name, MANIFEST_BYTES_MAX).map(|bytes| Manifest::decode(&bytes)) {
-                Ok(Ok(manifest)) => {
+        for &(rank, version) in &before {
+            match catalog.manifest(&session.name, rank, version) {
+                Ok(Some(manifest)) => {
                     let packs = manifest.packs.iter().filter(|pack| pack.id.rank == session.rank);
                     numbers.extend(packs.map(|pack| pack.id.number));
                 }
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Ok(Err(_)) | Err(_) => is_readable = false,
+                Ok(None) => {}
+                Err(_) => is_readable = false,
             }
         }
         // A rank that replaces one version by the next has both for a moment, but a list that is
         // made meanwhile may have none.
-        if before == manifests_of_others(files, session)? {
+        if before == manifests_of_others(catalog.files(), session)? {
             return Ok(is_readable.then_some(numbers));
         }
     }
     Ok(None)
 }
 
-fn manifests_of_others(files: &dyn Files, session: &SessionCore) -> io::Result<BTreeSet<String>> {
-    let mut names = BTreeSet::new();
+/// The versions of other ranks, with those ranks.
+fn manifests_of_others(files: &dyn Files, session: &SessionCore) -> io::Result<BTreeSet<(u32, u64)>> {
+    let mut found = BTreeSet::new();
     for dir in files.list(&session.name)? {
-        if parse_rank_name(&dir).is_some_and(|rank| rank != session.rank) {
-            let dir = format!("{}/{dir}", session.name);
-            let listed = files.list(&dir)?;
-            let manifests = listed.iter().filter(|name| parse_version_name(name).is_some());
-            names.extend(manifests.map(|name| format!("{dir}/{name}")));
-        }
+        let Some(rank) = parse_rank_name(&dir).filter(|rank| *rank != session.rank) else { continue };
+        let listed = files.list(&format!("{}/{dir}", session.name))?;
+        found.extend(listed.iter().filter_map(|name| Some((rank, parse_version_name(name)?))));
     }
-    Ok(names)
+    Ok(found)
 }
 
 /// The directory of this rank.

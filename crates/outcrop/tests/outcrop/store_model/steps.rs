@@ -3,9 +3,8 @@
 use outcrop::{Error, PartMut, Result, store::Restored};
 
 use super::{
-    Checked, Known,
+    Checked,
     case::{Operation, Settings, Wait},
-    is_known,
     memory::{Blank, STAMP},
     world::{Running, World},
 };
@@ -285,7 +284,7 @@ impl World {
     /// the session was opened.
     fn check_built_upon(&self, stamp: u64, layer: usize) -> Checked {
         let version = self.model.attempts[&stamp].version;
-        for rank in (0..self.case.ranks).filter(|_| !is_known(Known::BuildsUponDamage)) {
+        for rank in 0..self.case.ranks {
             let packs = self.disks.packs(&self.model, layer, rank, version);
             if let Some(pack) = packs.iter().find(|pack| self.running().lost.contains(pack)) {
                 return Err(format!("version {version} was reported on layer {layer} without {pack:?} of rank {rank}"));
@@ -295,9 +294,6 @@ impl World {
     }
 
     fn exclude(&mut self, seed: u64, is_none: bool) {
-        if is_none && is_known(Known::ExclusionsEnd) {
-            return;
-        }
         for member in &mut self.members {
             let (session, memory) = member.parts();
             if let Some(name) = memory.exclude(seed, is_none) {
