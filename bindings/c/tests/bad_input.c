@@ -40,7 +40,7 @@ static void versions(void) {
   const uint32_t other = OUTCROP_HEADER_VERSION + (1 << 8);
   REFUSED(OUTCROP_VERSION, words, outcrop_tape_open_as(other, tape_config, &tape));
   REFUSED(OUTCROP_VERSION, outcrop_version(), outcrop_store_open_as(other, store_config, &store));
-  REFUSED(OUTCROP_VERSION, "compile it anew", outcrop_tape_open_as(0x7fffffff, tape_config, &tape));
+  REFUSED(OUTCROP_VERSION, "compile it again", outcrop_tape_open_as(0x7fffffff, tape_config, &tape));
   FINE(outcrop_tape_open_as(OUTCROP_HEADER_VERSION + 5, tape_config, &tape));
   FINE(outcrop_tape_close(tape));
 }
