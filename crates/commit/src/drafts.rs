@@ -5,7 +5,7 @@ use outcrop_format::{ManifestPack, Tidings};
 
 use crate::{
     Action, Draft, LayerIndex, Ledger, Report, SaveId, Step,
-    layer::{Refusal, Standing, own_packs},
+    layer::{Refusal, own_packs},
 };
 
 /// A draft, and where it has come to its end.
@@ -176,11 +176,10 @@ impl Ledger {
             None if self.settings.is_shared && self.is_owing(layer, draft.next_number) => return Fate::Waits,
             None => {}
         }
-        if here.listing.standing(draft.save.version) == Some(Standing::Kept { may_return: true }) && !here.has_completed
-        {
-            return Fate::Fails(MAY_RETURN.to_owned());
+        match here.awaited.contains(&draft.save.version) {
+            true => Fate::Fails(MAY_RETURN.to_owned()),
+            false => Fate::Commits(packs),
         }
-        Fate::Commits(packs)
     }
 
     /// Whether a pack that is not on a layer is on its way there.
@@ -205,5 +204,5 @@ impl Ledger {
 }
 
 /// Why a version must not take the place of one that was found.
-pub const MAY_RETURN: &str = "an earlier run has saved this version, another rank's directory with its part seems to be missing, and \
-nothing newer is complete here; make that directory available, forget incomplete versions, or save another number";
+pub const MAY_RETURN: &str = "an earlier run has saved this version, another rank's directory with its part seems to be missing or \
+cannot be read; make that directory available, forget incomplete versions, or save another number";

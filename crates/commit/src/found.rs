@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    mem::take,
     sync::Arc,
 };
 
@@ -30,6 +31,7 @@ impl Ledger {
     /// itself included, by rank.
     pub fn open(settings: Settings, found: Vec<Found>, everybody: &[Holdings]) -> Self {
         let (whole, users) = (whole(everybody), users(everybody));
+        let (unread, mut returning) = (unread(everybody, &whole), returning(everybody));
         let mut next_number = 0;
         let mut layers = Vec::with_capacity(found.len());
         for (index, found) in found.into_iter().enumerate() {
@@ -39,28 +41,33 @@ impl Ledger {
             let mut listing = Listing::new(settings.layers[index].keep, found.packs);
             for (version, manifest) in found.manifests {
                 let run = manifest.run;
-                let standing = match whole.get(&version) == Some(&run) && lacking(everybody, index, version, run) == 0 {
-                    true => Standing::Complete,
-                    false => Standing::Kept { may_return: may_return(everybody, &users, index, version, run) },
+                let standing = if whole.get(&version) == Some(&run) && lacking(everybody, index, version, run) == 0 {
+                    Standing::Complete
+                } else if unread[index].contains(&version) {
+                    Standing::Unread
+                } else {
+                    Standing::Kept { may_return: may_return(everybody, &users, index, version, run) }
                 };
                 listing.insert(version, Visible::new(&manifest, &manifest.packs, standing));
             }
-            let (unreadable, wants_collection) = (found.unreadable, true);
-            layers.push(Layer { listing, unreadable, wants_collection, ..Layer::default() });
+            let (unreadable, awaited, wants_collection) = (found.unreadable, take(&mut returning[index]), true);
+            layers.push(Layer { listing, unreadable, awaited, wants_collection, ..Layer::default() });
         }
         Self::new(settings, layers, next_number)
     }
 
     /// What the mark of this rank's directory on a layer is to say from now on: this run, and those
-    /// before it that it has taken part in and of which somebody still has a version.
+    /// before it that it has taken part in and of which somebody still has a version, or may have
+    /// one that cannot be read now.
     pub fn marks(&self, layer: LayerIndex, everybody: &[Holdings]) -> BTreeSet<RunId> {
         let mine = everybody.get(self.settings.rank as usize).and_then(|holdings| holdings.layers.get(layer));
-        let there = everybody.iter().filter_map(|holdings| holdings.layers.get(layer));
-        let alive: BTreeSet<RunId> = there.flat_map(|layer| layer.versions.values()).map(|held| held.run).collect();
+        let there = || everybody.iter().filter_map(|holdings| holdings.layers.get(layer));
+        let alive: BTreeSet<RunId> = there().flat_map(|layer| layer.versions.values()).map(|held| held.run).collect();
+        let is_unread = there().any(|layer| !layer.unreadable.is_empty());
         let known = mine
             .into_iter()
             .flat_map(|layer| layer.runs.iter().copied().chain(layer.versions.values().map(|held| held.run)));
-        known.filter(|run| alive.contains(run)).chain([self.settings.run]).collect()
+        known.filter(|run| is_unread || alive.contains(run)).chain([self.settings.run]).collect()
     }
 
     /// The versions that can be restored, with the run that saved each, and on which layers all
@@ -112,6 +119,28 @@ fn whole(everybody: &[Holdings]) -> BTreeMap<u64, RunId> {
         }
     }
     whole.into_iter().map(|(version, (_, run))| (version, run)).collect()
+}
+
+/// By layer: versions that every rank has there from the same run, as far as their manifests can be
+/// read, and that are not whole only because some cannot. All ranks find the same.
+fn unread(everybody: &[Holdings], whole: &BTreeMap<u64, RunId>) -> Vec<BTreeSet<u64>> {
+    let layers = everybody.iter().map(|holdings| holdings.layers.len()).max().unwrap_or(0);
+    let mut unread = vec![BTreeSet::new(); layers];
+    for (index, unread) in unread.iter_mut().enumerate() {
+        let there = || everybody.iter().map(|holdings| holdings.layers.get(index));
+        let suspects: BTreeSet<u64> = there().flatten().flat_map(|layer| layer.unreadable.iter().copied()).collect();
+        unread.extend(suspects.into_iter().filter(|version| {
+            let run = there().flatten().find_map(|layer| layer.versions.get(version)).map(|held| held.run);
+            let may_have = |layer: Option<&HeldLayer>, run| {
+                has(layer, *version, run) || layer.is_some_and(|layer| layer.unreadable.contains(version))
+            };
+            // If another run has saved it since, on another layer, then that counts.
+            run.is_some_and(|run| {
+                whole.get(version).is_none_or(|newer| *newer == run) && there().all(|layer| may_have(layer, run))
+            })
+        }));
+    }
+    unread
 }
 
 /// How many ranks do not have a version of this run on a layer.

@@ -50,6 +50,9 @@ pub(crate) struct Layer {
     /// Versions whose manifests cannot be read: nobody knows what they need, so that nothing is
     /// removed.
     pub(crate) unreadable: BTreeSet<u64>,
+    /// Versions that some rank has here, and that may be whole at the next opening: nothing takes
+    /// their place.
+    pub(crate) awaited: BTreeSet<u64>,
     /// The version that was restored, until one that builds upon it is complete: the last that has
     /// been drafted by then.
     pub(crate) base: Option<Base>,
@@ -70,6 +73,8 @@ pub(crate) struct Layer {
     pub(crate) is_dirty: bool,
     /// Which ones, as far as they could be read.
     pub(crate) removed: BTreeMap<u64, Arc<Manifest>>,
+    /// Which ones could not be read when the session was opened.
+    pub(crate) removed_unread: BTreeSet<u64>,
     /// A sync has failed: there is none before the next version.
     pub(crate) is_sync_blocked: bool,
     /// Versions whose manifests could not be rewritten: they list what they listed before.
@@ -92,6 +97,9 @@ pub(crate) enum Standing {
         /// A rank that lacks it may merely not have found its directory.
         may_return: bool,
     },
+    /// It was found, all ranks have it here, and some cannot read it. It stays for as long as if it
+    /// were complete.
+    Unread,
     /// It was written, and not all ranks have said that they have it.
     Pending(SaveId),
     /// All ranks have it.
@@ -152,6 +160,8 @@ impl Layer {
         self.unsynced.retain(|number| !durable.contains(number));
         self.lingering.clear();
         self.removed.clear();
+        let gone = std::mem::take(&mut self.removed_unread);
+        self.unreadable.retain(|version| !gone.contains(version));
         self.is_dirty = false;
         self.is_retry_blocked = false;
         if self.unsure.is_empty() && self.revived.is_empty() {

@@ -267,6 +267,9 @@ impl Ledger {
                 layer.listing.stand(version, Standing::Doubtful);
                 layer.doomed.insert(version);
             }
+            // Also what cannot be read now: it may be there again at the next opening.
+            layer.doomed.extend(layer.unreadable.iter().copied().filter(is_above));
+            layer.awaited.retain(|version| !is_above(version));
             layer.stuck.clear();
             layer.pending.clear();
             layer.refused.clear();
@@ -287,9 +290,11 @@ impl Ledger {
         }
         self.forgetting = Some(Ok(()));
         for layer in &mut self.layers {
-            let is_found = |visible: &Visible| matches!(visible.standing, Standing::Kept { .. });
+            let is_found = |visible: &Visible| matches!(visible.standing, Standing::Kept { .. } | Standing::Unread);
             let found = layer.listing.manifests().filter(|(_, visible)| is_found(visible));
             layer.doomed.extend(found.map(|(version, _)| version));
+            let awaited = std::mem::take(&mut layer.awaited);
+            layer.doomed.extend(layer.unreadable.intersection(&awaited));
         }
     }
 

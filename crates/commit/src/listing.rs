@@ -27,6 +27,8 @@ pub(crate) struct Listing {
     incomplete: BTreeSet<u64>,
     /// Incomplete versions that may become whole again.
     returning: BTreeSet<u64>,
+    /// Versions that all ranks have and that some cannot read, neither complete nor incomplete.
+    unread: BTreeSet<u64>,
     /// Complete versions that are kept because they are among the newest.
     last: BTreeSet<u64>,
     /// Other complete versions that only their age may keep: when each was saved, and its number.
@@ -175,12 +177,22 @@ impl Listing {
         self.returning.iter().copied().map(seen)
     }
 
-    /// Complete versions that are not kept, as [`Retention::dropped`] says.
+    /// Versions that are not kept, as [`Retention::dropped`] says: complete ones, and those that
+    /// would not be kept if they were complete, too.
     pub(crate) fn dropped(&self, now_unix_ns: u64) -> impl Iterator<Item = u64> {
         let keep_for_ns = self.keep.keep_for_ns;
         // A clock that went back makes a version younger than new: it stays.
         let is_old = move |saved_at: u64| keep_for_ns.is_none_or(|ns| now_unix_ns.saturating_sub(saved_at) > ns);
-        self.aging.iter().take_while(move |(saved_at, _)| is_old(*saved_at)).map(|(_, version)| seen(*version))
+        let old = self.aging.iter().take_while(move |(saved_at, _)| is_old(*saved_at)).map(|(_, version)| *version);
+        let oldest_of_last = self.last.first().filter(|_| self.last.len() >= self.last_max());
+        let before_last = self.unread.range(..oldest_of_last.copied().unwrap_or(0));
+        let is_dropped = move |version: &u64| self.age(*version).is_some_and(|(saved_at, _)| is_old(saved_at));
+        old.chain(before_last.copied().filter(is_dropped)).map(seen)
+    }
+
+    /// How many complete versions are kept because they are the newest.
+    fn last_max(&self) -> usize {
+        self.keep.keep_last.map_or(1, |count| count.max(1) as usize)
     }
 
     /// Enters a version where its standing says.
@@ -191,10 +203,12 @@ impl Listing {
                 self.complete.insert(version);
                 if self.keep != Retention::default() {
                     self.last.insert(version);
-                    let last_max = self.keep.keep_last.map_or(1, |count| count.max(1) as usize);
-                    let older = if self.last.len() > last_max { self.last.pop_first() } else { None };
+                    let older = if self.last.len() > self.last_max() { self.last.pop_first() } else { None };
                     self.aging.extend(older.and_then(|older| self.age(older)));
                 }
+            }
+            Some(Standing::Unread) => {
+                self.unread.insert(version);
             }
             Some(standing) => {
                 self.incomplete.insert(version);
@@ -209,6 +223,7 @@ impl Listing {
     fn count_out(&mut self, version: u64) {
         self.incomplete.remove(&version);
         self.returning.remove(&version);
+        self.unread.remove(&version);
         if !self.complete.remove(&version) {
             return;
         }
@@ -254,6 +269,7 @@ mod tests {
             3 => Just(Standing::Complete),
             1 => any::<bool>().prop_map(|may_return| Standing::Kept { may_return }),
             1 => Just(Standing::Pending(SaveId { version: 0, attempt: 1 })),
+            1 => Just(Standing::Unread),
             1 => Just(Standing::Doubtful),
         ]
     }
@@ -296,12 +312,19 @@ mod tests {
         };
         let complete = of(&|standing| standing == Standing::Complete);
         let ages: Vec<_> = complete.iter().map(|it| (*it, listing.manifests[it].saved_at_unix_ns)).collect();
+        let mut expected = keep.dropped(now, &ages);
+        for unread in of(&|standing| standing == Standing::Unread) {
+            let with_it = [&ages[..], &[(unread, listing.manifests[&unread].saved_at_unix_ns)]].concat();
+            expected.extend(keep.dropped(now, &with_it).contains(&unread).then_some(unread));
+        }
+        expected.sort_unstable();
         let mut dropped: Vec<u64> = listing.dropped(now).collect();
         dropped.sort_unstable();
-        prop_assert_eq!(dropped, keep.dropped(now, &ages));
+        prop_assert_eq!(dropped, expected);
         prop_assert_eq!(listing.newest_complete(), complete.last().copied());
         let incomplete: Vec<u64> = listing.incomplete_below(u64::MAX).collect();
-        prop_assert_eq!(incomplete, of(&|standing| standing != Standing::Complete));
+        let is_incomplete = |standing| !matches!(standing, Standing::Complete | Standing::Unread);
+        prop_assert_eq!(incomplete, of(&is_incomplete));
         let returning: Vec<u64> = listing.returning().collect();
         prop_assert_eq!(returning, of(&|standing| standing == Standing::Kept { may_return: true }));
         for number in 0..12 {

@@ -262,6 +262,7 @@ impl Ledger {
         here.unsure.remove(&version);
         here.revived.remove(&version);
         here.removed.extend(manifest.map(|manifest| (version, manifest)));
+        here.removed_unread.extend(here.unreadable.contains(&version).then_some(version));
         if let Some(visible) = here.listing.remove(version) {
             here.lingering.extend(visible.packs());
         }

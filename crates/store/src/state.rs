@@ -282,8 +282,6 @@ impl SessionCore {
                 progress.there[layer] = true;
             }
         });
-        // What may become whole again is not waited for any more.
-        self.state().returning.get_mut(layer).map(BTreeSet::clear);
     }
 
     /// A version will not come to a layer: the program is told by its next call.

@@ -318,6 +318,28 @@ fn ranks_that_find_each_others_disks_lose_no_version() {
 }
 
 #[test]
+fn a_manifest_that_cannot_be_read_for_a_moment_costs_no_version() {
+    let dir = tempfile::tempdir().unwrap();
+    on_nodes(dir.path(), &[0, 1], |_, session| save_and_wait(session, 1..=3));
+    let manifest = |version: u64| dir.path().join(format!("node-1/heat/rank-00001/version-{version:020}"));
+    let hidden = [2, 3].map(|version| (manifest(version), fs::read(manifest(version)).unwrap()));
+    hidden.iter().for_each(|(path, _)| fs::write(path, "rubbish").unwrap());
+    on_nodes(dir.path(), &[0, 1], |_, session| {
+        assert_eq!(newest(session), Some(1));
+        assert!(session.save(3, &[Part::new("field", &field(3))]).is_err(), "it may be whole again");
+        save_and_wait(session, 4..=6);
+    });
+    hidden.iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
+    let found = on_nodes(dir.path(), &[0, 1], |_, session| session.versions());
+    assert_eq!(found, [[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6]]);
+
+    // Who goes back forgets what cannot be read, too.
+    fs::write(manifest(6), "rubbish").unwrap();
+    on_nodes(dir.path(), &[0, 1], |_, session| session.rewind(Some(5)).unwrap());
+    assert!(!manifest(6).exists());
+}
+
+#[test]
 fn what_only_some_ranks_have_can_be_forgotten() {
     let dir = tempfile::tempdir().unwrap();
     on_nodes(dir.path(), &[0, 1], |_, session| save_and_wait(session, 1..=3));

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use outcrop_commit::LayerIndex;
 use outcrop_format::{Manifest, RunId};
 
-use super::world::{Checked, World};
+use super::{
+    disk::Disk,
+    world::{Checked, World},
+};
 
 impl World {
     /// Whatever manifest a crash may leave, the packs of its rank that it lists are there too.
@@ -97,6 +100,14 @@ impl World {
         }
     }
 
+    /// The session is about to forget versions that are not whole: they are not promised any more.
+    pub(super) fn give_up_unread(&mut self) {
+        self.suspended.iter_mut().flatten().for_each(BTreeMap::clear);
+        for (layer, promised) in self.promised.iter_mut().enumerate() {
+            promised.retain(|version, _| !self.disks.iter().any(|disks| disks[layer].unreadable.contains(version)));
+        }
+    }
+
     /// All ranks find the same versions, and all that were promised.
     pub(super) fn check_found(&mut self) -> Checked {
         for layer in 0..self.layers.len() {
@@ -112,11 +123,20 @@ impl World {
                 // A later run may have saved the same version, complete on another layer: then that
                 // counts.
                 let known = self.ranks[0].versions.get(version).map(|progress| progress.run);
-                if found.get(version) != Some(run) && known.is_none_or(|known| known == *run) {
+                let is_unread = || self.disks.iter().any(|disks| disks[layer].unreadable.contains(version));
+                if found.get(version) != Some(run) && known.is_none_or(|known| known == *run) && !is_unread() {
                     return Err(format!("version {version} was complete on layer {layer}, and is not found"));
                 }
             }
-            self.promised[layer] = found;
+            // What cannot be read now may be whole at the next opening. If another run has saved it
+            // since, on another layer, then that counts.
+            let disks = &self.disks;
+            let versions = &self.ranks[0].versions;
+            self.promised[layer].retain(|version, run| {
+                disks.iter().any(|disks| disks[layer].unreadable.contains(version))
+                    && versions.get(version).is_none_or(|progress| progress.run == *run)
+            });
+            self.promised[layer].extend(found);
             self.check_promises(layer)?;
         }
         Ok(())
@@ -155,18 +175,20 @@ impl World {
         Ok(())
     }
 
-    /// A rank writes a version. One that may become whole again gives way only when this run has
-    /// completed something there.
+    /// A rank writes a version. It does not take the place of one that may become whole again.
     pub(super) fn check_written(&mut self, rank: usize, version: u64, layer: LayerIndex) -> Checked {
-        let has_completed = !self.completed[layer].is_empty() || self.ranks.iter().any(|rank| rank.has_reached[layer]);
+        let now = self.run_id();
+        let has_read =
+            |disk: &Disk| disk.manifest(version).is_some_and(|it| it.run != now) && !disk.unreadable.contains(&version);
+        if !self.disks.iter().any(|disks| has_read(&disks[layer])) {
+            // Nobody could read it, and the program saves it anew.
+            self.promised[layer].remove(&version);
+            self.suspended[layer].as_mut().and_then(|suspended| suspended.remove(&version));
+        }
         let replaced = self.disks[rank][layer].manifest(version).map(|manifest| manifest.run);
-        let Some(suspended) = &mut self.suspended[layer] else { return Ok(()) };
-        match suspended.get(&version).copied().filter(|run| Some(*run) == replaced) {
+        let suspended = self.suspended[layer].as_ref().and_then(|suspended| suspended.get(&version).copied());
+        match suspended.filter(|run| Some(*run) == replaced) {
             None => Ok(()),
-            Some(_) if has_completed => {
-                suspended.remove(&version);
-                Ok(())
-            }
             Some(run) => Err(format!("version {version} of run {run} might have been whole again on layer {layer}")),
         }
     }

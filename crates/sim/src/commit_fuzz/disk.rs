@@ -37,6 +37,8 @@ pub(super) struct Disk {
     cursed: BTreeSet<Name>,
     /// Its mark.
     pub(super) runs: BTreeSet<RunId>,
+    /// Versions whose manifests could not be read when the session was opened.
+    pub(super) unreadable: BTreeSet<u64>,
 }
 
 impl Disk {
@@ -129,12 +131,23 @@ impl Disk {
         self.names.get(&Name::Pack(pack.id.number)).is_some_and(|history| history.iter().all(is_it))
     }
 
+    /// Has some manifests fail to be read, or none.
+    pub(super) fn obscure(&mut self, random: &mut Rng, is_failing: bool) {
+        let versions: Vec<u64> = self.manifests().map(|manifest| manifest.version).collect();
+        self.unreadable = versions.into_iter().filter(|_| is_failing && random.u8(..3) == 0).collect();
+    }
+
+    /// Manifests that can be read.
+    fn readable(&self) -> impl Iterator<Item = &Arc<Manifest>> {
+        self.manifests().filter(|manifest| !self.unreadable.contains(&manifest.version))
+    }
+
     /// What who opens the session finds.
     pub(super) fn found(&self) -> Found {
         Found {
-            manifests: self.manifests().map(|manifest| (manifest.version, Arc::clone(manifest))).collect(),
+            manifests: self.readable().map(|manifest| (manifest.version, Arc::clone(manifest))).collect(),
             packs: self.packs().map(|number| (number, 1)).collect(),
-            unreadable: BTreeSet::new(),
+            unreadable: self.unreadable.clone(),
         }
     }
 
@@ -143,8 +156,8 @@ impl Disk {
         let held = |it: &Manifest| outcrop_format::Held { run: it.run, saved_at_unix_ns: it.saved_at_unix_ns };
         HeldLayer {
             runs: self.runs.clone(),
-            versions: self.manifests().map(|manifest| (manifest.version, held(manifest))).collect(),
-            unreadable: BTreeSet::new(),
+            versions: self.readable().map(|manifest| (manifest.version, held(manifest))).collect(),
+            unreadable: self.unreadable.clone(),
         }
     }
 }

@@ -51,6 +51,15 @@ impl World {
         let run = self.run_id();
         let count = self.disks.len();
         self.note(format!("run {run} is opened by {count} ranks"));
+        self.has_fault = false;
+        for disks in &mut self.disks {
+            for disk in disks {
+                let is_failing = self.may_fault && self.random.u8(..8) == 0;
+                disk.obscure(&mut self.random, is_failing);
+                self.has_fault |= !disk.unreadable.is_empty();
+                self.coverage.faults += disk.unreadable.len() as u64;
+            }
+        }
         let holdings = |disks: &Vec<Disk>| Holdings { proposal: run, layers: disks.iter().map(Disk::held).collect() };
         let everybody: Vec<Holdings> = self.disks.iter().map(holdings).collect();
         let encoded = everybody.iter().map(|it| Holdings::decode(&it.encode()).map_err(|error| error.to_string()));
@@ -82,7 +91,6 @@ impl World {
                 position: 0,
                 stage: Stage::Before,
                 forgotten: None,
-                has_reached: vec![false; self.layers.len()],
                 is_alive: true,
                 has_quit: false,
                 is_closed: false,
@@ -102,7 +110,6 @@ impl World {
         self.completed.iter_mut().for_each(std::collections::BTreeSet::clear);
         self.rewinding = None;
         self.has_left_out = false;
-        self.has_fault = false;
         self.returning = returning(&everybody);
         self.check_found()?;
         let newest = self.ranks[0].versions.last_key_value().map(|(version, _)| version + 1);

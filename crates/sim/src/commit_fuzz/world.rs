@@ -36,8 +36,6 @@ pub(super) struct Rank {
     pub(super) position: usize,
     pub(super) stage: Stage,
     pub(super) forgotten: Option<Result<(), String>>,
-    /// By layer: whether it has heard of a version that is complete.
-    pub(super) has_reached: Vec<bool>,
     pub(super) is_alive: bool,
     /// Its program has ended its session after a failure.
     pub(super) has_quit: bool,
@@ -303,8 +301,7 @@ impl World {
 
     /// Whether a save refuses this number, as a version that has it may become whole again.
     fn is_taken(&self, version: u64) -> bool {
-        let is_known = |layer: usize| self.ranks.iter().all(|rank| rank.has_reached[layer]);
-        self.returning.iter().enumerate().any(|(layer, returning)| returning.contains(&version) && !is_known(layer))
+        self.returning.iter().any(|returning| returning.contains(&version))
     }
 
     fn act_save(&mut self, rank: usize, version: u64) {
@@ -403,7 +400,7 @@ impl World {
                     self.give_up_above(to);
                     Event::Rewind(to)
                 } else {
-                    self.suspended.iter_mut().flatten().for_each(BTreeMap::clear);
+                    self.give_up_unread();
                     Event::ForgetIncomplete
                 };
                 self.ranks[rank].stage = Stage::Under;
@@ -537,7 +534,9 @@ impl World {
             (0..self.layers.len()).filter(|it| self.ranks[rank].steps[*it].is_some()).collect();
         let Some(&layer) = self.random.choice(&asked) else { return Ok(()) };
         let Some(step) = self.ranks[rank].steps[layer].take() else { return Ok(()) };
-        let fails = self.fails();
+        // Who looks has to read the manifests of the others, too.
+        let is_obscure = |disks: &Vec<Disk>| !disks[layer].unreadable.is_empty();
+        let fails = self.fails() || (step == Step::Look && self.disks.iter().any(is_obscure) && self.random.bool());
         let next_number = self.ranks[rank].content.next_number;
         let dropped = match &step {
             Step::Drop { version } => self.disks[rank][layer].manifest(*version).cloned(),
@@ -688,9 +687,6 @@ impl World {
 
     /// What the program of a rank is told.
     fn hear(&mut self, rank: usize, report: Report) -> Checked {
-        if let Report::Reached { layer, .. } = report {
-            self.ranks[rank].has_reached[layer] = true;
-        }
         let versions = &mut self.ranks[rank].versions;
         let mut settle = |save: SaveId, layer: LayerIndex, is_complete: bool| {
             let progress = versions.get_mut(&save.version).filter(|it| it.attempt == save.attempt);
