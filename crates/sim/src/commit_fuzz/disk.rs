@@ -44,6 +44,9 @@ pub(super) struct Disk {
 impl Disk {
     /// Gives a name another file, or none.
     pub(super) fn put(&mut self, name: Name, file: Option<File>) {
+        if let Name::Version(version) = name {
+            self.unreadable.remove(&version);
+        }
         let history = self.names.entry(name).or_insert_with(|| vec![None]);
         if history.last() != Some(&file) {
             history.push(file);
@@ -138,7 +141,7 @@ impl Disk {
     }
 
     /// Manifests that can be read.
-    fn readable(&self) -> impl Iterator<Item = &Arc<Manifest>> {
+    pub(super) fn readable(&self) -> impl Iterator<Item = &Arc<Manifest>> {
         self.manifests().filter(|manifest| !self.unreadable.contains(&manifest.version))
     }
 

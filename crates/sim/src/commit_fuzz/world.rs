@@ -539,7 +539,7 @@ impl World {
         let fails = self.fails() || (step == Step::Look && self.disks.iter().any(is_obscure) && self.random.bool());
         let next_number = self.ranks[rank].content.next_number;
         let dropped = match &step {
-            Step::Drop { version } => self.disks[rank][layer].manifest(*version).cloned(),
+            Step::Drop { version } => self.disks[rank][layer].readable().find(|it| it.version == *version).cloned(),
             _ => None,
         };
         let mut failed = Outcome::Failed { reason: "it failed".to_owned(), may_be_visible: false, next_number };
