@@ -35,6 +35,9 @@ impl Ledger {
     /// No further version will be complete, and nothing is removed for what others do or do not
     /// say.
     pub(crate) fn be_alone(&mut self, reason: String) {
+        if self.is_alone {
+            return;
+        }
         self.is_alone = true;
         self.layers.iter_mut().for_each(|layer| layer.holders.clear());
         self.report(Report::Over { reason });

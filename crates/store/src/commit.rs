@@ -29,6 +29,10 @@ use crate::{Error, ErrorKind, Result};
 const LISTEN: Duration = Duration::from_millis(5);
 const LISTEN_MAX: Duration = Duration::from_millis(80);
 
+/// While this rank waits for nobody, others are listened to so often: they may wait for what only
+/// this rank passes on, and a rank that is gone should not be noticed an hour later.
+const LISTEN_IDLE: Duration = Duration::from_millis(500);
+
 /// What the committer is told.
 pub(crate) enum Note {
     /// A session has been opened.
@@ -97,18 +101,21 @@ impl Committer {
         let mut pause = LISTEN;
         loop {
             let is_waiting = self.open.values().any(|open| open.ledger.is_waiting_for_others());
+            let has_others = self.shared.ranks.count() > 1 && !self.open.is_empty();
             let has_garbage = self.open.values().any(|open| open.ledger.has_garbage());
             let note = match (is_waiting, has_garbage) {
                 (_, true) => notes.recv_timeout(Duration::ZERO),
                 (true, false) => notes.recv_timeout(pause),
+                (false, false) if has_others => notes.recv_timeout(LISTEN_IDLE),
                 (false, false) => notes.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
+            let is_idle = matches!(note, Err(RecvTimeoutError::Timeout));
             match note {
                 Ok(Note::Close) | Err(RecvTimeoutError::Disconnected) => return,
                 Ok(note) => self.take(note),
                 Err(RecvTimeoutError::Timeout) => self.tidy(),
             }
-            let has_heard = is_waiting && self.listen();
+            let has_heard = (is_waiting || (has_others && is_idle)) && self.listen();
             pause = if has_heard || !is_waiting { LISTEN } else { (pause * 2).min(LISTEN_MAX) };
         }
     }

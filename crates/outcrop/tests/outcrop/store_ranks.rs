@@ -4,10 +4,10 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use outcrop::{
@@ -245,6 +245,36 @@ fn a_rank_that_has_ended_is_an_error_and_not_a_wait() {
         Some(saved.and_then(|()| session.wait(3, Reached::All)).is_err())
     });
     assert_eq!(errors, [Some(true), None]);
+}
+
+#[test]
+fn a_rank_that_computes_for_long_passes_on_what_others_say() {
+    let dir = tempfile::tempdir().unwrap();
+    let talk = dir.path().join("talk");
+    let has_told = AtomicBool::new(false);
+    run(&talk, 3, |ranks| {
+        let rank = ranks.rank();
+        let mut session = session(dir.path(), ranks);
+        save(&mut session, rank, 1);
+        session.wait(1, Reached::All).unwrap();
+        match rank {
+            // It has nothing to save yet, and waits for nobody.
+            0 => {
+                let begin = Instant::now();
+                while !has_told.load(SeqCst) {
+                    assert!(begin.elapsed() < Duration::from_secs(60), "rank 1 does not learn that rank 2 has ended");
+                    thread::sleep(Duration::from_millis(10));
+                }
+            }
+            1 => {
+                save(&mut session, rank, 2);
+                let error = session.wait(2, Reached::All).unwrap_err();
+                has_told.store(true, SeqCst);
+                assert!(error.to_string().contains("rank 2"), "{error}");
+            }
+            _ => {}
+        }
+    });
 }
 
 #[test]
