@@ -91,6 +91,7 @@ module outcrop
     procedure :: mark_dirty => session_mark_dirty
     procedure :: rewind => session_rewind
     procedure :: rewind_all => session_rewind_all
+    procedure :: forget_incomplete => session_forget_incomplete
     procedure :: flush => session_flush
     procedure :: close => session_close
     procedure, private :: session_protect, session_protect_box, session_protect_box_int32
@@ -503,6 +504,14 @@ contains
     integer(c_int), intent(out), optional :: status
     character(*), intent(inout), optional :: message
     call ends(c_session_rewind_all(self%handle), status, message)
+  end subroutine
+
+  ! Forgets versions that not all ranks have, for good.
+  subroutine session_forget_incomplete(self, status, message)
+    class(outcrop_session), intent(in) :: self
+    integer(c_int), intent(out), optional :: status
+    character(*), intent(inout), optional :: message
+    call ends(c_session_forget_incomplete(self%handle), status, message)
   end subroutine
 
   ! Waits until everything under way is done.

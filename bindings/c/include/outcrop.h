@@ -319,6 +319,11 @@ outcrop_status outcrop_session_rewind(outcrop_session *session, uint64_t version
 // Forgets all versions, for good. With several ranks, all of them call it.
 outcrop_status outcrop_session_rewind_all(outcrop_session *session);
 
+// Forgets versions that were found when the session was opened and that not all ranks have, for
+// good: also those that would be whole again if a directory of some rank came back. All ranks call
+// it.
+outcrop_status outcrop_session_forget_incomplete(outcrop_session *session);
+
 // Waits until everything under way is done. An error if some version has not become
 // durable on some directory.
 outcrop_status outcrop_session_flush(outcrop_session *session);

@@ -360,6 +360,7 @@ class Session {
   }
   void rewind(std::uint64_t version) { detail::check(outcrop_session_rewind(handle_.get(), version)); }
   void rewind_all() { detail::check(outcrop_session_rewind_all(handle_.get())); }
+  void forget_incomplete() { detail::check(outcrop_session_forget_incomplete(handle_.get())); }
   void flush() { detail::check(outcrop_session_flush(handle_.get())); }
   void close() { handle_.close(); }
 

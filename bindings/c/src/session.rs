@@ -495,6 +495,14 @@ pub extern "C" fn outcrop_session_rewind_all(session: *mut outcrop_session) -> o
     call(|| with(session, |session| Ok(session.session.rewind(None)?)))
 }
 
+/// Forgets versions that were found when the session was opened and that not all ranks have, for
+/// good: also those that would be whole again if a directory of some rank came back. All ranks call
+/// it.
+#[unsafe(no_mangle)]
+pub extern "C" fn outcrop_session_forget_incomplete(session: *mut outcrop_session) -> outcrop_status {
+    call(|| with(session, |session| Ok(session.session.forget_incomplete()?)))
+}
+
 /// Waits until everything under way is done. An error if some version has not become
 /// durable on some directory.
 #[unsafe(no_mangle)]

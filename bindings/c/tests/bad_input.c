@@ -222,6 +222,7 @@ static void sessions(void) {
   FINE(outcrop_session_restore(session, 5));
   DEMAND(field[3] == 0.0);
 
+  FINE(outcrop_session_forget_incomplete(session));
   FINE(outcrop_session_rewind_all(session));
   FINE(outcrop_session_latest(session, &version, &found));
   DEMAND(found == 0);

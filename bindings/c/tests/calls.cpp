@@ -109,6 +109,8 @@ void stores(const std::string &config) {
   DEMAND(thrown([&] { session.restore(7); }) == OUTCROP_USAGE);
   session.unprotect("step");
   session.restore(7);
+  session.forget_incomplete();
+  DEMAND(session.latest() == 7u);
   session.rewind_all();
   DEMAND(!session.latest());
   session.close();

@@ -186,6 +186,7 @@ contains
     call session%rewind(1_int64)
     call session%latest(version, is_found)
     call demand(is_found .and. version == 1, 'the second version is gone')
+    call session%forget_incomplete()
     call session%rewind_all()
     call session%latest(version, is_found)
     call demand(.not. is_found, 'all are gone')

@@ -167,7 +167,7 @@ impl Client {
         let session_name = session_name(name)?;
         let session = self.store()?.session(&session_name)?;
         routed::remove_left_over(&self.config.scratch, name, self.ranks.rank());
-        let newest = session.versions().last().copied();
+        let newest = session.newest_number();
         Ok(Series { session, newest, damaged: BTreeSet::new(), damaged_old: BTreeSet::new() })
     }
 

@@ -169,6 +169,14 @@ impl Session {
         self.core.state().versions.keys().copied().collect()
     }
 
+    /// The highest number that `save` refuses: that of the newest version, or of one that not all
+    /// ranks have and that may be whole again. All numbers above are free.
+    pub fn newest_number(&self) -> Option<u64> {
+        let state = self.core.state();
+        let returning = state.returning.iter().filter_map(|returning| returning.last());
+        state.versions.keys().last().into_iter().chain(returning).max().copied()
+    }
+
     /// Removes all versions above `version`, or all, so that the series can continue from there in
     /// another way. With several ranks, all of them call it.
     pub fn rewind(&mut self, version: Option<u64>) -> Result<()> {
@@ -180,8 +188,9 @@ impl Session {
     /// for good: also those that would be whole again if a directory of some rank came back. All
     /// ranks call it.
     ///
-    /// Without it, they stay until a later version is complete on the same directory, and no pack
-    /// is removed there meanwhile.
+    /// Without it, they stay until a later version is complete on the same directory, or as long as
+    /// a complete one if all ranks have it and some cannot read it. No pack is removed there
+    /// meanwhile.
     pub fn forget_incomplete(&mut self) -> Result<()> {
         self.forget("forget incomplete", Forgotten::Incomplete)
     }

@@ -56,7 +56,7 @@ pub(crate) struct State {
     pub(crate) manifests: BTreeMap<u64, Arc<Manifest>>,
     /// By layer: numbers of versions that were found, that not all ranks have, and that may become
     /// whole again. Until this run has completed a version there, none takes their place.
-    returning: Vec<BTreeSet<u64>>,
+    pub(crate) returning: Vec<BTreeSet<u64>>,
     /// Failures that the program has not been told of.
     failures: VecDeque<(u64, usize, String)>,
     /// The last version that could not be saved, and how often that was tried.

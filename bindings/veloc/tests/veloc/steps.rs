@@ -37,6 +37,12 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     paths.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
 
+/// All folders of this name below.
+fn folders(dir: &Path, name: &str) -> Vec<PathBuf> {
+    let paths = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir());
+    paths.flat_map(|path| if path.ends_with(name) { vec![path] } else { folders(&path, name) }).collect()
+}
+
 /// Changes a byte in the middle of the newest pack of a session's rank.
 fn damage(dir: &Path) {
     let is_pack = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with("pack-");
@@ -242,6 +248,37 @@ fn a_version_that_one_rank_lacks_is_not_offered() {
     let output = together(3, &config, steps).output().unwrap();
     assert!(!output.status.success(), "{}", told(&output));
     run(&mut together(3, &config, "protect:1:1000 test:x:0:1 restart:x:1 expect:1:1:1000"));
+}
+
+#[test]
+fn a_folder_that_is_missing_costs_no_version_and_no_number() {
+    if !has_mpi() {
+        return;
+    }
+    let _turn = turn();
+    let (dir, config) = place("async");
+    run(&mut together(3, &config, "protect:1:1000 fill:1 save:x:1 wait fill:2 save:x:2 wait"));
+    let away = dir.path().join("away");
+    let folders = folders(dir.path(), "rank-00001");
+    assert!(!folders.is_empty());
+    let is_there = |is_there: bool| {
+        for (index, folder) in folders.iter().enumerate() {
+            let away = away.join(index.to_string());
+            let (from, to) = if is_there { (&away, folder) } else { (folder, &away) };
+            fs::create_dir_all(to.parent().unwrap()).unwrap();
+            let _ = fs::remove_dir_all(to);
+            fs::rename(from, to).unwrap();
+        }
+    };
+    // To ask changes nothing.
+    is_there(false);
+    run(&mut together(3, &config, "test:x:0:-1"));
+    is_there(true);
+    run(&mut together(3, &config, "protect:1:1000 test:x:0:2 restart:x:2 expect:1:2:1000"));
+    // A program that begins anew saves the same versions again.
+    is_there(false);
+    run(&mut together(3, &config, "protect:1:1000 test:x:0:-1 fill:7 save:x:1 wait"));
+    run(&mut together(3, &config, "protect:1:1000 test:x:0:1 restart:x:1 expect:1:7:1000"));
 }
 
 #[test]
