@@ -83,6 +83,9 @@ const RATIOS: &[Ratio] = &[
     ("increment", "slowdown_1pct", "a step that writes 1 % of the pages and saves, over the same without saving", "", AtMost(1.05)),
     ("increment", "tracking_over_rehash_max", "tracking over hashing everything, worst case", "", AtMost(1.1)),
     ("increment", "hash_over_read_bandwidth", "hashing over reading, one core", "", AtLeast(0.7)),
+    ("ranks", "idle_ms_per_rank_and_second", "processor time of a rank in a second in which nobody does anything", "ms", NoAim),
+    ("ranks", "call_ms_per_rank_and_second", "the same while it waits in a call", "ms", NoAim),
+    ("ranks", "version_ms_per_rank_and_second", "the same while it waits for a version of another rank", "ms", NoAim),
     ("python", "call_overhead_us", "a save or take of 4 KiB, beyond a NumPy copy", "µs", AtMost(10.0)),
     ("python", "dcp_default_over_ours", "blocked by dcp.async_save with its default stager, over Store.save", "", AtLeast(5.0)),
     ("python", "rtm_blocked_over_copy", "forward and backward pass: blocked over copying, save", "", AtMost(1.3)),
@@ -164,6 +167,11 @@ pub(super) fn describe(bench: &str, settings: &Value) -> String {
             "Two programs with {state} of memory. The first rewrites all of it with mostly equal values, the second \
              changes all of it. Then the slowdown of a program that saves, the cost of finding what has changed, and the \
              rate of hashing.",
+        ),
+        "ranks" => format!(
+            "Many processes of this machine, each a rank of one store with {state} of its own: the time to come together \
+             and to save, and the processor time of ranks that wait for {} s, altogether and each.",
+            count("seconds"),
         ),
         "python" => {
             "`python -m outcrop bench`: calls with 4 KiB, a state that has changed everywhere, and a forward and \

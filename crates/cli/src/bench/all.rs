@@ -53,6 +53,7 @@ enum Bench {
     Sim,
     Store,
     Increment,
+    Ranks,
 }
 
 impl Bench {
@@ -64,6 +65,7 @@ impl Bench {
             Self::Sim => "sim",
             Self::Store => "store",
             Self::Increment => "increment",
+            Self::Ranks => "ranks",
         }
     }
 
@@ -76,6 +78,7 @@ impl Bench {
             Self::Sim => &["--host", "16 MiB", "--snapshot", "2 MiB", "--snapshots", "16"],
             Self::Store => &["--size", "8 MiB", "--rounds", "2"],
             Self::Increment => &["--size", "8 MiB", "--checkpoints", "2", "--compute-ms", "5", "--looks", "2"],
+            Self::Ranks => &["--counts", "3", "--saves", "2", "--seconds", "0.2"],
         }
     }
 }
@@ -164,7 +167,7 @@ fn measure(args: &AllArgs, plots: &Path) -> Result<Results> {
     for (number, job) in jobs.iter().enumerate() {
         eprintln!("benchmark {} of {}: {}", number + 1, jobs.len(), job.name);
         let start = Instant::now();
-        let report = report(job);
+        let report = report(job, scratch.path());
         let seconds = start.elapsed().as_secs_f64();
         let (report, error) = match report {
             Ok(report) => (Some(report), None),
@@ -192,9 +195,9 @@ fn check_room(jobs: &[Job], directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs a benchmark, passes on what it says, and reads its report. The last line that it said is
-/// the reason of a failure.
-fn report(job: &Job) -> Result<Value> {
+/// Runs a benchmark, passes on what it says, and reads its report, in which the directory of files
+/// is called `scratch`. The last line that it said is the reason of a failure.
+fn report(job: &Job, scratch: &Path) -> Result<Value> {
     let mut command = Command::new(&job.program);
     command.args(&job.arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("cannot start {}", job.program.display()))?;
@@ -215,7 +218,8 @@ fn report(job: &Job) -> Result<Value> {
     let status = child.wait()?;
     let printed = printed.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     ensure!(status.success(), "{status}; {}", if last.is_empty() { "it said nothing" } else { &last });
-    serde_json::from_slice(&printed).context("its report is not JSON")
+    let printed = String::from_utf8_lossy(&printed).replace(&scratch.display().to_string(), "scratch");
+    serde_json::from_str(&printed).context("its report is not JSON")
 }
 
 /// The page, the plots, and the results of all.
