@@ -40,18 +40,26 @@ impl OpenFiles {
 
     /// The file of this name.
     pub(crate) fn get(&self, name: &str) -> io::Result<Arc<dyn File>> {
-        let known = |open: &mut VecDeque<(String, Arc<dyn File>)>| {
-            let found = open.iter().rposition(|(known, _)| known == name)?;
-            open.remove(found)
-        };
-        let known = known(&mut self.open());
-        let file = known.map_or_else(|| self.open_now(name), |(_, file)| Ok(file))?;
+        if let Some(file) = self.known(name) {
+            return Ok(file);
+        }
+        let file = self.open_now(name)?;
         let mut open = self.open();
         if open.len() >= OPEN_MAX {
             open.pop_front();
         }
         open.push_back((name.to_owned(), Arc::clone(&file)));
         Ok(file)
+    }
+
+    /// The file of this name, if it is open. It stays so while others read it.
+    fn known(&self, name: &str) -> Option<Arc<dyn File>> {
+        let mut open = self.open();
+        let found = open.iter().rposition(|(known, _)| known == name)?;
+        let entry = open.remove(found)?;
+        let file = Arc::clone(&entry.1);
+        open.push_back(entry);
+        Some(file)
     }
 
     fn open_now(&self, name: &str) -> io::Result<Arc<dyn File>> {
