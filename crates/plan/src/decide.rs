@@ -1,5 +1,5 @@
-//! What to do next: serve who waits, bring up what will be read, let sink what will not be read
-//! soon.
+//! Decides what to do next: serve waiting saves and reads, prefetch what is read soon, drain what
+//! is read late.
 
 use std::collections::BTreeMap;
 
@@ -11,44 +11,44 @@ use crate::{
     snapshot::Phase,
 };
 
-/// At most so many moves are under way between two layers, however small they are.
+/// The largest number of moves between two layers at one time, however small the moves are.
 const LANE_MOVES_MAX: u64 = 256;
 
-/// Two may always be, so that one can be prepared while the other runs.
+/// This many moves are always allowed, so that one can be prepared while another runs.
 const LANE_MOVES_MIN: u64 = 2;
 
-/// Why a layer should get rid of snapshots, beyond having many that are nowhere else.
+/// Why a layer should drain, apart from holding more dirty bytes than it should.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pressure {
     None,
-    /// Something that is due so soon would like to come up.
+    /// A snapshot that is due at this distance should come up, and finds no room.
     From(u64),
-    /// Somebody waits for room.
+    /// A save, a read or a move waits for room.
     Full,
 }
 
-/// What has become of the wish to move a snapshot down.
+/// The result of an attempt to move a snapshot down.
 enum Sunk {
-    /// It is on its way.
+    /// The move has begun.
     Yes,
-    /// Enough is on its way already.
+    /// The lane is busy: try again when a move has ended.
     Later,
-    /// It fits nowhere.
+    /// No layer below has room.
     NoRoom,
 }
 
-/// What memory that was used before has to offer to a save.
+/// Whether a save should reuse touched memory instead of untouched memory.
 enum Reuse {
-    /// New memory is as good.
+    /// No: untouched memory is no slower, or nothing can be reused.
     No,
-    /// A place.
+    /// Reuse this place.
     Place(Extents),
-    /// A place, before new memory could be filled.
+    /// Wait: touched memory becomes free before untouched memory could be filled.
     Wait,
 }
 
 impl Planner {
-    /// Brings the actions up to date with the state. Called after every event.
+    /// Decides which actions follow from the present state. Called after every event.
     pub(crate) fn decide(&mut self) {
         let mut is_patient = true;
         loop {
@@ -71,20 +71,20 @@ impl Planner {
                 self.patience_until = None;
                 break;
             }
-            // Waiting for something better has come to an end.
+            // Nothing is moving, so waiting for touched memory would never end: try without it.
             if std::mem::take(&mut is_patient) {
                 continue;
             }
-            // Somebody waits and nothing is under way: either this makes a difference, or nothing
-            // will.
+            // Something waits and nothing is moving. If sliding the snapshots together does not
+            // help, nothing will.
             if !self.compact() && !self.refuse() {
                 break;
             }
         }
     }
 
-    /// Hands over what is in the front and fetches what is not. Says whether one finds no room to
-    /// come to.
+    /// Hands over the wanted snapshots that are in the front, and fetches the others. Returns
+    /// whether one of them found no room in the front.
     fn serve_wants(&mut self) -> bool {
         let mut is_starved = false;
         for _ in 0..self.wants.len() {
@@ -131,7 +131,7 @@ impl Planner {
     fn fetch(&mut self, id: SnapshotId) -> bool {
         let snapshot = &self.snapshots[&id];
         let Some(from) = self.source(snapshot, 0).map(|copy| copy.layer) else { return true };
-        // What is on its way up already would only be read twice.
+        // It is already on its way up: a second move would read it twice.
         if snapshot.copies.iter().any(|copy| copy.is_arriving && copy.layer < from) {
             return true;
         }
@@ -142,8 +142,8 @@ impl Planner {
         true
     }
 
-    /// Lends slots to saves, in the order in which they came. Says whether one has to wait, which
-    /// it also does if it is `patient` and will be better off.
+    /// Lends slots to saves, first come first served. Returns whether a save has to wait. If
+    /// `is_patient`, a save also waits when that is faster than writing to untouched memory.
     fn serve_rooms(&mut self, is_patient: bool) -> bool {
         while let Some(&id) = self.rooms.front() {
             let bytes = self.snapshots[&id].bytes;
@@ -167,8 +167,8 @@ impl Planner {
         false
     }
 
-    /// Where new memory would be slower than memory that was used before: a place in that, by
-    /// eviction, or the advice to wait until the layers below have taken something over.
+    /// If writing to untouched memory is slow, finds touched memory for a save: evicts clean
+    /// snapshots, or advises to wait until a drain has made some clean.
     fn used_before(&mut self, bytes: u64, is_patient: bool, admits: impl Fn(&Self, SnapshotId) -> bool) -> Reuse {
         let Some(place) = self.layers[0].space.place(bytes) else { return Reuse::No };
         let untouched = self.layers[0].memory.as_ref().map_or(0, |memory| memory.untouched_bytes(&place));
@@ -191,8 +191,9 @@ impl Planner {
         }
     }
 
-    /// Room in the front for what comes back up, in memory that was used before. The saves asked
-    /// the system for that; for more memory somebody has to ask first (`wants_growth`).
+    /// Room in the front for a snapshot that comes up, in touched memory only. The engine has
+    /// checked the free memory of the machine for saves, but checks it for reads only if
+    /// `wants_growth`.
     fn used_room(&mut self, bytes: u64, may_evict: impl Fn(&Self, SnapshotId) -> bool) -> Option<Extents> {
         let Layer { space, memory, is_writable, .. } = &self.layers[0];
         let is_untouched = |place| memory.as_ref().is_some_and(|memory| memory.untouched_bytes(&place) > 0);
@@ -202,36 +203,35 @@ impl Planner {
         }
     }
 
-    /// Evicts neighbours in the front to make room in one piece.
+    /// Makes room in one piece by evicting snapshots that lie side by side in the front.
     fn evict_in_a_row(&mut self, bytes: u64, may_evict: impl Fn(&Self, SnapshotId) -> bool) -> Option<Extents> {
         let victims = self.victims_in_a_row(bytes, may_evict)?;
         victims.into_iter().for_each(|victim| self.evict(victim, 0));
         self.layers[0].space.take_whole(bytes).map(|range| Extents::from_elem(range, 1))
     }
 
-    /// Whether a read may bring something up after `event`, if need be to memory that was never
-    /// touched.
+    /// Whether handling `event` can begin a fetch, which may take untouched memory in the front.
     pub fn wants_growth(&self, event: &Event) -> bool {
         !self.below.is_empty() && (matches!(event, Event::Wanted { .. }) || !self.wants.is_empty())
     }
 
-    /// Whether `bytes` more may lie in the front with no copy elsewhere, so that what lies below
-    /// can still be brought up, with one of size `evicted` among it: into room that is kept for it,
-    /// or into room that draining makes.
+    /// Whether the front may hold `bytes` more that have no copy elsewhere. The largest snapshot
+    /// below must still be able to come up, also when one of size `evicted` joins those below:
+    /// either its room in the front stays free, or a drain can make that room.
     fn may_stay(&self, bytes: u64, evicted: u64) -> bool {
         let capacity = self.layers[0].space.capacity();
         let largest_below = self.below.last_key_value().map_or(0, |(&bytes, _)| bytes).max(evicted);
         if self.stuck_bytes + bytes + largest_below <= capacity {
             return true;
         }
-        // With several layers below, room that is kept in the front is worth more than room on one
-        // of them.
+        // With several layers below, keep the room free in the front: room on one of the layers
+        // below could be taken by the others.
         let is_only_way = self.layers.len() == 2 || bytes + largest_below > capacity;
         is_only_way && self.can_absorb(self.stuck_bytes + bytes, None)
     }
 
-    /// Whether one layer below could take `bytes` from the front, also after it has taken `other`
-    /// as well.
+    /// Whether a single layer below has room for `bytes` from the front, after the move `other`
+    /// (target layer, bytes) has taken its share.
     fn can_absorb(&self, bytes: u64, other: Option<(LayerIndex, u64)>) -> bool {
         let room = |(index, layer): (LayerIndex, &Layer)| {
             let taken = other.filter(|&(to, _)| to == index).map_or(0, |(_, bytes)| bytes);
@@ -240,15 +240,15 @@ impl Planner {
         self.layers.iter().enumerate().skip(1).any(room)
     }
 
-    /// Whether a move between deeper layers leaves room for what may have to leave the front.
+    /// Whether a move between deeper layers leaves enough room there for the front to drain.
     fn leaves_a_way_out(&self, from: LayerIndex, to: LayerIndex, bytes: u64) -> bool {
         let largest_below = self.below.last_key_value().map_or(0, |(&bytes, _)| bytes);
         let has_kept_room = self.stuck_bytes + largest_below <= self.layers[0].space.capacity();
         from == 0 || has_kept_room || self.can_absorb(self.stuck_bytes, Some((to, bytes)))
     }
 
-    /// A place on a layer, made by evicting what is read last as long as `may_evict` agrees.
-    /// Without success nothing is evicted.
+    /// Finds a place on a layer. If necessary, evicts snapshots there, those that are read last
+    /// first, as far as `may_evict` allows. Evicts nothing if that would not be enough.
     fn room(
         &mut self,
         layer: LayerIndex,
@@ -265,7 +265,7 @@ impl Planner {
         if !is_there && self.layers[layer].keeps() {
             return None;
         }
-        // What grows by itself is filled before anything leaves it.
+        // Fill a growing layer before evicting anything from it.
         if !is_there && self.layers[layer].is_growing() {
             return None;
         }
@@ -285,7 +285,7 @@ impl Planner {
         }
     }
 
-    /// Snapshots that leave `bytes` free, wherever, when they are evicted.
+    /// The snapshots to evict so that `bytes` are free, in any number of pieces.
     fn victims(
         &self,
         layer: LayerIndex,
@@ -308,20 +308,19 @@ impl Planner {
         (free >= bytes).then_some(victims)
     }
 
-    /// Snapshots that lie side by side in the front and leave a hole of `bytes` when they are
-    /// evicted.
+    /// Snapshots that lie side by side in the front, and whose eviction leaves a hole of `bytes`.
     fn victims_in_a_row(&self, bytes: u64, may_evict: impl Fn(&Self, SnapshotId) -> bool) -> Option<Vec<SnapshotId>> {
         let Layer { space, clean, clean_bytes, .. } = &self.layers[0];
         if space.free() + clean_bytes < bytes {
             return None;
         }
-        // The holes that there would be, by start, with their ends and the snapshots in them.
+        // The holes that evictions would leave: start, end, and the snapshots in them.
         let mut holes = BTreeMap::<u64, (u64, Vec<SnapshotId>)>::new();
         for (_, id) in self.positions.farthest_first(clean).take_while(|&(_, id)| may_evict(self, id)) {
             let range = &self.snapshots[&id].copy(0)?.extents[0];
             let mut hole = space.hole_around(range);
             let mut members = vec![id];
-            // Both neighbours have already grown over what is free between them and this one.
+            // Holes next to this one already include the free bytes in between.
             let before = holes.range(..range.start).next_back().map(|(&start, &(end, _))| (start, end));
             if let Some((start, _)) = before.filter(|&(_, end)| end == range.start) {
                 members.extend(holes.remove(&start)?.1);
@@ -344,10 +343,10 @@ impl Planner {
         self.actions.push_back(Action::Evict { id, layer });
     }
 
-    /// Brings up, to every layer that has room, what is read soonest and lies deeper.
+    /// For every layer with room, prefetches the snapshots that are read soonest and lie deeper.
     fn prefetch(&mut self, pressure: &mut [Pressure; LAYERS_MAX]) {
         for (to, pressure) in pressure[..self.layers.len() - 1].iter_mut().enumerate() {
-            // What comes to a layer that keeps bytes stays there: only its owner sends it there.
+            // On a layer that keeps bytes nothing can be evicted, so nothing is prefetched to it.
             while *pressure == Pressure::None && !self.layers[to].keeps() {
                 let Some((due, id, from)) = self.soonest_below(to) else { break };
                 if !self.is_worth_staging(from, to) || !self.has_lane(from, to, self.snapshots[&id].bytes) {
@@ -366,8 +365,8 @@ impl Planner {
         }
     }
 
-    /// The announced snapshot that is read soonest of those with no copy on `to` or above, and
-    /// where it lies.
+    /// Of the announced snapshots with no copy on `to` or above, the one that is read soonest, and
+    /// the layer to read it from.
     fn soonest_below(&self, to: LayerIndex) -> Option<(u64, SnapshotId, LayerIndex)> {
         let (due, position, id) = self.layers[to + 1..]
             .iter()
@@ -376,12 +375,12 @@ impl Planner {
             .min()?;
         let snapshot = &self.snapshots[&id];
         let source = self.source(snapshot, to)?;
-        // What is on its way to a layer in between is taken from there when it has arrived.
+        // If it is on its way to a layer in between, read it from there once it has arrived.
         let is_arriving = snapshot.copies.iter().any(|copy| copy.is_arriving && copy.layer < source.layer);
         (self.positions.is_announced(position) && !is_arriving).then_some((due, id, source.layer))
     }
 
-    /// Sends on what has to reach layers that it has not reached, the oldest first.
+    /// Starts moves of snapshots to the layers that they have to reach, oldest first.
     fn persist(&mut self) {
         for to in 1..self.layers.len() {
             loop {
@@ -403,15 +402,15 @@ impl Planner {
         }
     }
 
-    /// Spares a layer a snapshot that does not fit. Nothing that the plan does makes room there,
-    /// and it does not know when somebody else will.
+    /// Gives up on a snapshot that does not fit on a layer. The plan cannot make room there, and
+    /// does not know when the owner of the files will.
     fn leave_out(&mut self, id: SnapshotId, layer: LayerIndex) {
         self.change(id, |snapshot| snapshot.persists_on &= !(1 << layer));
         self.actions.push_back(Action::LeaveOut { id, layer });
     }
 
-    /// Lets sink, from every layer but the last, what is read last and lies nowhere deeper. What
-    /// fits nowhere stays; if somebody waits, something smaller goes in its stead.
+    /// Drains every layer but the last: dirty snapshots sink, those that are read last first. If
+    /// one fits nowhere, it stays; if something waits for the room, a smaller one sinks instead.
     fn drain(&mut self, pressure: &mut [Pressure; LAYERS_MAX]) {
         for from in 0..self.layers.len() - 1 {
             let mut too_large = u64::MAX;
@@ -435,8 +434,8 @@ impl Planner {
         }
     }
 
-    /// How many bytes may be on this layer and nowhere deeper before they begin to sink. Fewer if
-    /// new memory is slow: then what is in use must be ready to be used again.
+    /// How many dirty bytes a layer may hold before it drains. Fewer if untouched memory is slow:
+    /// then touched memory must become free early, to be reused.
     fn drain_above_bytes(&self, layer: LayerIndex) -> u64 {
         let place = &self.layers[layer];
         match &place.memory {
@@ -452,7 +451,7 @@ impl Planner {
         dirty.find(|(_, id)| self.snapshots[id].bytes < too_large)
     }
 
-    /// Moves a snapshot down to the best layer with room.
+    /// Moves a snapshot down to the preferred layer that has room.
     fn sink(&mut self, id: SnapshotId, from: LayerIndex, pressure: &mut [Pressure; LAYERS_MAX]) -> Sunk {
         let bytes = self.snapshots[&id].bytes;
         for to in self.targets(from, bytes, pressure[from] == Pressure::Full) {
@@ -474,15 +473,15 @@ impl Planner {
         Sunk::NoRoom
     }
 
-    /// Whether one more move of `bytes` may be under way from one layer to another.
+    /// Whether the lane can take one more move of `bytes`.
     fn has_lane(&self, from: LayerIndex, to: LayerIndex, bytes: u64) -> bool {
         let (moves, under_way) = self.lanes.get(&(from, to)).map_or((0, 0), |lane| (lane.moves, lane.bytes));
         let is_small = moves < LANE_MOVES_MAX && under_way + bytes <= self.settings.lane_bytes_max;
         moves < LANE_MOVES_MIN || is_small
     }
 
-    /// Shifts snapshots in the front together until somebody who waits finds a place. Says whether
-    /// that worked.
+    /// Slides snapshots in the front together until the save or read that waits fits. Returns
+    /// whether it does.
     fn compact(&mut self) -> bool {
         if !self.layers[0].is_writable {
             return false;
@@ -529,7 +528,7 @@ impl Planner {
         end
     }
 
-    /// Refuses the first save that gives way to others, if there is one.
+    /// Refuses the first waiting save that yields to others, if there is one.
     fn give_way(&mut self) -> bool {
         let Some(place) = self.rooms.iter().position(|id| self.snapshots[id].yields) else { return false };
         let id = self.rooms.remove(place).expect("it was just found there");
@@ -539,19 +538,20 @@ impl Planner {
         true
     }
 
-    /// Ends the wait of somebody for whom nothing can change any more. Says whether it did.
+    /// Refuses a save or read for which nothing can change any more. Returns whether it refused
+    /// one.
     fn refuse(&mut self) -> bool {
         if self.give_way() {
             return true;
         }
         let waiting = self.wants.len() + self.rooms.len();
         if waiting < self.handles as usize {
-            // Somebody else can do something about it, however long that takes.
+            // A handle that does not wait may still make room, at any time.
             self.patience_until = None;
             return false;
         }
         let why = if self.held > 0 { Refusal::Held } else { Refusal::Full };
-        // Others may give back what they have of a memory that is shared.
+        // Another process may give back shared memory.
         let is_wanting = self.layers.iter().any(|layer| layer.memory.as_ref().is_some_and(Memory::is_wanting));
         let is_hopeful = why == Refusal::Held || is_wanting;
         if is_hopeful {

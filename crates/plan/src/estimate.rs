@@ -1,9 +1,9 @@
-//! Whether to touch memory while it is being written to: the estimate behind the choice.
+//! Whether to touch memory while it is being written to, and the estimate behind that choice.
 //!
-//! Touching takes memory bandwidth from whoever writes, and makes the writes that follow faster.
-//! *Sequential* touching pauses while a write is under way, *concurrent* touching does not. Which
-//! one is better depends on the time between two writes and on how much the two disturb each other;
-//! all of it is measured as it goes.
+//! Touching takes memory bandwidth from writes, and makes later writes faster. *Sequential*
+//! touching pauses during a write; *concurrent* touching does not. Which is better depends on the
+//! time between two writes and on how much writing and touching slow each other down. All of this
+//! is measured while the program runs.
 
 use std::fmt;
 
@@ -14,66 +14,66 @@ use crate::{
     rates::{Average, Meter},
 };
 
-/// When both ways have been measured, the other one is tried again after so many writes.
+/// Once both strategies are measured, the other one is tried again after this many writes.
 const WRITES_PER_TRIAL: u32 = 64;
 
-/// After so many if the one is twice as good as the other: a trial costs what the writes after it
-/// do not find touched.
+/// The same number if one strategy is more than twice as fast as the other. A trial of the slower
+/// one costs time, because the writes after it find less touched memory.
 const WRITES_PER_VAIN_TRIAL: u32 = 256;
 
-/// As long as the sequential way has not been measured, it is tried after so many.
+/// While the sequential strategy has not been measured, it is tried after this many writes.
 const WRITES_BEFORE_FIRST_TRIAL: u32 = 16;
 
-/// A trial takes so many writes: the first one still meets the memory that was touched before.
+/// A trial lasts this many writes, because the first one still uses memory that was touched before.
 const TRIAL_WRITES: u32 = 2;
 
-/// Writes that nobody waits for keep up if so much of the next one can be touched between two of
-/// them.
+/// If nothing waits for the writes, sequential touching is enough when at least this fraction of
+/// the next write can be touched between two writes.
 const KEEPS_UP: f64 = 0.125;
 
-/// Concurrent touching must make writes so much shorter to be chosen: it costs at once, and its
-/// gain comes later, if the program lasts.
+/// Concurrent touching is chosen only if it reduces the time of a write to less than this fraction.
+/// It costs time now, and pays later, if the program runs that long.
 const WORTH_IT: f64 = 0.9;
 
-/// A measurement counts as at most so many times slower than what is known: now and then the system
-/// or the machine below takes its time for a page, a hundred times as long as for others, and that
-/// says nothing of the next ones. What stays slow is known after a few.
+/// One measurement counts as at most this many times slower than the known rate. A single page can
+/// take a hundred times as long as others, because of the system or the hypervisor, and that does
+/// not predict the next ones. A lasting slowdown still shows after a few measurements.
 const SPIKE: f64 = 2.0;
 
-/// When memory is touched.
+/// When to touch memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Strategy {
-    /// Also while it is being written to.
+    /// Also during writes.
     Concurrent,
-    /// Only while nothing is being written to it.
+    /// Only between writes.
     Sequential,
 }
 
 /// Why a strategy is in use.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum Reason {
-    /// The settings say so.
+    /// It is fixed in the settings.
     Told,
-    /// Too little has been measured to choose. If the program waits for writes and the next one
-    /// would find nothing touched, memory is touched meanwhile: that costs less than to write to
-    /// untouched memory. Else nothing is disturbed.
+    /// Not enough is measured to choose. If the program waits for writes and the next write would
+    /// find no touched memory, the strategy is concurrent, because writing to untouched memory
+    /// costs more. Otherwise it is sequential, which slows no write down.
     Unmeasured,
-    /// Between two writes there is time to touch all that the next one needs.
+    /// There is time between two writes to touch all that the next one needs.
     TimeEnough {
         /// Bytes that can be touched between two writes.
         touchable_bytes: u64,
         /// Bytes of a write.
         write_bytes: u64,
     },
-    /// Nobody waits for the writes, and there is time between them: they keep up, and are not
-    /// disturbed.
+    /// Nothing waits for the writes, and the time between them is enough to touch a part of the
+    /// next: no need to slow them down.
     KeepsUp {
         /// Nanoseconds between two writes.
         gap_ns: u64,
     },
-    /// All that will be needed soon has been touched: it makes no difference.
+    /// All memory that will be needed soon is touched: the strategy makes no difference.
     AllTouched,
-    /// To see how long writes take this way.
+    /// A trial, to measure how long writes take this way.
     Trial,
     /// A write is expected to take less time this way.
     Faster {
@@ -120,27 +120,27 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Rates of the same thing by itself, and while the other one is under way.
+/// The rates of writing or touching, alone and while the other of the two is under way.
 #[derive(Debug, Clone, Copy, Default)]
 struct Pair {
     alone: Meter,
     contended: Meter,
 }
 
-/// A write, for the estimate.
+/// The measurements of one write.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Write {
     pub(crate) bytes: u64,
-    /// Of these, bytes in memory that nobody had touched.
+    /// How many of these were in untouched memory.
     pub(crate) untouched_bytes: u64,
     pub(crate) ns: u64,
-    /// Part of the time in which memory was touched as well.
+    /// For how much of this time memory was touched as well.
     pub(crate) touching_ns: u64,
     /// Whether the memory was pinned.
     pub(crate) is_pinned: bool,
 }
 
-/// What has been measured, and what follows from it.
+/// All measurements, and the strategy chosen from them.
 #[derive(Debug, Clone)]
 pub(crate) struct Estimate {
     strategy: Strategy,
@@ -148,14 +148,14 @@ pub(crate) struct Estimate {
     pinned: Meter,
     touched: Pair,
     untouched: Pair,
-    /// Of both in one write, as long as neither is known.
+    /// Of writes to both kinds of memory, while the rate of neither is known.
     mixed: Pair,
     touch: Pair,
     gap_ns: Average,
     write_bytes: Average,
     /// Whether the program waits for the writes.
     is_awaited: bool,
-    /// Whether it does, and the next one would find too little that has been touched.
+    /// Whether the program waits for the writes, and too little is touched for the next one.
     is_pressed: bool,
     writes_since_trial: u32,
     trial_writes: u32,
@@ -188,33 +188,33 @@ impl Estimate {
         self.reason
     }
 
-    /// Bytes per nanosecond of writing to pinned memory, as far as is known.
+    /// Bytes per nanosecond of writing to pinned memory, if known.
     pub(crate) fn pinned_rate(&self) -> Option<f64> {
         self.pinned.rate()
     }
 
-    /// Bytes per nanosecond of writing to touched memory, as far as is known.
+    /// Bytes per nanosecond of writing to touched memory, if known.
     pub(crate) fn touched_rate(&self) -> Option<f64> {
         self.touched.alone.rate().or(self.touched.contended.rate())
     }
 
-    /// Bytes per nanosecond of writing to untouched memory, as far as is known.
+    /// Bytes per nanosecond of writing to untouched memory, if known.
     pub(crate) fn untouched_rate(&self) -> Option<f64> {
         self.untouched.alone.rate().or(self.untouched.contended.rate())
     }
 
-    /// Bytes per nanosecond of touching, as far as is known.
+    /// Bytes per nanosecond of touching, if known.
     pub(crate) fn touch_rate(&self) -> Option<f64> {
         self.touch.alone.rate().or(self.touch.contended.rate())
     }
 
-    /// Nothing was written for so long.
+    /// Records a time without writes.
     pub(crate) fn paused(&mut self, ns: u64) {
         self.gap_ns.add(ns as f64);
     }
 
-    /// A write begins; whether the program waits for it, and whether enough has been touched for
-    /// the next one.
+    /// A write begins. `is_awaited`: the program waits for it. `is_next_ready`: enough memory is
+    /// touched for the write after it.
     pub(crate) fn begin(&mut self, is_awaited: bool, is_next_ready: bool) {
         self.is_awaited = is_awaited;
         self.is_pressed = is_awaited && !is_next_ready;
@@ -235,14 +235,14 @@ impl Estimate {
         }
         let touched_bytes = write.bytes - write.untouched_bytes;
         let is_mostly_touched = write.untouched_bytes * 4 < write.bytes;
-        // The larger part is measured; what the smaller one must have taken does not count, as far
-        // as that is known.
+        // Measure the larger part, and subtract the expected time of the smaller part, if its rate
+        // is known.
         let (bytes, other_bytes, other_rate) = match is_mostly_touched {
             true => (touched_bytes, write.untouched_bytes, self.untouched_rate()),
             false => (write.untouched_bytes, touched_bytes, self.touched_rate()),
         };
         if other_rate.is_none() && other_bytes * 4 > write.bytes {
-            // Neither can be told from the other.
+            // The two parts cannot be measured separately.
             return self.mixed.add(write.bytes, write.ns, write.ns, write.touching_ns);
         }
         let other_ns = other_rate.map_or(0.0, |rate| other_bytes as f64 / rate);
@@ -251,7 +251,7 @@ impl Estimate {
         pair.add(bytes, ns, write.ns, write.touching_ns);
     }
 
-    /// Looks at the measurements again, after a write, with so much left to be touched.
+    /// Chooses the strategy again after a write, with `left_bytes` still to be touched.
     pub(crate) fn choose(&mut self, left_bytes: u64) {
         if self.trial_writes > 0 {
             self.trial_writes -= 1;
@@ -321,15 +321,15 @@ impl Estimate {
         Some(ready / touched + (bytes - ready) / untouched)
     }
 
-    /// How long it takes if touching goes on during the write: then more is ready, but both are
+    /// How long the write takes if touching continues during it: more memory is ready, but both are
     /// slower.
     fn concurrent_ns(&self, bytes: f64, touchable: f64) -> Option<f64> {
         let untouched =
             self.untouched.contended.rate().or(self.touched.contended.rate()).or(self.mixed.contended.rate())?;
         let touched = self.touched.contended.rate().or(self.touched.alone.rate()).unwrap_or(untouched);
         let touch = self.touch.contended.rate().or(self.touch.alone.rate())?;
-        // The longer the write, the more is touched meanwhile, and the shorter the next: a few
-        // rounds settle it.
+        // A longer write leaves more time to touch, which makes the next write shorter. A few
+        // iterations find the balance.
         let mut ns = bytes / untouched;
         for _ in 0..8 {
             let ready = (touchable + touch * ns).min(bytes);
@@ -338,9 +338,9 @@ impl Estimate {
         Some(ns)
     }
 
-    /// How long a write takes on average, concurrently, until all that is `left` has been written
-    /// to: slowly while it is being touched, then as fast as touched memory allows. One write comes
-    /// every `cycle_ns`, or as fast as they can.
+    /// The average time of a write, with concurrent touching, until all `left` bytes are written:
+    /// slow while they are being touched, then as fast as touched memory allows. Writes come every
+    /// `cycle_ns`, or back to back if they take longer.
     fn until_touched_ns(&self, bytes: f64, cycle_ns: f64, left: f64) -> Option<f64> {
         let contended = self.touched.contended.rate().or(self.untouched.contended.rate())?;
         let touch = self.touch.contended.rate().or(self.touch.alone.rate())?;
@@ -350,8 +350,8 @@ impl Estimate {
         (left > 0.0).then(|| (slow / contended + (left - slow) / alone) * bytes / left)
     }
 
-    /// As long as nothing was written to touched memory by itself: a write to untouched memory
-    /// touches it and writes.
+    /// The rate of writing to touched memory, while it is not measured: a write to untouched memory
+    /// touches the memory and writes to it.
     fn estimated_touched_rate(&self) -> Option<f64> {
         let (untouched, touch) = (self.untouched.alone.rate()?, self.touch.alone.rate()?);
         let ns_per_byte = 1.0 / untouched - 1.0 / touch;
@@ -365,14 +365,14 @@ fn writes_per_trial(concurrent_ns: f64, sequential_ns: f64) -> u32 {
 }
 
 impl Pair {
-    /// What is known is known of the thing by itself.
+    /// Known rates are those without contention.
     fn known(rate: Option<u64>) -> Self {
         Self { alone: Meter::known(rate), contended: Meter::default() }
     }
 
-    /// So many bytes took `bytes_ns` of something that took `ns`, during `other_ns` of which the
-    /// other thing went on. If it was neither by itself nor with the other most of the time, it
-    /// does not count.
+    /// Records that `bytes` took `bytes_ns`, as part of a write or touch of `ns`. During `other_ns`
+    /// of that the other of the two was under way. Ignored if the overlap was between a quarter and
+    /// a half.
     fn add(&mut self, bytes: u64, bytes_ns: u64, ns: u64, other_ns: u64) {
         let meter = match () {
             () if other_ns * 4 <= ns => &mut self.alone,
@@ -390,8 +390,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Writes of 32 MiB with `gap_ms` between them; touching takes bandwidth from writes by
-    /// `disturbance`.
+    /// The estimate after 40 writes of 32 MiB with `gap_ms` between them. `disturbance` is the
+    /// factor by which concurrent touching slows writes down.
     fn settled(gap_ms: f64, disturbance: f64) -> Estimate {
         let mut estimate = Estimate::new(Strategy::Sequential, Reason::Unmeasured, MemoryRates::default());
         let bytes = 32 * MIB;
@@ -444,9 +444,9 @@ mod tests {
 
     #[test]
     fn much_disturbance_is_worth_it_if_it_ends_soon() {
-        // Writes follow each other without a pause, and touching meanwhile makes them slower than
-        // untouched memory does. If it is fast, most of the buffer is still to be written when all
-        // is touched; if it is slow, nothing is gained.
+        // Writes follow each other without a pause, and concurrent touching makes them slower than
+        // untouched memory does. If touching is fast, most of the buffer is still to be written
+        // when all is touched. If it is slow, nothing is gained.
         let chosen = |touch_rate: u64| {
             let mut estimate = Estimate::new(Strategy::Sequential, Reason::Unmeasured, MemoryRates::default());
             estimate.touched(100 * MIB, 10 * MIB, 0);

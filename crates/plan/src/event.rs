@@ -1,70 +1,69 @@
-//! What the planner is told, and what it answers.
+//! The planner's input (events) and output (actions).
 
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-/// Nanoseconds since some start that the caller chooses.
+/// Nanoseconds since a start that the caller chooses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Timestamp(pub u64);
 
-/// One snapshot, for as long as the planner lives; chosen by the caller, never used again.
+/// Identifies one snapshot. The caller chooses it, and never uses it again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SnapshotId(pub u64);
 
 /// A layer of the stack: 0 is the front, larger is deeper.
 pub type LayerIndex = usize;
 
-/// Where a snapshot lies on a layer: one piece where there was room for one, else several.
+/// Where a snapshot lies on a layer: in one piece if there was room for that, otherwise in several.
 pub type Extents = SmallVec<[Range<u64>; 1]>;
 
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
-    /// The program waits for room in the front for a new snapshot. `bytes` are as many as it will
-    /// take there.
+    /// The program waits for room in the front for a new snapshot.
     RoomWanted {
         /// The new snapshot.
         id: SnapshotId,
         /// The program's name for it.
         key: u64,
-        /// Its size, already rounded to the unit of the layers.
+        /// Its size in the front, rounded up to the alignment of the layers.
         bytes: u64,
-        /// Whether the program waits while the slot is filled, and does nothing else meanwhile.
+        /// Whether the program only copies into the slot, and waits until that is done.
         is_copy: bool,
-        /// Whether it gives way: it waits neither while others wait, nor for them.
+        /// Whether it yields: it is refused instead of waiting while others wait.
         #[serde(default)]
         yields: bool,
     },
-    /// A lent slot will be filled with fewer bytes than it has: the rest of it is free.
+    /// A lent slot will be filled with fewer bytes than it has: the rest becomes free.
     Shortened {
         /// Which.
         id: SnapshotId,
-        /// Its size, rounded to the unit of the layers.
+        /// Its new size, rounded up to the alignment of the layers.
         bytes: u64,
     },
-    /// A lent slot has been filled: the snapshot exists from here on.
+    /// A lent slot has been filled: the snapshot exists from now on.
     Sealed {
         /// Which.
         id: SnapshotId,
-        /// Whether the program goes on reading the slot, until `Released`.
+        /// Whether the program continues to read the slot, until `Released`.
         keep: bool,
     },
-    /// A lent slot came back unfilled: there is no such snapshot.
+    /// A lent slot was given back unfilled: the snapshot does not exist.
     Abandoned(SnapshotId),
-    /// The program waits to read a snapshot, and if `consume`, for the last time.
+    /// The program waits to read a snapshot.
     Wanted {
         /// Which.
         id: SnapshotId,
-        /// Whether the program will never ask for it again.
+        /// Whether this is the last read of it.
         consume: bool,
     },
-    /// The program has given back what was handed to it.
+    /// The program has given back a snapshot that was handed over.
     Released(SnapshotId),
     /// The program will not read this snapshot any more.
     Discarded(SnapshotId),
-    /// A move has ended well.
+    /// A move has succeeded.
     Moved {
         /// Which snapshot.
         id: SnapshotId,
@@ -73,7 +72,7 @@ pub enum Event {
         /// Where it was written.
         to: LayerIndex,
     },
-    /// A move has ended badly; the copy at `to` is void.
+    /// A move has failed; the copy at `to` is invalid.
     Failed {
         /// Which snapshot.
         id: SnapshotId,
@@ -84,66 +83,66 @@ pub enum Event {
         /// What went wrong.
         fault: Fault,
     },
-    /// The memory that was to be touched has been, or else there is no more.
+    /// Touching has ended.
     Touched {
         /// Where.
         layer: LayerIndex,
-        /// Whether it is there now.
+        /// Whether the memory is touched now. If not, the system has no more.
         is_done: bool,
     },
-    /// The system has no more memory for a layer that can be used before it is touched: what is
-    /// untouched must stay so.
+    /// The system has no more memory for a layer that can be used before it is touched: the
+    /// untouched part must not be used.
     Exhausted {
         /// Where.
         layer: LayerIndex,
     },
-    /// The memory that was to be pinned has been, or else it cannot be.
+    /// Pinning has ended.
     Pinned {
         /// Where.
         layer: LayerIndex,
-        /// Whether it is pinned now.
+        /// Whether the memory is pinned now. If not, the system has refused it.
         is_done: bool,
     },
-    /// So many bytes on a layer that keeps bytes do not belong to snapshots that the plan knows: it
-    /// has forgotten them, or they were there before. They count against the limit until somebody
-    /// removes them.
+    /// How many bytes on a layer that keeps bytes belong to no snapshot that the plan knows: the
+    /// plan has forgotten the snapshot, or the bytes were there before. They count against the
+    /// limit until their owner removes them.
     Kept {
         /// Where.
         layer: LayerIndex,
-        /// How many in all.
+        /// The new total.
         bytes: u64,
     },
-    /// So many handles of the program can ask for something; each waits for one thing at a time.
+    /// How many handles the program has. Each of them waits for at most one thing at a time.
     Handles(u32),
-    /// Time has passed.
+    /// Time has passed: see `poll_timeout`.
     Tick,
 }
 
-/// What went wrong with a move.
+/// Why a move failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fault {
-    /// The target's medium is full before its limit is reached: it gets no new places any more.
+    /// The target has no space left, although its limit is not reached: it gets no new extents.
     TargetFull,
-    /// The target cannot be written: nothing more is sent there.
+    /// The target cannot be written: no more moves go there.
     TargetBroken,
     /// The source cannot be read.
     SourceUnreadable,
-    /// The source gave other bytes than were written.
+    /// The source returned other bytes than were written.
     SourceDamaged,
 }
 
-/// What to do. Actions are to be carried out, or begun, in the order in which they come.
+/// What to do. Carry actions out, or begin them, in this order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Action {
-    /// Give the front's bytes from `at` to the program that wants room; answered by `Sealed` or
+    /// Lend the front's bytes from `at` to the save that waits for room. Answered by `Sealed` or
     /// `Abandoned`.
     Lend {
-        /// Who gets it.
+        /// The new snapshot.
         id: SnapshotId,
         /// Where it starts.
         at: u64,
     },
-    /// Copy a snapshot from one layer to another; answered by `Moved` or `Failed`.
+    /// Copy a snapshot from one layer to another. Answered by `Moved` or `Failed`.
     Move {
         /// Which.
         id: SnapshotId,
@@ -154,22 +153,23 @@ pub enum Action {
         /// Why.
         purpose: Purpose,
     },
-    /// Forget the copy on this layer, at once.
+    /// Forget the copy on this layer, immediately.
     Evict {
         /// Which snapshot.
         id: SnapshotId,
         /// Where.
         layer: LayerIndex,
     },
-    /// Tell the program that a snapshot which had to reach a layer does not fit within that layer's
-    /// limit, and is left out there.
+    /// Tell the program that a snapshot that had to reach a layer does not fit within that layer's
+    /// limit, and will not be there.
     LeaveOut {
         /// Which.
         id: SnapshotId,
         /// Where.
         layer: LayerIndex,
     },
-    /// Shift a snapshot inside the front down to `to`, at once; old and new place may overlap.
+    /// Move a snapshot inside the front down to `to`, immediately. The old and the new place may
+    /// overlap.
     Slide {
         /// Which.
         id: SnapshotId,
@@ -178,31 +178,31 @@ pub enum Action {
         /// Where it goes.
         to: u64,
     },
-    /// Let the program read the snapshot in the front; answered by `Released`.
+    /// Let the program read the snapshot in the front. Answered by `Released`.
     Hand(SnapshotId),
-    /// Tell the program that what it waits for cannot be had.
+    /// Tell the program that a save or read that waits has failed.
     Refuse {
-        /// Which snapshot it waits for.
+        /// The snapshot that it waits for.
         id: SnapshotId,
         /// The reason.
         why: Refusal,
     },
-    /// Have the system provide this piece of a layer's memory; answered by `Touched`.
+    /// Touch (pre-fault) this piece of a layer's memory. Answered by `Touched`.
     Touch {
         /// Where.
         layer: LayerIndex,
         /// Which bytes.
         range: Range<u64>,
     },
-    /// Give this piece of a layer's memory, which is not in use, to others, at once; it may be
-    /// touched again later.
+    /// Give this unused piece of a layer's memory back to the other processes that share it,
+    /// immediately. It may be touched again later.
     Release {
         /// Where.
         layer: LayerIndex,
         /// Which bytes.
         range: Range<u64>,
     },
-    /// Pin all of a layer's memory, when it is this process's turn; answered by `Pinned`.
+    /// Pin all of a layer's memory, when it is this process's turn. Answered by `Pinned`.
     Pin {
         /// Where.
         layer: LayerIndex,
@@ -223,27 +223,27 @@ pub struct Site {
 pub enum Purpose {
     /// Down, to make room.
     Drain,
-    /// Up, because it will be read.
+    /// Up, because it will be read soon.
     Prefetch,
     /// Up, because the program waits for it.
     Fetch,
 }
 
-/// Why something cannot be had.
+/// Why a save or read failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
     /// It is larger than the front.
     TooLarge,
-    /// All layers are full, and nothing is under way or held that could make room.
+    /// All layers are full, and no move and no held slot could make room.
     Full,
-    /// What the program itself holds fills the front, and it does not give it back.
+    /// Slots that the program holds fill the front, and it has not given them back in time.
     Held,
-    /// It gives way to others that wait, or would have to wait for them.
+    /// It yields, and would have to wait for others.
     GaveWay,
-    /// It was discarded while the program waited for it.
+    /// The snapshot was discarded while the program waited for it.
     Gone,
     /// The only copy, on this layer, cannot be read.
     Unreadable(LayerIndex),
-    /// The only copy, on this layer, has changed.
+    /// The only copy, on this layer, is corrupt.
     Damaged(LayerIndex),
 }

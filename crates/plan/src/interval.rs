@@ -1,30 +1,29 @@
-//! When to save: how long to compute between two saves, from what a save costs and how often things
-//! fail.
+//! When to save: the best time between two saves, from the cost of a save and the rate of failures.
 
 use crate::{LayerIndex, Timestamp, rates::Average};
 
 /// How to choose the time to compute between two saves.
 ///
-/// With `cost` for what a save costs and `mtbf` for the mean time between failures:
+/// `cost` is the time that a save costs, and `mtbf` the mean time between failures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
-    /// √(2 cost mtbf), after Young: good while a save costs little against the time between
+    /// √(2 cost mtbf), after Young. Good if a save costs little compared with the time between
     /// failures.
     Young,
-    /// Two more terms of the same series, after Daly.
+    /// Young's formula with two more terms of the series, after Daly.
     Daly,
-    /// The true optimum for failures that come at random at a constant rate.
+    /// The exact optimum for failures that occur at random at a constant rate.
     Exact,
-    /// Whenever to compute anew what is not saved would take longer than to save it. It knows
-    /// nothing of failures, and spends half of the time on saving where they are rare; for
-    /// comparison.
+    /// Saves as soon as recomputing the unsaved work would take longer than a save. This ignores
+    /// failures, and spends half of the time on saving even if failures are rare. For comparison
+    /// only.
     Recompute,
-    /// Always so many nanoseconds.
+    /// A fixed number of nanoseconds.
     Fixed(u64),
 }
 
 impl Rule {
-    /// How long to compute between two saves.
+    /// The time to compute between two saves.
     pub fn interval_ns(self, cost_ns: f64, mtbf_ns: f64) -> f64 {
         let ratio = cost_ns / mtbf_ns;
         match self {
@@ -41,11 +40,11 @@ impl Rule {
     }
 }
 
-/// The best time between two saves that cost `cost`, in units of the mean time between failures: 1
-/// + W₀(-exp(-cost - 1)), where W₀ is the upper branch of Lambert's function.
+/// The best time between two saves that cost `cost`, in units of the mean time between failures:
+/// `1 + W₀(-exp(-cost - 1))`, where W₀ is the upper branch of Lambert's function.
 ///
-/// It is the x in (0, 1) with x + ln(1 - x) + cost = 0. To the right of it that function falls ever
-/// more steeply, so that Newton's steps from there come down to it and never pass it.
+/// It is the x in (0, 1) with x + ln(1 - x) + cost = 0. Right of the root this function falls more
+/// and more steeply, so Newton's method, started there, approaches the root without passing it.
 fn optimum(cost: f64) -> f64 {
     let root = (2.0 * cost).sqrt();
     if root < 1e-4 {
@@ -66,53 +65,53 @@ fn optimum(cost: f64) -> f64 {
     x
 }
 
-/// Tells a program when its next save is due, and how deep it should go.
+/// Tells a program when its next save is due, and which layer it should reach.
 ///
-/// Each layer has failures of its own: those that destroy what lies above it, but not the layer.
-/// What they cost is made up for by saves that reach the layer, so that each has an interval of its
-/// own; a save that reaches a layer counts for those above it as well.
+/// Each layer has its own failures: those that destroy everything above the layer, but not the
+/// layer. Only a save that reached the layer helps against them, so each layer has its own
+/// interval. A save that reaches a layer also counts for the layers above.
 #[derive(Debug, Clone)]
 pub struct Interval {
     rule: Rule,
     layers: Vec<LayerInterval>,
 }
 
-/// What is known of the saves that reach one layer.
+/// The measurements of the saves that reach one layer.
 #[derive(Debug, Clone)]
 struct LayerInterval {
     mtbf_ns: Option<u64>,
     cost_ns: Average,
-    /// When the program went on computing after the last one.
+    /// When the program continued to compute after the last of them.
     saved: Timestamp,
 }
 
 impl Interval {
-    /// For layers with these mean times between the failures that they are to survive, fastest
-    /// layer first; a layer without one is never due, except by the rules that know nothing of
-    /// failures. Computing begins at `now`.
+    /// `mtbf_ns` has, for each layer, the mean time between the failures that it should survive,
+    /// fastest layer first. A layer without one is never due, except by the rules that ignore
+    /// failures. The program begins to compute at `now`.
     pub fn new(rule: Rule, mtbf_ns: &[Option<u64>], now: Timestamp) -> Self {
         let layer = |&mtbf_ns| LayerInterval { mtbf_ns, cost_ns: Average::default(), saved: now };
         Self { rule, layers: mtbf_ns.iter().map(layer).collect() }
     }
 
-    /// A save that reached `layer` has cost the program so much time. What was measured lately
-    /// counts most.
+    /// Records what a save that reached `layer` has cost the program. Recent measurements count
+    /// most.
     pub fn measured(&mut self, layer: LayerIndex, cost_ns: u64) {
         if let Some(layer) = self.layers.get_mut(layer) {
             layer.cost_ns.add(cost_ns as f64);
         }
     }
 
-    /// The program goes on computing at `now`, with everything saved up to and including `layer`.
+    /// Records that the program continues to compute at `now`, after a save that reached `layer`.
     pub fn saved(&mut self, layer: LayerIndex, now: Timestamp) {
         for layer in self.layers.iter_mut().take(layer + 1) {
             layer.saved = now;
         }
     }
 
-    /// How long to compute between two saves that reach `layer`; nothing if it is never due. As
-    /// long as it is not known what they cost, no time at all: one save tells, and nothing is safe
-    /// before it.
+    /// The time to compute between two saves that reach `layer`, or `None` if it is never due. Zero
+    /// until the cost of a save is known: the first save measures it, and before it nothing is
+    /// safe.
     pub fn interval_ns(&self, layer: LayerIndex) -> Option<u64> {
         let layer = self.layers.get(layer)?;
         let cost_ns = layer.cost_ns.get();
@@ -126,7 +125,7 @@ impl Interval {
         }
     }
 
-    /// The deepest layer that a save is due for at `now`, if one is.
+    /// The deepest layer for which a save is due at `now`, if any.
     pub fn due(&self, now: Timestamp) -> Option<LayerIndex> {
         let is_due = |&layer: &LayerIndex| {
             let elapsed_ns = now.0.saturating_sub(self.layers[layer].saved.0);
@@ -169,7 +168,7 @@ mod tests {
             let x = optimum(cost);
             assert!(x > last || x == 1.0, "it grows with the cost: {cost} gives {x}");
             last = x;
-            // For small x the left side is x²/2 + x³/3 + ...; written like this no digits are lost.
+            // For small x the left side is x²/2 + x³/3 + ..., a form that loses no digits.
             let left = if x < 1e-3 { x * x / 2.0 + x * x * x / 3.0 } else { -x - (-x).ln_1p() };
             assert!(x == 1.0 || (left / cost - 1.0).abs() < 1e-5, "{cost} gives {x}, and that {left}");
         }
@@ -226,9 +225,8 @@ mod tests {
         assert_eq!(Interval::new(Rule::Exact, &[], Timestamp(0)).due(Timestamp(1)), None);
     }
 
-    /// How long a run takes that computes for `work_ns`, saves when it is told to, and goes back to
-    /// its last save whenever something fails; each over what it would take without failures and
-    /// saves.
+    /// Simulates a run that computes for `work_ns`, saves when told to, and returns to its last
+    /// save after each failure. Returns its duration, relative to a run without failures and saves.
     fn simulated(rule: Rule, cost_ns: u64, mtbf_ns: u64, work_ns: u64, seed: u64) -> f64 {
         let mut random = seed;
         let mut next_failure = move |now: u64| {

@@ -1,18 +1,18 @@
 //! Decides what moves where and when.
 //!
-//! The [`Planner`] is a state machine: [`handle`](Planner::handle) tells it what happened,
-//! [`poll`](Planner::poll) gives what to do next, [`poll_timeout`](Planner::poll_timeout) when it
-//! wants to be told that time has passed. It does no I/O, has no clock and no threads, so that
-//! every decision can be tested in microseconds, replayed from a log, and simulated.
+//! The [`Planner`] is a state machine. [`handle`](Planner::handle) tells it what happened,
+//! [`poll`](Planner::poll) returns what to do next, and [`poll_timeout`](Planner::poll_timeout)
+//! returns when to call it again if nothing happens. It has no I/O, clock or threads. So every
+//! decision can be tested in microseconds, replayed from a log, and simulated.
 //!
 //! One rule decides everything: *what is read soonest belongs at the top*. Snapshots sink, and are
-//! evicted, farthest next read first; they come back up nearest next read first. For a reverse pass
-//! that is the oldest down and the newest up, for a forward pass the opposite, and an explicit
+//! evicted, farthest next read first. They come back up nearest next read first. In a reverse pass
+//! the oldest sink and the newest come up; in a forward pass it is the opposite; an explicit
 //! schedule needs no rule of its own.
 //!
-//! Layer 0 is the *front*: host memory, where saves enter and from which reads are handed over.
-//! There a snapshot lies in one piece; on the layers below it may lie in several, so that free
-//! bytes are never useless there.
+//! Layer 0 is the *front*: device or host memory, where saves enter and from which reads are handed
+//! over. There a snapshot lies in one piece. On the layers below it may lie in several, so every
+//! free byte is usable there.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,7 @@
-//! Layers that are memory: which part of them is ready, when more is made ready, and when all of it
-//! is pinned.
+//! Layers that are memory: which part is ready, when to touch more, and when to pin all of it.
 //!
-//! Memory is ready from its start up to some byte: what lies beyond has never been used. Host
-//! memory can be written before it is ready, slowly; device memory cannot.
+//! A memory layer is ready from its start up to some byte; the bytes beyond were never used. Host
+//! memory can be written before it is ready, slowly. Device memory cannot.
 
 use std::ops::Range;
 
@@ -15,39 +14,39 @@ use crate::{
     rates::Busy,
 };
 
-/// Memory that others have is asked for again after so long.
+/// How long to wait before trying again to touch shared memory that ran out.
 const RETRY_NS: u64 = 20_000_000;
 
-/// What a layer needs to know of itself if it is memory.
+/// The settings of a layer that is memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemorySettings {
-    /// It is touched in pieces of this size.
+    /// Memory is touched in pieces of this size.
     pub piece_bytes: u64,
-    /// It is touched so far ahead of what has been used, and at least as far as has been used.
+    /// How many bytes to touch beyond those in use. At least as many as are in use.
     pub ahead_bytes: u64,
     /// When it is touched.
     pub touching: Touching,
-    /// It cannot be written before it has been touched.
+    /// Whether it must be touched before it can be written.
     pub needs_touch: bool,
-    /// It is shared with others: what is not in use is given back to them, and what there is no
-    /// more of may come back.
+    /// Whether it is shared with other processes: unused pieces are given back to them, and memory
+    /// that ran out may become available again.
     pub is_shared: bool,
-    /// It is to be pinned, in one piece, once all of it has been touched.
+    /// Whether to pin it, in one piece, once all of it is touched.
     pub pins: bool,
-    /// How fast it is, as far as that is known before it is used.
+    /// Its rates, as far as they are known in advance.
     pub rates: MemoryRates,
 }
 
-/// Bytes per second, as far as they are known.
+/// Rates in bytes per second, as far as they are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct MemoryRates {
-    /// Of writing to memory that is pinned.
+    /// Of writing to pinned memory.
     pub pinned: Option<u64>,
-    /// Of writing to memory that has been touched.
+    /// Of writing to touched memory.
     pub touched: Option<u64>,
-    /// Of writing to memory that has not.
+    /// Of writing to untouched memory.
     pub untouched: Option<u64>,
-    /// Of touching it.
+    /// Of touching.
     pub touch: Option<u64>,
 }
 
@@ -72,24 +71,24 @@ impl Default for MemorySettings {
     }
 }
 
-/// When memory is touched ahead of its use.
+/// When to touch memory ahead of its use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Touching {
-    /// Never: who writes to it touches it.
+    /// Never: the first write to a page touches it.
     Never,
-    /// Always.
+    /// Always, also during writes.
     Concurrent,
-    /// While nothing is being written to it.
+    /// Only while nothing writes to it.
     Sequential,
     /// As measurements advise.
     #[default]
     Chosen,
 }
 
-/// How far the pinning of a layer has come.
+/// The state of pinning of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Pinning {
-    /// Not begun: not wanted, or not everything has been touched.
+    /// Not begun: not wanted, or some memory is still untouched.
     #[default]
     Not,
     /// Under way, or waiting for its turn.
@@ -100,16 +99,16 @@ pub enum Pinning {
     Refused,
 }
 
-/// What is known of a layer that is memory.
+/// The state of a layer that is memory, for statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct MemoryState {
-    /// So much of it, from its start, has been touched or handed out.
+    /// How many bytes, from the start, have been touched or lent.
     pub touched_bytes: u64,
     /// Whether it is pinned.
     pub pinning: Pinning,
     /// When it is touched.
     pub strategy: Strategy,
-    /// Why then.
+    /// Why this strategy.
     pub reason: Reason,
     /// Bytes per second of writing to pinned memory, once measured.
     pub pinned_rate: Option<f64>,
@@ -125,14 +124,14 @@ pub struct MemoryState {
 #[derive(Debug, Clone)]
 pub(crate) struct Memory {
     settings: MemorySettings,
-    /// From the start; also what has been handed out, as who writes to it touches it.
+    /// From the start. Includes what was lent: whoever fills it touches it.
     touched_bytes: u64,
-    /// It is to be touched up to here.
+    /// Touch up to here.
     target_bytes: u64,
     touch: Option<Touch>,
-    /// There is no more, until then.
+    /// Touching failed; try again at this time.
     exhausted_until: Option<Timestamp>,
-    /// The last time it was touched there was no more.
+    /// The most recent attempt to touch found no more memory.
     was_exhausted: bool,
     pinning: Pinning,
     touching: Busy,
@@ -140,7 +139,7 @@ pub(crate) struct Memory {
     pub(crate) estimate: Estimate,
 }
 
-/// Touching under way.
+/// A `Touch` action that has not been answered.
 #[derive(Debug, Clone)]
 struct Touch {
     range: Range<u64>,
@@ -148,7 +147,7 @@ struct Touch {
     writing_ns: u64,
 }
 
-/// The beginning of a write, to know at its end how it went.
+/// The state at the beginning of a write, to measure the write when it ends.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Begun {
     since: Timestamp,
@@ -193,17 +192,17 @@ impl Memory {
         self.touch.is_some()
     }
 
-    /// Whether it will become larger than it is, by itself.
+    /// Whether touching will still enlarge the usable part.
     pub(crate) fn is_growing(&self, limit_bytes: u64) -> bool {
         self.settings.needs_touch && self.exhausted_until.is_none() && self.touched_bytes < limit_bytes
     }
 
-    /// When there may be more of it again, if there is none now.
+    /// When to try again to touch shared memory that ran out.
     pub(crate) fn exhausted_until(&self) -> Option<Timestamp> {
         self.exhausted_until.filter(|_| self.settings.is_shared)
     }
 
-    /// Whether others have what is missing of it.
+    /// Whether shared memory ran out: other processes have the rest.
     pub(crate) fn is_wanting(&self) -> bool {
         self.settings.is_shared && self.was_exhausted
     }
@@ -222,30 +221,31 @@ impl Memory {
         }
     }
 
-    /// Bytes per nanosecond of writing to memory that was used before, as far as is known.
+    /// Bytes per nanosecond of writing to touched or pinned memory, if known.
     pub(crate) fn ready_rate(&self) -> Option<f64> {
         let pinned = self.estimate.pinned_rate().filter(|_| self.pinning == Pinning::Done);
         pinned.or(self.estimate.touched_rate())
     }
 
-    /// How far ahead of what is in use it is to be touched. What cannot be used before needs room
-    /// for two: one to be saved, and one that may have to come up.
+    /// How far to touch beyond the bytes in use. Memory that cannot be used untouched needs room
+    /// for two snapshots: one to save, and one that may have to come up.
     fn ahead_bytes(&self, snapshot_bytes_max: u64) -> u64 {
         let needed = snapshot_bytes_max * if self.settings.needs_touch { 2 } else { 1 };
         self.settings.ahead_bytes.max(needed)
     }
 
-    /// Bytes of these that have never been touched.
+    /// How many of these bytes were never touched.
     pub(crate) fn untouched_bytes(&self, extents: &Extents) -> u64 {
         extents.iter().map(|piece| piece.end.saturating_sub(piece.start.max(self.touched_bytes))).sum()
     }
 
-    /// The program is lent room to do with as it likes, for as long as it likes.
+    /// The program is lent room that it fills at its own pace, so the time says nothing about the
+    /// memory.
     pub(crate) fn begin_lend(&self, extents: &Extents) -> Begun {
         Begun { untouched_bytes: self.untouched_bytes(extents), ..Begun::default() }
     }
 
-    /// Somebody begins to write here, the program or a move.
+    /// The program or a move begins to write.
     pub(crate) fn begin_write(&mut self, now: Timestamp, extents: &Extents, is_awaited: bool) -> Begun {
         let (bytes, end) =
             extents.iter().fold((0, 0), |(bytes, end), piece| (bytes + piece.end - piece.start, piece.end.max(end)));
@@ -265,7 +265,8 @@ impl Memory {
         begun
     }
 
-    /// A write of `bytes` has ended; it may have had to wait for an earlier one until `since`.
+    /// A write of `bytes` has ended. If it had to wait for an earlier write, that one ended at
+    /// `since`.
     pub(crate) fn end_write(&mut self, now: Timestamp, bytes: u64, begun: Begun, since: Timestamp) {
         let touching_ns = self.touching.total_ns(now) - begun.touching_ns;
         let ns = now.0.saturating_sub(begun.since.max(since).0);
@@ -280,14 +281,14 @@ impl Memory {
         }
     }
 
-    /// A write has ended without having written everything.
+    /// A write has ended early, and is not measured.
     pub(crate) fn abandon_write(&mut self, now: Timestamp) {
         self.writing.end(now);
     }
 }
 
 impl Planner {
-    /// Memory of a layer has been touched, or there is no more of it.
+    /// Handles `Event::Touched`.
     pub(crate) fn touched(&mut self, layer: LayerIndex, is_done: bool) {
         let now = self.now;
         let place = &mut self.layers[layer];
@@ -312,7 +313,7 @@ impl Planner {
         }
     }
 
-    /// There is no more of a layer than has been touched.
+    /// Handles `Event::Exhausted`: the layer ends where it has been touched.
     pub(crate) fn exhausted(&mut self, layer: LayerIndex) {
         let place = &mut self.layers[layer];
         let Some(memory) = place.memory.as_mut().filter(|memory| !memory.settings.is_shared) else { return };
@@ -320,9 +321,9 @@ impl Planner {
         place.space.cut(memory.touched_bytes);
     }
 
-    /// Of the next `bytes` of a layer that can be used before it is touched, or of the largest
-    /// snapshot until now, as many as nobody has touched; and as many as are still being filled,
-    /// for which the system has not provided memory yet.
+    /// How many untouched bytes the next `bytes` of a layer (at least those of the largest snapshot
+    /// so far) would take, plus the untouched bytes that are being filled, which the system has not
+    /// provided yet. Zero if that needs no new memory, or if the layer must be touched before use.
     pub fn growth_bytes(&self, layer: LayerIndex, bytes: u64) -> u64 {
         let place = &self.layers[layer];
         let Some(memory) = place.memory.as_ref().filter(|memory| !memory.settings.needs_touch) else { return 0 };
@@ -333,25 +334,25 @@ impl Planner {
         }
     }
 
-    /// Bytes never touched that the program, or a fetch, is filling.
+    /// Untouched bytes that the program or a fetch is filling.
     pub fn filling_bytes(&self) -> u64 {
         self.filling_bytes
     }
 
-    /// A layer has been pinned, or could not be.
+    /// Handles `Event::Pinned`.
     pub(crate) fn pinned(&mut self, layer: LayerIndex, is_done: bool) {
         if let Some(memory) = &mut self.layers[layer].memory {
             memory.pinning = if is_done { Pinning::Done } else { Pinning::Refused };
         }
     }
 
-    /// Touches memory ahead of where it was used, so that whoever writes next finds it ready, and
-    /// pins what is all touched.
+    /// Touches memory ahead of its use, so that the next write finds it ready, and pins a layer
+    /// that is touched completely.
     pub(crate) fn touch(&mut self) {
         for layer in 0..self.layers.len() {
             let frontier = self.layers[layer].space.frontier();
             let Some(memory) = &mut self.layers[layer].memory else { continue };
-            // What has been handed out is touched by who fills it.
+            // Whoever fills lent memory touches it.
             memory.touched_bytes = memory.touched_bytes.max(frontier);
             memory.exhausted_until = memory.exhausted_until.filter(|&until| until > self.now);
             if !memory.is_touching() {
@@ -362,7 +363,7 @@ impl Planner {
         }
     }
 
-    /// Gives back what is shared and more than twice what is in use.
+    /// Gives shared memory back if more than twice the needed amount is touched.
     fn release(&mut self, layer: LayerIndex) {
         let place = &mut self.layers[layer];
         let Some(memory) = place.memory.as_mut().filter(|memory| memory.settings.is_shared) else { return };
@@ -380,7 +381,7 @@ impl Planner {
     fn pin(&mut self, layer: LayerIndex) {
         let limit = self.layers[layer].space.limit();
         let Some(memory) = self.layers[layer].memory.as_mut().filter(|memory| memory.settings.pins) else { return };
-        // What has run out is not pinned: there is too little of it already.
+        // Do not pin a layer whose memory ran out: the machine has too little already.
         let is_whole = memory.exhausted_until.is_none() && memory.touched_bytes >= limit && limit > 0;
         if is_whole && memory.pinning == Pinning::Not {
             memory.pinning = Pinning::UnderWay;
@@ -393,8 +394,8 @@ impl Planner {
         let space = &self.layers[layer].space;
         let (limit, frontier) = (space.limit(), space.frontier());
         let Some(memory) = &mut self.layers[layer].memory else { return };
-        // Never more than twice what was used, beyond the first stretch: a large limit is no reason
-        // to take it all. What others want as well is taken only as it is needed.
+        // Beyond the first stretch, touch at most twice what was used, so that a large limit does
+        // not take all memory. Take shared memory only as it is needed.
         let ahead = memory.ahead_bytes(self.bytes_max).max(if memory.settings.is_shared { 0 } else { frontier });
         let target = frontier.saturating_add(ahead).min(limit);
         memory.target_bytes = target;

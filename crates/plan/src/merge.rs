@@ -1,18 +1,17 @@
-//! Which packs to merge, so that no version is put together from many, and what is written for it
-//! stays little.
+//! Which packs to merge: a version should consist of few packs, and merging should write little.
 
 use std::ops::Range;
 
-/// A pack joins what is merged if it is at most so many times as large as all that joined before
-/// it: larger ones would be written again and again for little.
+/// A pack is included in a merge if it is at most this many times as large as all packs included
+/// before it. Larger packs would be rewritten often for little gain.
 const GROWTH: u64 = 2;
 
-/// The neighbouring packs of a chain that should become one: nothing as long as the chain has no
-/// more than `chain_max` packs.
+/// The range of neighbouring packs in a chain to merge, or `None` while the chain has at most
+/// `chain_max` packs.
 ///
-/// `live_bytes` has what each pack still contributes, newest first. Packs of like size are merged,
-/// the newest ones first, so that a byte is written again only when it comes to lie in a pack that
-/// is larger by a factor; if no two neighbours are alike, those that differ least.
+/// `live_bytes` is how many bytes each pack still contributes, newest first. The policy merges
+/// packs of similar size, newest first, so that a byte is rewritten only into a pack that is larger
+/// by a factor. If no neighbours are similar, it merges the two that differ least.
 pub fn merge(live_bytes: &[u64], chain_max: usize) -> Option<Range<usize>> {
     let chain_max = chain_max.max(1);
     if live_bytes.len() <= chain_max {
@@ -26,7 +25,7 @@ pub fn merge(live_bytes: &[u64], chain_max: usize) -> Option<Range<usize>> {
     })
 }
 
-/// Where the packs end that may join the one at `start`.
+/// The end of the packs that may be merged with the one at `start`.
 fn alike_until(live_bytes: &[u64], start: usize) -> usize {
     let mut gathered = live_bytes[start];
     let mut end = start + 1;
@@ -64,7 +63,7 @@ mod tests {
         assert_eq!(merge(&[u64::MAX; 3], 1), Some(0..3));
     }
 
-    /// Merges as long as the policy says so, and gives the bytes written for it.
+    /// Merges until the policy is satisfied, and returns the bytes written.
     fn settle(chain: &mut Vec<u64>, chain_max: usize) -> u64 {
         let mut written = 0;
         while let Some(range) = merge(chain, chain_max) {
@@ -77,7 +76,7 @@ mod tests {
     }
 
     proptest! {
-        /// The worst case: no block is ever saved twice, so that nothing becomes less by merging.
+        /// The worst case: no block is saved twice, so merging saves no space.
         #[test]
         fn chains_stay_short_and_bytes_are_written_again_only_a_logarithmic_number_of_times(
             saves in prop::collection::vec(1u64..=16, 1..3000),
@@ -96,8 +95,8 @@ mod tests {
             prop_assert!(written as f64 <= saved as f64 * bound, "{written} for {saved} in {} saves", saves.len());
         }
 
-        /// Saves that change some of the same blocks again: what a newer pack has, older ones
-        /// contribute no more.
+        /// Saves that change some of the same blocks again: a block in a newer pack no longer
+        /// counts in the older ones.
         #[test]
         fn chains_of_overlapping_packs_stay_short_at_little_cost(
             saves in prop::collection::vec((0u64..1000, 1u64..30), 1..1000),

@@ -1,4 +1,4 @@
-//! In which order snapshots will be read, and so which one is needed soonest.
+//! The order in which snapshots will be read, and from it which snapshot is read soonest.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -14,37 +14,39 @@ pub enum Order {
     Reverse,
     /// The oldest first.
     Forward,
-    /// These keys, one after the other; a key may come several times.
+    /// These keys, one after the other. A key may occur more than once.
     Schedule(Vec<u64>),
-    /// Not known: nothing is fetched before it is asked for, and what was used last stays longest.
+    /// Not known. Nothing is prefetched, and eviction is least recently used first.
     Unknown,
 }
 
-/// When a snapshot is read next, in the terms of the order: see [`Positions::due`].
+/// The place of a snapshot in the announced order. [`Positions::due`] turns it into a distance.
 pub(crate) type Position = u64;
 
-/// The position of a snapshot that the schedule does not name any more.
+/// The position of a snapshot that the rest of the schedule does not name.
 const NEVER: Position = Position::MAX;
 
-/// A set of snapshots that knows which of them is read soonest.
+/// Snapshots sorted by position, to find the one that is read soonest or last.
 pub(crate) type PositionSet = BTreeSet<(Position, SnapshotId)>;
 
-/// Keeps track of where the program is in its order.
+/// Where the program is in the announced order.
 #[derive(Debug, Clone)]
 pub(crate) struct Positions {
-    /// The next position that a new snapshot gets, where positions are numbers in the order of
-    /// saving.
+    /// The position of the next new snapshot, in the orders that number snapshots as they are
+    /// saved.
     head: Position,
     kind: Kind,
 }
 
 #[derive(Debug, Clone)]
 enum Kind {
-    /// Everything below the cursor comes next, downwards; then the rest from the top.
+    /// The positions below the cursor are read next, in descending order; after them the rest, from
+    /// the highest down.
     Reverse {
         cursor: Position,
     },
-    /// Everything from the cursor on comes next, upwards; then the rest from the bottom.
+    /// The positions from the cursor on are read next, in ascending order; after them the rest,
+    /// from the lowest up.
     Forward {
         cursor: Position,
     },
@@ -74,7 +76,7 @@ impl Positions {
         Self { head: 0, kind }
     }
 
-    /// The position of a snapshot that has just been saved.
+    /// Assigns a position to a snapshot that has just been saved.
     pub(crate) fn of_new(&mut self, key: u64) -> Position {
         let position = self.head;
         self.head += 1;
@@ -86,7 +88,7 @@ impl Positions {
         position
     }
 
-    /// How far off a position is: the smaller, the sooner.
+    /// How far off the next read is: smaller means sooner.
     pub(crate) fn due(&self, position: Position) -> u64 {
         match &self.kind {
             Kind::Reverse { cursor } if position < *cursor => cursor - position,
@@ -109,7 +111,7 @@ impl Positions {
         .copied()
     }
 
-    /// The members of `set`, the one that is read last first.
+    /// The members of `set`, from the one that is read last to the one that is read soonest.
     pub(crate) fn farthest_first<'a>(
         &self,
         set: &'a PositionSet,
@@ -124,11 +126,11 @@ impl Positions {
         }
     }
 
-    /// Whether a snapshot with this position should be brought up before it is asked for.
+    /// Whether a snapshot with this position should be prefetched.
     pub(crate) fn is_announced(&self, position: Position) -> bool {
         match self.kind {
-            // While a reverse pass still saves, the newest are the soonest and are at the top
-            // anyway.
+            // While a reverse pass still saves, the newest snapshots are read soonest, and they are
+            // at the top already.
             Kind::Reverse { cursor } => cursor < self.head,
             Kind::Forward { .. } => true,
             Kind::Schedule { .. } => position != NEVER,
@@ -136,7 +138,8 @@ impl Positions {
         }
     }
 
-    /// Whether the program is still on the way out, with its snapshots to be read later only.
+    /// Whether more saves are likely, so that draining ahead helps. Not once a reverse pass has
+    /// turned around and reads.
     pub(crate) fn is_filling(&self) -> bool {
         match self.kind {
             Kind::Reverse { cursor } => cursor == self.head,
@@ -144,9 +147,9 @@ impl Positions {
         }
     }
 
-    /// Takes note of a read of the snapshot `id` with `key` and `position`, one of `live`. Gives
-    /// whether it was the one that the order announced, and the keys whose position has changed
-    /// with their new positions.
+    /// Records a read of the snapshot `id` with `key` and `position`, one of `live`. Returns
+    /// whether it was the announced one, and the keys whose positions have changed, with the new
+    /// positions.
     pub(crate) fn read(
         &mut self,
         key: u64,
@@ -168,7 +171,7 @@ impl Positions {
                 if position == NEVER {
                     return (false, Vec::new());
                 }
-                // A read from further on means that the program has skipped what lies between.
+                // A read of a later position means that the program has skipped those in between.
                 let is_next = position == *cursor;
                 let skipped = &keys[*cursor as usize..=position as usize];
                 for &key in skipped {
@@ -188,7 +191,7 @@ impl Positions {
     }
 }
 
-/// The first entry of a position set that has this position or a later one.
+/// The smallest possible entry with this position: the lower bound for a range of a position set.
 fn from(position: Position) -> (Position, SnapshotId) {
     (position, SnapshotId(0))
 }
@@ -201,8 +204,8 @@ fn next_in(ahead: &BTreeMap<u64, VecDeque<Position>>, key: u64) -> Position {
 mod tests {
     use super::*;
 
-    /// Saves `keys` in order and gives the set of their positions; a snapshot's id is its place in
-    /// `keys`.
+    /// Saves `keys` in order and returns the set of their positions. A snapshot's id is its index
+    /// in `keys`.
     fn saved(positions: &mut Positions, keys: &[u64]) -> PositionSet {
         (0..).zip(keys).map(|(id, &key)| (positions.of_new(key), SnapshotId(id))).collect()
     }

@@ -1,5 +1,5 @@
-//! The state machine: what is where, what is under way, and how events change it. What to do next
-//! is in `decide`.
+//! The state machine: where every snapshot is, what is moving, and how events change that. `decide`
+//! chooses the actions.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,41 +15,41 @@ use crate::{
     space::Space,
 };
 
-/// The addresses of a layer without a limit: more than any medium has, and few enough to be added
-/// up.
+/// The size of a layer without a limit: more than any medium has, and small enough that sums do not
+/// overflow.
 const ADDRESSES: u64 = 1 << 62;
 
-/// A stack has at most so many layers.
+/// The largest number of layers in a stack.
 pub const LAYERS_MAX: usize = 16;
 
-/// A copy that fails to be read so often in a row is given up.
+/// A copy is given up after this many failed reads in a row.
 const READ_FAULTS_MAX: u32 = 2;
 
-/// What the planner is to work with.
+/// The settings of a planner.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     /// The layers, the front first.
     pub layers: Vec<LayerSettings>,
     /// The order in which snapshots will be read.
     pub order: Order,
-    /// So many bytes may be under way between two layers, or two moves if they are larger.
+    /// How many bytes may be moving on one lane. Two moves are always allowed, however large.
     pub lane_bytes_max: u64,
-    /// How long a request waits for what the program itself holds, when no other part of the
-    /// program could help.
+    /// How long a save or read waits for slots that the program holds, when every handle of the
+    /// program waits.
     pub patience_ns: u64,
-    /// How to choose between layers that would all do.
+    /// How to choose between layers that have room.
     pub preference: Preference,
-    /// Whether every snapshot has to reach every layer below the front, the oldest first, rather
-    /// than sink when there is a reason. A layer that fails to take one is spared that one, and
-    /// nothing else changes for it.
+    /// Whether every snapshot has to reach every layer below the front, oldest first, instead of
+    /// sinking only when room is needed. If a layer fails to take a snapshot, that snapshot is left
+    /// out there, and later ones are still sent.
     #[serde(default)]
     pub persists: bool,
 }
 
-/// How the planner chooses between layers that would all do.
+/// How the planner chooses between layers that have room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Preference {
-    /// By what writing to them and reading from them has taken lately.
+    /// By recent measurements of writing and reading.
     #[default]
     Measured,
     /// The upper one first.
@@ -57,7 +57,7 @@ pub enum Preference {
 }
 
 impl Settings {
-    /// The usual settings for these layers.
+    /// Default settings for these layers.
     pub fn new(layers: Vec<LayerSettings>, order: Order) -> Self {
         Self {
             layers,
@@ -73,56 +73,56 @@ impl Settings {
 /// One layer of the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayerSettings {
-    /// The bytes that it may hold; none if it has no limit.
+    /// How many bytes it may hold; `None` without a limit.
     pub capacity_bytes: Option<u64>,
-    /// Whether bytes stay on it when the plan forgets them, until somebody else removes them: see
-    /// [`Event::Kept`].
+    /// Whether bytes stay on it when the plan forgets a snapshot, until their owner removes them:
+    /// see [`Event::Kept`].
     #[serde(default)]
     pub keeps: bool,
-    /// When more than this is on no deeper layer, snapshots begin to sink.
+    /// With more dirty bytes than this, the layer drains.
     pub drain_above_bytes: u64,
-    /// Bytes per second of writing to it, where that is known before the first move.
+    /// Bytes per second of writing to it, if known before the first move.
     pub write_rate: Option<u64>,
-    /// Bytes per second of reading from it, where that is known before the first move.
+    /// Bytes per second of reading from it, if known before the first move.
     pub read_rate: Option<u64>,
-    /// What it needs to know of itself if it is memory.
+    /// Settings of its memory, if it is memory.
     pub memory: Option<MemorySettings>,
 }
 
 impl LayerSettings {
-    /// A layer that keeps half of its bytes ready to be evicted: room for bursts, and not a write
+    /// A layer that drains when it is more than half dirty: it has room for bursts, and writes no
     /// more than is likely to be needed.
     pub fn new(capacity_bytes: u64) -> Self {
         let drain_above_bytes = capacity_bytes / 2;
         Self { capacity_bytes: Some(capacity_bytes), drain_above_bytes, ..Self::unlimited() }
     }
 
-    /// A layer without a limit. Nothing sinks from it only because it holds much.
+    /// A layer without a limit. It does not drain because of the number of its bytes.
     pub fn unlimited() -> Self {
         let (capacity_bytes, drain_above_bytes) = (None, u64::MAX);
         Self { capacity_bytes, keeps: false, drain_above_bytes, write_rate: None, read_rate: None, memory: None }
     }
 
-    /// The same layer, as memory.
+    /// The same layer, as memory with these settings.
     pub fn with_memory(self, memory: MemorySettings) -> Self {
         Self { memory: Some(memory), ..self }
     }
 }
 
-/// How reads went.
+/// Counts of reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Counters {
-    /// In the front when asked for.
+    /// The snapshot was in the front.
     pub hits: u64,
-    /// On their way when asked for.
+    /// The snapshot was on its way to the front.
     pub late: u64,
-    /// Elsewhere when asked for, or not the one that the order announced.
+    /// The snapshot was elsewhere, or was not the announced one.
     pub misses: u64,
-    /// By the layer that was the topmost to have it.
+    /// Reads by the topmost layer that had the snapshot.
     pub found: [u64; LAYERS_MAX],
 }
 
-/// Decides what moves where and when; see the crate's documentation.
+/// Decides what moves where and when. See the crate's documentation.
 #[derive(Debug, Clone)]
 pub struct Planner {
     pub(crate) settings: Settings,
@@ -131,38 +131,38 @@ pub struct Planner {
     pub(crate) snapshots: BTreeMap<SnapshotId, Snapshot>,
     pub(crate) keys: BTreeMap<u64, SnapshotId>,
     pub(crate) positions: Positions,
-    /// Everything that the program can ask for.
+    /// All snapshots that the program can read.
     pub(crate) live: PositionSet,
-    /// What lies in the front, by address.
+    /// The snapshots in the front, by address.
     pub(crate) front: BTreeMap<u64, SnapshotId>,
-    /// Bytes in the front that could not leave it without room elsewhere.
+    /// Bytes in the front that could leave it only if another layer had room.
     pub(crate) stuck_bytes: u64,
-    /// Sizes of what lies below the front only, with how many there are of each.
+    /// Sizes of the snapshots that are only below the front, with a count for each size.
     pub(crate) below: BTreeMap<u64, u64>,
-    /// Saves that wait for room, and reads that wait for their snapshot, oldest first.
+    /// Saves that wait for room, oldest first.
     pub(crate) rooms: VecDeque<SnapshotId>,
+    /// Reads that wait for their snapshot, and whether each of them consumes it, oldest first.
     pub(crate) wants: VecDeque<(SnapshotId, bool)>,
     pub(crate) lanes: BTreeMap<(LayerIndex, LayerIndex), Lane>,
-    /// Slots in the program's hands.
+    /// Slots that the program holds.
     pub(crate) held: u32,
     pub(crate) handles: u32,
     pub(crate) patience_until: Option<Timestamp>,
-    /// The largest snapshot until now.
+    /// The size of the largest snapshot so far.
     pub(crate) bytes_max: u64,
-    /// Bytes of the front that are being filled, by the program or by a fetch, in memory that
-    /// nobody had touched.
+    /// Untouched bytes of the front that the program or a fetch is filling.
     pub(crate) filling_bytes: u64,
     pub(crate) actions: VecDeque<Action>,
     counters: Counters,
 }
 
-/// A layer's places, and the sets of snapshots that decisions are made from.
+/// The free space of a layer, and its sets of snapshots for decisions.
 #[derive(Debug, Clone)]
 pub(crate) struct Layer {
     pub(crate) space: Space,
-    /// The bytes that it may hold, with those that are kept, if it has a limit.
+    /// How many bytes it may hold, kept ones included; `None` without a limit.
     limit_bytes: Option<u64>,
-    /// Bytes on it that the plan has forgotten or never knew, if bytes stay on it.
+    /// If bytes stay on it: those that belong to no snapshot that the plan knows.
     kept_bytes: Option<u64>,
     pub(crate) memory: Option<Memory>,
     pub(crate) drain_above_bytes: u64,
@@ -178,10 +178,10 @@ pub(crate) struct Layer {
 }
 
 impl Planner {
-    /// A planner of an empty stack.
+    /// A planner for an empty stack.
     ///
     /// # Panics
-    /// Without a layer, or with more than [`LAYERS_MAX`].
+    /// If `settings` has no layer, or more than [`LAYERS_MAX`].
     pub fn new(settings: Settings) -> Self {
         assert!((1..=LAYERS_MAX).contains(&settings.layers.len()), "a stack has 1 to {LAYERS_MAX} layers");
         let layers = settings.layers.iter().map(Layer::new).collect();
@@ -209,8 +209,7 @@ impl Planner {
         }
     }
 
-    /// Takes note of what happened at `now`. The actions that follow from it are given by
-    /// [`poll`](Self::poll).
+    /// Records what happened at `now`. [`poll`](Self::poll) returns the actions that follow.
     pub fn handle(&mut self, now: Timestamp, event: Event) {
         self.now = self.now.max(now);
         match event {
@@ -247,41 +246,41 @@ impl Planner {
         self.decide();
     }
 
-    /// The next thing to do, if there is one.
+    /// The next action, if there is one.
     pub fn poll(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// When to send a `Tick`, if nothing else happens before.
+    /// When to send a `Tick` if no other event comes first.
     pub fn poll_timeout(&self) -> Option<Timestamp> {
-        // While somebody waits, memory that others may have given back is asked for again.
+        // While something waits, try again to touch shared memory that ran out.
         let retry = self.patience_until.and_then(|_| self.exhausted_until());
         self.patience_until.into_iter().chain(retry).min()
     }
 
-    /// When there may be more of a memory that is shared, if there is none now.
+    /// When to try again to touch shared memory that ran out, if it did.
     pub(crate) fn exhausted_until(&self) -> Option<Timestamp> {
         self.layers.iter().filter_map(|layer| layer.memory.as_ref()?.exhausted_until()).min()
     }
 
-    /// The snapshot that the program calls `key`, if it can be asked for.
+    /// The snapshot with this key, if the program can read it.
     pub fn find(&self, key: u64) -> Option<SnapshotId> {
         let id = *self.keys.get(&key)?;
         let snapshot = &self.snapshots[&id];
         (snapshot.phase == Phase::Live && !snapshot.is_claimed).then_some(id)
     }
 
-    /// Whether `key` is taken, also by a save that is not complete or a read that still waits.
+    /// Whether `key` is in use, also by a save that is not complete or a read that still waits.
     pub fn has_key(&self, key: u64) -> bool {
         self.keys.contains_key(&key)
     }
 
-    /// The keys of everything that can be asked for, in ascending order.
+    /// The keys of all snapshots that the program can read, in ascending order.
     pub fn keys(&self) -> impl Iterator<Item = u64> + '_ {
         self.keys.keys().copied().filter(|&key| self.find(key).is_some())
     }
 
-    /// The bytes of a snapshot that exists, waits for room, or is being filled.
+    /// The size of a snapshot that exists, waits for room, or is being filled.
     ///
     /// # Panics
     /// If there is no such snapshot.
@@ -294,42 +293,42 @@ impl Planner {
         self.snapshots.get(&id)?.copy(0).map(|copy| copy.extents[0].start)
     }
 
-    /// Whether all of a snapshot is in the front.
+    /// Whether the front has a complete copy of the snapshot.
     pub fn is_in_front(&self, id: SnapshotId) -> bool {
         self.snapshots.get(&id).and_then(|snapshot| snapshot.copy(0)).is_some_and(|copy| !copy.is_arriving)
     }
 
-    /// Whether no copy of a snapshot can be read, or there is no such snapshot any more.
+    /// Whether no copy of the snapshot can be read, or the snapshot does not exist any more.
     pub fn is_lost(&self, id: SnapshotId) -> bool {
         self.snapshots.get(&id).is_none_or(|snapshot| snapshot.lost.is_some())
     }
 
-    /// The bytes that the front has, or may have one day.
+    /// The size that the front has or can grow to.
     pub fn front_bytes(&self) -> u64 {
         self.layers[0].space.limit()
     }
 
-    /// Slots in the program's hands.
+    /// How many slots the program holds.
     pub fn held(&self) -> u32 {
         self.held
     }
 
-    /// How reads went until now.
+    /// The counts of reads so far.
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Bytes in use on a layer now, and at most until now, with those that are kept.
+    /// Bytes in use on a layer, now and at most so far, kept ones included.
     pub fn used_bytes(&self, layer: LayerIndex) -> (u64, u64) {
         (self.layers[layer].used(), self.layers[layer].used_bytes_max)
     }
 
-    /// Bytes on a layer that the plan has forgotten or never knew, if bytes stay on it.
+    /// If bytes stay on a layer: those that belong to no snapshot that the plan knows.
     pub fn kept_bytes(&self, layer: LayerIndex) -> Option<u64> {
         self.layers[layer].kept_bytes
     }
 
-    /// What is known of a layer, if it is memory.
+    /// The state of a layer's memory, if it is memory.
     pub fn memory(&self, layer: LayerIndex) -> Option<MemoryState> {
         self.layers[layer].memory.as_ref().map(Memory::state)
     }
@@ -346,7 +345,7 @@ impl Planner {
         self.rooms.push_back(id);
     }
 
-    /// A slot that is being filled needs no more than its first `bytes`.
+    /// Handles `Event::Shortened`: a slot that is being filled needs only its first `bytes`.
     fn shortened(&mut self, id: SnapshotId, bytes: u64) {
         let mut rest = 0..0;
         self.change(id, |snapshot| {
@@ -374,8 +373,8 @@ impl Planner {
         });
     }
 
-    /// The program begins to fill a slot. While it only copies, that tells how fast the front can
-    /// be written.
+    /// The program begins to fill a slot. If it only copies, the time measures how fast the front
+    /// can be written.
     pub(crate) fn begin_fill(&mut self, id: SnapshotId, extents: &Extents) -> Begun {
         let is_copy = self.snapshots[&id].is_copy;
         let Some(memory) = &mut self.layers[0].memory else { return Begun::default() };
@@ -419,7 +418,7 @@ impl Planner {
         self.change(id, |snapshot| {
             snapshot.wants += 1;
             snapshot.is_claimed |= consume;
-            // Whatever made it unreadable may have passed: it gets one more chance.
+            // The cause of the failed reads may be gone: try once more.
             if snapshot.lost.take().is_some() {
                 snapshot.read_faults = READ_FAULTS_MAX - 1;
             }
@@ -442,7 +441,7 @@ impl Planner {
         self.end_move(id, from, to, true);
         self.change(id, |snapshot| {
             snapshot.read_faults = 0;
-            // What has reached a layer has, also if it cannot be read there later.
+            // It has reached the layer, even if it cannot be read there later.
             snapshot.persists_on &= !(1 << to);
             if let Some(copy) = snapshot.copy_mut(to) {
                 copy.is_arriving = false;
@@ -480,7 +479,7 @@ impl Planner {
         let has_other = snapshot.copies.iter().any(|copy| copy.layer != from && !copy.is_arriving);
         if is_given_up && has_other && snapshot.copy(from).is_some_and(|copy| copy.readers == 0) {
             match self.layers[from].keeps() {
-                // Its owner counts the bytes that stay there.
+                // The bytes stay there, and the layer's owner counts them.
                 true => self.evict(id, from),
                 false => self.drop_copy(id, from),
             }
@@ -516,7 +515,7 @@ impl Planner {
         });
     }
 
-    /// Begins a move to a place that has been taken for it.
+    /// Begins a move to extents that are already allocated.
     pub(crate) fn begin_move(&mut self, id: SnapshotId, from: LayerIndex, to: Site, purpose: Purpose) {
         let snapshot = &self.snapshots[&id];
         let bytes = snapshot.bytes;
@@ -537,20 +536,20 @@ impl Planner {
         self.actions.push_back(Action::Move { id, from: Site { layer: from, extents }, to, purpose });
     }
 
-    /// Whether nothing at all is under way that could make room or bring something up.
+    /// Whether nothing is moving or growing that could make room or bring a snapshot up.
     pub(crate) fn is_quiet(&self) -> bool {
         let is_coming = |memory: &Memory| memory.is_touching() && !memory.is_wanting();
         let is_growing = |layer: &Layer| layer.memory.as_ref().is_some_and(is_coming) && layer.is_growing();
         self.lanes.values().all(Lane::is_idle) && !self.layers.iter().any(is_growing)
     }
 
-    /// Ends the life of a snapshot; its bytes go when nobody uses them.
+    /// Marks a snapshot as consumed. Its extents are freed once nothing uses them.
     pub(crate) fn consume(&mut self, id: SnapshotId) {
         self.change(id, |snapshot| snapshot.phase = Phase::Consumed);
         self.forget_key(id);
     }
 
-    /// Gives back the places of a consumed snapshot that are no longer in use.
+    /// Frees the extents of a consumed snapshot that nothing uses any more.
     pub(crate) fn reap(&mut self, id: SnapshotId) {
         let snapshot = &self.snapshots[&id];
         if snapshot.phase != Phase::Consumed {
@@ -588,8 +587,8 @@ impl Planner {
         self.change(id, |snapshot| snapshot.copies.push(copy));
     }
 
-    /// Forgets a copy and gives its extents back. If it was complete, a layer that keeps bytes
-    /// still holds them.
+    /// Forgets a copy and frees its extents. If the copy was complete, a layer that keeps bytes
+    /// still holds it.
     pub(crate) fn drop_copy(&mut self, id: SnapshotId, layer: LayerIndex) {
         let is_complete = self.snapshots[&id].copy(layer).is_some_and(|copy| !copy.is_arriving);
         for piece in self.remove_copy(id, layer).into_iter().flatten() {
@@ -616,8 +615,7 @@ impl Planner {
         }
     }
 
-    /// Changes a snapshot and keeps all sets that it belongs to in step. The only way to change
-    /// one.
+    /// Changes a snapshot, and updates all sets that it belongs to. Every change goes through here.
     pub(crate) fn change(&mut self, id: SnapshotId, edit: impl FnOnce(&mut Snapshot)) {
         let snapshot = self.snapshots.get_mut(&id).expect("a snapshot that is spoken of exists");
         let before = (snapshot.bytes, snapshot.position, snapshot.standing());
@@ -714,17 +712,17 @@ impl Layer {
         }
     }
 
-    /// Whether bytes stay on it when the plan forgets them, so that eviction makes no room.
+    /// Whether bytes stay on it when the plan forgets a snapshot, so that eviction makes no room.
     pub(crate) fn keeps(&self) -> bool {
         self.kept_bytes.is_some()
     }
 
-    /// Bytes on it, with those that are kept.
+    /// Bytes in use, kept ones included.
     fn used(&self) -> u64 {
         self.space.used() + self.kept_bytes.unwrap_or(0)
     }
 
-    /// Bytes that it can take now.
+    /// Bytes that are free now.
     pub(crate) fn free(&self) -> u64 {
         match self.limit_bytes.filter(|_| self.keeps()) {
             Some(limit) => limit.saturating_sub(self.used()).min(self.space.free()),
@@ -732,12 +730,12 @@ impl Layer {
         }
     }
 
-    /// Bytes that it can take once everything clean has been evicted.
+    /// Bytes that are free once all clean snapshots have been evicted.
     pub(crate) fn free_at_most(&self) -> u64 {
         self.free() + if self.keeps() { 0 } else { self.clean_bytes }
     }
 
-    /// So many bytes on it are not the plan's.
+    /// Handles `Event::Kept`.
     fn keep(&mut self, bytes: u64) {
         if let Some(kept) = &mut self.kept_bytes {
             *kept = bytes.min(ADDRESSES);
@@ -745,7 +743,7 @@ impl Layer {
         self.used_bytes_max = self.used_bytes_max.max(self.used());
     }
 
-    /// Whether it will have more room by itself.
+    /// Whether the layer will get more room from touching.
     pub(crate) fn is_growing(&self) -> bool {
         self.memory.as_ref().is_some_and(|memory| memory.is_growing(self.space.limit()))
     }

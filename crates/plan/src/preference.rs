@@ -1,4 +1,4 @@
-//! Which layer is the best to write to or to read from, by how fast each lane has been lately.
+//! Which layer to write to or read from, by the recent bandwidth of each lane.
 
 use smallvec::SmallVec;
 
@@ -9,23 +9,23 @@ use crate::{
     snapshot::{Copy, Snapshot},
 };
 
-/// A deeper layer must be faster by so much to be preferred: measurements are noisy, and what lies
-/// higher up is nearer.
+/// To be preferred, a deeper layer must be faster by this factor: measurements are noisy, and upper
+/// layers are closer to the front.
 const HANDICAP: f64 = 1.25;
 
-/// A lane on which nothing has ended for so many times as long as expected is as slow as that
-/// looks.
+/// If no move on a lane has ended for this many times the expected time, the elapsed time counts as
+/// a measurement.
 const OVERDUE: f64 = 3.0;
 
-/// A lane that has not been measured is taken to be so much slower than the best one above it.
+/// A lane without measurements counts as this fraction of the best rate above it.
 const UNMEASURED: f64 = 0.5;
 
-/// A layer that was passed over for its slowness gets another chance after so many choices, then
-/// more and more rarely.
+/// A layer that was passed over as too slow is tried again after this many choices; then after
+/// twice as many, up to the maximum.
 const TRIAL_AFTER_MIN: u32 = 32;
 const TRIAL_AFTER_MAX: u32 = 1024;
 
-/// Memory that cannot be had faster than this, in bytes per nanosecond, is likely to be slower than
+/// Untouched memory that is slower than this, in bytes per nanosecond, is likely to be slower than
 /// a disk.
 const SLOW_MEMORY: f64 = 1.0;
 
@@ -38,17 +38,17 @@ pub struct Preferred {
     pub reading: Vec<LayerIndex>,
 }
 
-/// What is under way from one layer to another, and how fast it goes.
+/// The moves from one layer to another, and their rate.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lane {
     pub(crate) moves: u64,
     pub(crate) bytes: u64,
     meter: Meter,
-    /// Nothing has ended since then, or begun on an empty lane.
+    /// When the last move ended, or when the first one began on an empty lane.
     since: Timestamp,
     passed_over: u32,
     trial_after: u32,
-    /// The next measurement replaces all before.
+    /// The next measurement replaces all earlier ones.
     is_stale: bool,
 }
 
@@ -77,7 +77,7 @@ impl Lane {
         self.bytes += bytes;
     }
 
-    /// Ends a move that began at `begun`. Gives the time from which it had the lane for itself.
+    /// Ends a move that began at `begun`. Returns since when it had the lane for itself.
     pub(crate) fn end(&mut self, now: Timestamp, begun: Timestamp, bytes: u64, is_done: bool) -> Timestamp {
         let since = begun.max(self.since);
         if is_done {
@@ -92,8 +92,8 @@ impl Lane {
         since
     }
 
-    /// Bytes per nanosecond, as far as can be told at `now`: something that should have ended long
-    /// ago says it too.
+    /// Bytes per nanosecond at `now`, if known. A move that is overdue lowers the rate before it
+    /// has ended.
     fn rate(&self, now: Timestamp) -> Option<f64> {
         let rate = self.meter.rate()?;
         let elapsed = now.0.saturating_sub(self.since.0) as f64;
@@ -110,7 +110,7 @@ impl Planner {
         self.lanes.entry((from, to)).or_insert_with(|| Lane::new(known_rate))
     }
 
-    /// The order in which the layers below the front are preferred now.
+    /// The layers below the front, in the present order of preference.
     pub fn preferred(&self) -> Preferred {
         let below = 1..self.layers.len();
         let writes = below.clone().map(|to| (to, self.write_ns(0, to, 1, false)));
@@ -118,16 +118,15 @@ impl Planner {
         Preferred { writing: by_preference(writes).into_vec(), reading: by_preference(reads).into_vec() }
     }
 
-    /// Bytes per second of writing to a layer from the front, and of reading from it, as far as is
-    /// known.
+    /// Bytes per second of writing to a layer from the front, and of reading from it, if known.
     pub fn rates(&self, layer: LayerIndex) -> (Option<f64>, Option<f64>) {
         let rate = |lane| self.lane_rate(lane).map(|rate| rate * 1e9);
         (rate((0, layer)), rate((layer, 0)))
     }
 
-    /// The layers below `from`, best first for a snapshot of `bytes`: it has to get there, and
-    /// where that is known, it counts as well that it has to come back. If somebody waits, so does
-    /// what is queued.
+    /// The layers below `from`, best first for a snapshot of `bytes`: by the time to write it
+    /// there, plus the time to read it back if that is known. If `is_urgent`, the moves in the
+    /// queue count as well.
     pub(crate) fn targets(&self, from: LayerIndex, bytes: u64, is_urgent: bool) -> SmallVec<[LayerIndex; 4]> {
         let below = from + 1..self.layers.len();
         if self.settings.preference == Preference::Fixed {
@@ -147,7 +146,7 @@ impl Planner {
         targets
     }
 
-    /// Takes note of where a snapshot was sent, and of the layers above that were passed over.
+    /// Records where a snapshot was sent, and which layers above were passed over.
     pub(crate) fn chose(&mut self, from: LayerIndex, to: LayerIndex) {
         for above in from + 1..to {
             let lane = self.lane(from, above);
@@ -157,11 +156,11 @@ impl Planner {
         let is_trial = lane.passed_over >= lane.trial_after;
         lane.trial_after = if is_trial { (lane.trial_after * 2).min(TRIAL_AFTER_MAX) } else { TRIAL_AFTER_MIN };
         lane.passed_over = 0;
-        // What was known of it is old: what the trial says is believed at once.
+        // Earlier measurements are old: let the trial replace them.
         lane.is_stale |= is_trial;
     }
 
-    /// The complete copy from which a snapshot is best read to `to`.
+    /// The complete copy from which the snapshot arrives at `to` first.
     pub(crate) fn source<'a>(&self, snapshot: &'a Snapshot, to: LayerIndex) -> Option<&'a Copy> {
         let complete = || snapshot.copies.iter().filter(|copy| !copy.is_arriving && copy.layer > to);
         if self.settings.preference == Preference::Fixed || complete().nth(1).is_none() {
@@ -173,7 +172,7 @@ impl Planner {
         best.first().and_then(|&layer| snapshot.copy(layer))
     }
 
-    /// Whether to bring something from `from` to `to` first makes it faster to read later.
+    /// Whether a later read is faster if the snapshot moves from `from` to `to` before.
     pub(crate) fn is_worth_staging(&self, from: LayerIndex, to: LayerIndex) -> bool {
         let rate = |layer| self.lane_rate((layer, 0));
         match (rate(from), rate(to)) {
@@ -183,8 +182,8 @@ impl Planner {
         }
     }
 
-    /// Whether new memory in the front is so slow to write that it is better to use memory again
-    /// that lower layers have taken over.
+    /// Whether untouched memory in the front is so slow that it is better to drain, and reuse
+    /// touched memory.
     pub(crate) fn is_growth_slow(&self) -> bool {
         let Some(memory) = self.layers[0].memory.as_ref().filter(|memory| !memory.settings().needs_touch) else {
             return false;
@@ -192,19 +191,20 @@ impl Planner {
         let Some(untouched) = memory.estimate.untouched_rate() else { return false };
         match self.best_write_rate() {
             Some(below) => untouched * 2.0 < below,
-            // Not measured yet: worth a look.
+            // The layers below are not measured yet: compare with a typical disk.
             None => untouched < SLOW_MEMORY && self.layers.len() > 1,
         }
     }
 
-    /// How long a write of `bytes` to the front takes, `untouched` of them in new memory.
+    /// How long a write of `bytes` to the front takes if `untouched` of them are in untouched
+    /// memory.
     pub(crate) fn fill_ns(&self, bytes: u64, untouched: u64) -> Option<f64> {
         let memory = self.layers[0].memory.as_ref()?;
         let ready_ns = memory.ready_rate().map_or(0.0, |rate| (bytes - untouched) as f64 / rate);
         Some(ready_ns + untouched as f64 / memory.estimate.untouched_rate()?)
     }
 
-    /// How long it takes until `bytes` more have sunk from the front.
+    /// How long it takes to drain `bytes` more from the front.
     pub(crate) fn sink_ns(&self, bytes: u64) -> Option<f64> {
         let of_lane = |to: LayerIndex| {
             let queued = self.lanes.get(&(0, to)).map_or(0, |lane| lane.bytes);
@@ -240,8 +240,8 @@ impl Planner {
         self.expected_ns((from, to), above, bytes, with_queue)
     }
 
-    /// How long a move of `bytes` on a lane should take. A lane without measurements is judged by
-    /// the best of those `above` it; if there are none either, nothing can be said.
+    /// How long a move of `bytes` on a lane should take. A lane without measurements is estimated
+    /// from the best lane in `above`. `None` if those have no measurements either.
     fn expected_ns(
         &self,
         lane: (LayerIndex, LayerIndex),
@@ -259,8 +259,8 @@ impl Planner {
     }
 }
 
-/// Layers by the time that they take, with the upper ones at an advantage. One of which nothing is
-/// known keeps its place before all below it.
+/// Sorts layers by time, with a handicap for deeper ones. A layer without an estimate stays before
+/// all layers below it.
 fn by_preference(layers: impl Iterator<Item = (LayerIndex, Option<f64>)>) -> SmallVec<[LayerIndex; 4]> {
     let mut handicap = 1.0;
     let mut scored: SmallVec<[(f64, LayerIndex); 4]> = SmallVec::new();

@@ -1,14 +1,14 @@
-//! How fast something goes, from how long it took.
+//! Measures rates from bytes and times.
 
 use crate::Timestamp;
 
-/// What came before counts for so much less with every new measurement.
+/// The weight of earlier measurements is multiplied by this with every new one.
 const DECAY: f64 = 0.7;
 
-/// What was known before counts as a measurement that took so long.
+/// A rate that is known in advance counts as a measurement of this duration.
 const KNOWN_NS: f64 = 1.0;
 
-/// Sustained bandwidth: bytes over the time that they took, the latest ones counting most.
+/// Sustained bandwidth: bytes divided by time, with recent measurements counting most.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Meter {
     bytes: f64,
@@ -17,7 +17,7 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// A meter that begins with what was known before; the first measurement outweighs it.
+    /// A meter that starts with a rate known in advance. The first measurement outweighs it.
     pub(crate) fn known(bytes_per_second: Option<u64>) -> Self {
         let rate = bytes_per_second.map_or(0.0, |rate| rate as f64 / 1e9);
         let ns = if rate > 0.0 { KNOWN_NS } else { 0.0 };
@@ -30,23 +30,23 @@ impl Meter {
         self.rate_max = self.rate_max.max(self.bytes / self.ns);
     }
 
-    /// Bytes per nanosecond, once anything is known.
+    /// Bytes per nanosecond, if known.
     pub(crate) fn rate(&self) -> Option<f64> {
         (self.ns > 0.0).then(|| self.bytes / self.ns)
     }
 
-    /// The same, but nothing of what was known before the first measurement.
+    /// Bytes per nanosecond, once something has been measured.
     pub(crate) fn measured_rate(&self) -> Option<f64> {
         self.rate().filter(|_| self.ns > KNOWN_NS)
     }
 
-    /// The best that it ever was.
+    /// The highest rate so far.
     pub(crate) fn rate_max(&self) -> Option<f64> {
         (self.ns > 0.0).then_some(self.rate_max)
     }
 }
 
-/// An average in which the latest values count most.
+/// An average in which recent values count most.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Average(Option<f64>);
 
@@ -60,7 +60,7 @@ impl Average {
     }
 }
 
-/// How long something has been going on, of which several may go on at once.
+/// Measures for how long at least one of several overlapping activities has been under way.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Busy {
     under_way: u32,
@@ -69,14 +69,14 @@ pub struct Busy {
 }
 
 impl Busy {
-    /// One more begins.
+    /// One activity begins.
     pub fn begin(&mut self, now: Timestamp) {
         self.total_ns = self.total_ns(now);
         self.changed = now;
         self.under_way += 1;
     }
 
-    /// One of them ends.
+    /// One activity ends.
     pub fn end(&mut self, now: Timestamp) {
         self.total_ns = self.total_ns(now);
         self.changed = now;
@@ -87,12 +87,12 @@ impl Busy {
         self.under_way == 0
     }
 
-    /// When it last began or ended.
+    /// When an activity last began or ended.
     pub(crate) fn changed(&self) -> Timestamp {
         self.changed
     }
 
-    /// All the time in which at least one was going on.
+    /// The total time during which at least one was under way.
     pub fn total_ns(&self, now: Timestamp) -> u64 {
         let current = if self.under_way > 0 { now.0.saturating_sub(self.changed.0) } else { 0 };
         self.total_ns + current

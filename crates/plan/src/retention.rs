@@ -1,21 +1,21 @@
-//! Which versions to keep.
+//! Which versions of a session to keep.
 
-/// Which versions to keep. A version stays if any of these keeps it; if nothing is set, all of them
+/// Which versions to keep. A version stays if at least one rule keeps it. Without any rule, all
 /// stay.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Retention {
-    /// So many of the newest.
+    /// Keep this many of the newest versions.
     pub keep_last: Option<u32>,
-    /// Those whose number is a multiple of this.
+    /// Keep versions whose number is a multiple of this.
     pub keep_every: Option<u64>,
-    /// Those that are not older than this.
+    /// Keep versions that are at most this old.
     pub keep_for_ns: Option<u64>,
 }
 
 impl Retention {
-    /// The versions to drop, in ascending order, out of all that are complete: the number of each,
-    /// and when it was saved. The newest, which is the one with the highest number, is never among
-    /// them.
+    /// The versions to drop, in ascending order. `complete` has the number of every complete
+    /// version, and when it was saved. The newest, which is the one with the highest number, always
+    /// stays.
     pub fn dropped(&self, now_unix_ns: u64, complete: &[(u64, u64)]) -> Vec<u64> {
         if *self == Self::default() {
             return Vec::new();
@@ -25,7 +25,7 @@ impl Retention {
         newest_first.dedup_by_key(|&mut (version, _)| version);
         let last = self.keep_last.map_or(1, |count| count.max(1) as usize);
         let is_kept = |&(version, saved_at_unix_ns): &(u64, u64)| {
-            // A clock that went back makes a version younger than new: it stays.
+            // If the clock was set back, a version can be from the future: its age is then 0.
             let age_ns = now_unix_ns.saturating_sub(saved_at_unix_ns);
             self.keep_every.is_some_and(|every| version.is_multiple_of(every))
                 || self.keep_for_ns.is_some_and(|keep_for_ns| age_ns <= keep_for_ns)
@@ -79,8 +79,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against the definition, one version at a time; and a second look right after the first
-        /// finds nothing more.
+        /// Compares with the definition, one version at a time. A second call right after the first
+        /// drops nothing more.
         #[test]
         fn a_version_is_dropped_if_and_only_if_no_rule_keeps_it(
             retention in retentions(),

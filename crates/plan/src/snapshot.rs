@@ -1,4 +1,4 @@
-//! What the planner knows of one snapshot.
+//! The planner's record of one snapshot.
 
 use smallvec::SmallVec;
 
@@ -11,69 +11,68 @@ pub(crate) struct Snapshot {
     pub(crate) bytes: u64,
     pub(crate) position: Position,
     pub(crate) phase: Phase,
-    /// The program waits while it is filled.
+    /// The program copies into the slot, and waits until that is done.
     pub(crate) is_copy: bool,
-    /// While it waits for room, it gives way to others.
+    /// The save yields: it does not wait for room while others wait.
     pub(crate) yields: bool,
     pub(crate) copies: SmallVec<[Copy; 2]>,
-    /// Layers that it has to reach, whether there is a reason to leave the front or not. One bit
-    /// per layer.
+    /// Layers that it has to reach, even if nothing else needs the room in the front. One bit per
+    /// layer.
     pub(crate) persists_on: u32,
-    /// Hand-overs that the program has not given back.
+    /// How many times the program holds it.
     pub(crate) holders: u32,
-    /// Reads that wait for it.
+    /// How many reads wait for it.
     pub(crate) wants: u32,
-    /// The program has asked to consume it, so that nobody else can.
+    /// A waiting read will consume it, so no other read may.
     pub(crate) is_claimed: bool,
-    /// Reads of the only copy that failed in a row.
+    /// Consecutive failed reads of the only copy.
     pub(crate) read_faults: u32,
-    /// Why it cannot be read, once that is certain.
+    /// Why it cannot be read, once its last copy has been given up.
     pub(crate) lost: Option<Refusal>,
 }
 
-/// Where a snapshot is in its life.
+/// The stages of a snapshot's life.
 #[derive(Debug, Clone, std::marker::Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// The program waits for room or fills its slot.
+    /// The program waits for room, or is filling the slot.
     Lent,
     /// Saved, and not consumed.
     Live,
-    /// Its bytes are needed only by who holds them.
+    /// Consumed or discarded: only those that still hold it need the bytes.
     Consumed,
 }
 
-/// The bytes of a snapshot on one layer.
+/// The copy of a snapshot on one layer.
 #[derive(Debug, Clone)]
 pub(crate) struct Copy {
     pub(crate) layer: LayerIndex,
     pub(crate) extents: Extents,
-    /// Still on its way here.
+    /// The move to this layer has not ended.
     pub(crate) is_arriving: bool,
     /// Moves that read this copy.
     pub(crate) readers: u32,
-    /// When it began to be written.
+    /// When the program or a move began to write it.
     pub(crate) since: Timestamp,
-    /// How, if the layer is memory.
+    /// The state of the layer's memory at that time, if it is memory.
     pub(crate) begun: Begun,
 }
 
-/// What follows from a snapshot's state: the sets that it belongs to. One bit per layer in the
-/// masks.
+/// The sets that a snapshot belongs to, derived from its state. Masks have one bit per layer.
 #[derive(Debug, Clone, std::marker::Copy, Default, PartialEq, Eq)]
 pub(crate) struct Standing {
-    /// The program can ask for it.
+    /// The program can read it.
     pub(crate) is_live: bool,
-    /// Layers where it is, with no copy deeper down: it may be drained from there.
+    /// Layers with a copy, where no deeper layer has one: it may be drained from there.
     pub(crate) dirty: u32,
-    /// Layers where it is, idle, with a copy deeper down: it may be evicted there.
+    /// Layers with an idle copy, where a deeper layer has one too: it may be evicted there.
     pub(crate) clean: u32,
-    /// The topmost layer where it is or will be, if it may be prefetched from there.
+    /// The topmost layer that has it or will have it, if it may be prefetched from there.
     pub(crate) top: Option<LayerIndex>,
-    /// It lies in the front, and could not leave it without room elsewhere.
+    /// It is in the front, and leaving it would need room on another layer.
     pub(crate) is_stuck: bool,
-    /// It lies below the front only.
+    /// It is only below the front.
     pub(crate) is_below: bool,
-    /// Layers that it has to reach and is not even on its way to.
+    /// Layers that it has to reach, and to which no move has begun.
     pub(crate) missing: u32,
 }
 

@@ -7,31 +7,31 @@ use std::{
 
 use crate::Extents;
 
-/// The free bytes of one layer, kept as holes that grow together again.
+/// The free bytes of one layer, as a set of holes. Adjacent holes are joined.
 #[derive(Debug, Clone)]
 pub(crate) struct Space {
-    /// The bytes that it may have one day; no fewer than it has.
+    /// The size to which it can grow; at least `capacity`.
     limit: u64,
     capacity: u64,
     used: u64,
-    /// Start to end.
+    /// Start and end.
     holes: BTreeMap<u64, u64>,
-    /// Length and start: the best fit is the first one that is long enough, the lowest where
-    /// several are equal.
+    /// Length and start. The best fit is the first entry that is long enough; of equal ones, the
+    /// lowest address.
     by_length: BTreeSet<(u64, u64)>,
-    /// Nothing was ever placed from here on.
+    /// Nothing was ever placed at or after this byte.
     frontier: u64,
 }
 
 impl Space {
-    /// All of it free.
+    /// A space that is completely free.
     pub(crate) fn new(capacity: u64) -> Self {
         let mut space = Self::growing(capacity);
         space.grow(capacity);
         space
     }
 
-    /// None of it there yet.
+    /// A space that has no bytes yet, and can grow to `limit`.
     pub(crate) fn growing(limit: u64) -> Self {
         Self { limit, capacity: 0, used: 0, holes: BTreeMap::new(), by_length: BTreeSet::new(), frontier: 0 }
     }
@@ -61,7 +61,7 @@ impl Space {
         self.by_length.last().is_some_and(|&(length, _)| length >= bytes)
     }
 
-    /// The hole that would be there if `range` were given back.
+    /// The hole that would result if `range` were freed.
     pub(crate) fn hole_around(&self, range: &Range<u64>) -> Range<u64> {
         let before = self.holes.range(..range.start).next_back().filter(|&(_, &end)| end == range.start);
         let start = before.map_or(range.start, |(&start, _)| start);
@@ -69,13 +69,13 @@ impl Space {
         start..end
     }
 
-    /// Where a place of one piece would be.
+    /// Where `bytes` would be placed in one piece.
     pub(crate) fn place(&self, bytes: u64) -> Option<Extents> {
         let &(_, start) = self.by_length.range((bytes, 0)..).next()?;
         Some(Extents::from_elem(start..start + bytes, 1))
     }
 
-    /// A place of one piece.
+    /// Allocates `bytes` in one piece.
     pub(crate) fn take_whole(&mut self, bytes: u64) -> Option<Range<u64>> {
         let &(_, start) = self.by_length.range((bytes, 0)..).next()?;
         let range = start..start + bytes;
@@ -83,7 +83,7 @@ impl Space {
         Some(range)
     }
 
-    /// A place of one piece where there is one, else of the largest pieces that there are.
+    /// Allocates `bytes` in one piece if possible, otherwise in the largest holes.
     pub(crate) fn take_pieces(&mut self, bytes: u64) -> Option<Extents> {
         if let Some(range) = self.take_whole(bytes) {
             return Some(Extents::from_elem(range, 1));
@@ -103,7 +103,7 @@ impl Space {
         Some(pieces)
     }
 
-    /// Gives a place back.
+    /// Frees a range.
     pub(crate) fn give(&mut self, range: Range<u64>) {
         self.used -= range.end - range.start;
         let hole = self.hole_around(&range);
@@ -116,7 +116,7 @@ impl Space {
         self.add_hole(hole);
     }
 
-    /// Moves a place of one piece down to `to`, which must be free but for that piece itself.
+    /// Moves a range down to `to`. The target must be free, except for the range itself.
     pub(crate) fn slide(&mut self, range: Range<u64>, to: u64) -> Range<u64> {
         let target = to..to + (range.end - range.start);
         self.give(range);
@@ -124,7 +124,7 @@ impl Space {
         target
     }
 
-    /// All bytes up to `end` are there now.
+    /// Makes the bytes up to `end` available.
     pub(crate) fn grow(&mut self, end: u64) {
         let start = self.capacity;
         self.capacity = end.clamp(start, self.limit);
@@ -134,14 +134,14 @@ impl Space {
         }
     }
 
-    /// Where the last place that is in use ends.
+    /// The end of the last range that is in use.
     pub(crate) fn end_of_used(&self) -> u64 {
-        // The capacity says nothing of addresses once the medium has turned out to be smaller.
+        // The capacity is not an address any more once `shrink_to_used` has reduced it.
         let last = self.holes.last_key_value().filter(|&(_, &end)| end >= self.frontier);
         last.map_or(self.frontier, |(&start, _)| start.min(self.frontier))
     }
 
-    /// The bytes from `end` on, none of which is in use, are gone for now.
+    /// Makes the bytes from `end` on unavailable for now. None of them may be in use.
     pub(crate) fn shrink(&mut self, end: u64) {
         let limit = self.limit;
         self.frontier = self.end_of_used();
@@ -149,7 +149,7 @@ impl Space {
         self.limit = limit;
     }
 
-    /// There is nothing from `end` on, beyond what has been placed there, and there never will be.
+    /// Removes the bytes from `end` on for good, except those that were ever in use.
     pub(crate) fn cut(&mut self, end: u64) {
         let end = end.max(self.frontier).min(self.capacity);
         let last = self.holes.last_key_value().map(|(&start, &end)| (start, end));
@@ -163,7 +163,7 @@ impl Space {
         self.limit = end;
     }
 
-    /// The medium has no more than what is in use now, without `lost`: what is free vanishes.
+    /// Reduces the capacity to the bytes in use, without `lost`: the medium has no more space.
     pub(crate) fn shrink_to_used(&mut self, lost: &[Range<u64>]) {
         self.used -= lost.iter().map(|piece| piece.end - piece.start).sum::<u64>();
         self.holes.clear();

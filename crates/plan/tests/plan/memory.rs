@@ -1,5 +1,4 @@
-//! Memory that is slow at first: when it is touched, when it is pinned, and when it is better left
-//! alone.
+//! Memory that is slow at first: when it is touched, when it is pinned, and when it is not used.
 
 use outcrop_plan::{
     Action, Event, LayerSettings, MemorySettings, Order, Pinning, Planner, Settings, SnapshotId, Strategy, Timestamp,
@@ -8,24 +7,24 @@ use outcrop_plan::{
 
 const MIB: u64 = 1 << 20;
 
-/// A program that saves, on a machine whose every rate is known: bytes per nanosecond.
+/// A program that saves, on a simulated machine with fixed rates in bytes per nanosecond.
 struct Machine {
     planner: Planner,
     now: u64,
     touched: f64,
     untouched: f64,
     below: f64,
-    /// Ends of moves and touches, in the order of time.
+    /// The ends of moves and touches.
     under_way: Vec<(u64, Event)>,
     touched_bytes: u64,
     next: u64,
     lent_at: Option<u64>,
     moves: u64,
-    /// What has sunk, in this order.
+    /// The snapshots that have sunk, in this order.
     sunk: Vec<SnapshotId>,
     waited_ns: u64,
     pins: u32,
-    /// Touches that were asked for while the program was copying.
+    /// Touches that began while the program was copying.
     touches_in_copy: u32,
     is_copying: bool,
 }
@@ -82,8 +81,7 @@ impl Machine {
         }
     }
 
-    /// Lets time pass up to `until`, or to the next thing that ends, if that is all there is to
-    /// wait for.
+    /// Lets time pass up to `until`; without it, up to the next event.
     fn pass(&mut self, until: Option<u64>) {
         while let Some(index) = (0..self.under_way.len()).min_by_key(|&index| self.under_way[index].0) {
             if until.is_some_and(|until| self.under_way[index].0 > until) {
@@ -105,7 +103,7 @@ impl Machine {
         }
     }
 
-    /// Saves `bytes`, then computes for `gap_ns`. Gives how long the save took.
+    /// Saves `bytes`, then computes for `gap_ns`. Returns how long the save took.
     fn save(&mut self, bytes: u64, gap_ns: u64) -> u64 {
         let id = SnapshotId(self.next);
         let start = self.now;
@@ -190,7 +188,7 @@ fn memory_is_pinned_once_when_all_of_it_is_touched() {
     assert_eq!(state.pinned_rate, Some(8e9), "what was saved since then has a speed of its own");
 }
 
-/// New memory at 0.2 GB/s, a disk at 2 GB/s: what findings of virtual machines look like.
+/// Untouched memory at 0.2 GB/s and a disk at 2 GB/s, similar to measured virtual machines.
 #[test]
 fn memory_that_is_slower_than_the_disk_is_not_grown_into() {
     let run = |capacities: &[u64]| {

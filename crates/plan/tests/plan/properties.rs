@@ -1,12 +1,12 @@
-//! Random workloads on random stacks: nothing over its limit, nothing lost, no deadlock, prefetch
-//! as early as possible.
+//! Random workloads on random stacks: no layer exceeds its limit, nothing is lost, nothing
+//! deadlocks, and prefetches are as early as possible.
 
 use outcrop_plan::{Event, Fault, Order, Refusal};
 use proptest::prelude::*;
 
 use crate::world::{Answer, World};
 
-/// Sizes are in units of their own; a front of 4 to 40 of them, deeper layers up to 120.
+/// Random capacities: 4 to 40 for the front, 4 to 120 for deeper layers.
 fn stacks() -> impl Strategy<Value = Vec<u64>> {
     (4u64..40, prop::collection::vec(4u64..120, 0..4)).prop_map(|(front, mut deeper)| {
         deeper.insert(0, front);
@@ -14,7 +14,7 @@ fn stacks() -> impl Strategy<Value = Vec<u64>> {
     })
 }
 
-/// Which pending move ends next, from a list of random numbers.
+/// Chooses which pending move ends next, from a list of random numbers.
 fn picker(numbers: Vec<usize>) -> impl FnMut(usize) -> usize {
     let mut next = 0;
     move |count| {
@@ -23,13 +23,13 @@ fn picker(numbers: Vec<usize>) -> impl FnMut(usize) -> usize {
     }
 }
 
-/// How many random workloads each test runs, unless `PROPTEST_CASES` says otherwise.
+/// How many random workloads each test runs. Default: 500; `PROPTEST_CASES` overrides it.
 fn cases() -> u32 {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|count| count.parse().ok());
     asked.unwrap_or_else(|| outcrop_testing::amount(500, 20_000))
 }
 
-/// Ends all that is under way.
+/// Lets all pending moves end.
 fn settle(world: &mut World, pick: &mut dyn FnMut(usize) -> usize) {
     while !world.pending.is_empty() {
         let index = pick(world.pending.len());
@@ -37,8 +37,8 @@ fn settle(world: &mut World, pick: &mut dyn FnMut(usize) -> usize) {
     }
 }
 
-/// A save that is refused as full must really have found the stack full, but for the room kept for
-/// reading back and what cannot be used because a snapshot lies on one layer.
+/// Checks that a save was refused as full only if the stack really was full, apart from room
+/// reserved for reading back and gaps that are too small.
 fn assert_full(world: &World, stack: &[u64], bytes: u64) {
     let slack = 8 * stack.len() as u64 + 8;
     let total: u64 = stack.iter().sum();
@@ -81,8 +81,8 @@ proptest! {
             prop_assert_eq!(answer, Answer::Handed);
             world.release(id);
             settle(&mut world, &mut pick);
-            // Everything has come to rest: the next one that is not in the front must have found no
-            // room there.
+            // No move is pending. If the next snapshot is not in the front, then it cannot have
+            // fitted there.
             if let Some(next) = keys[position + 1..].iter().find(|&&next| !world.is_in_front(next)) {
                 prop_assert!(world.largest_hole() < world.size(*next), "{} was not prefetched", next);
             }
@@ -127,7 +127,7 @@ proptest! {
                 8 if !live.is_empty() => world.discard(live[which % live.len()]),
                 _ => {}
             }
-            // The program keeps few snapshots in its hands for long.
+            // The program holds only a few snapshots at a time.
             while held.len() > which % 3 {
                 world.release(held.remove(0));
             }
@@ -267,7 +267,7 @@ fn a_refused_reader_does_not_free_what_another_has_claimed() {
     assert_eq!(world.planner.find(0), Some(id), "both were refused, and it is still there");
 }
 
-/// What is read last is too large for the layer below; a smaller one makes room instead.
+/// What is read last is too large for the layer below; a smaller one sinks instead.
 #[test]
 fn a_snapshot_that_fits_nowhere_below_does_not_keep_smaller_ones_from_sinking() {
     let mut world = World::new(&[10, 4], Order::Reverse);

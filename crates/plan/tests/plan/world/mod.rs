@@ -1,4 +1,4 @@
-//! A stack that exists only on paper: it carries out the planner's actions and checks each of them.
+//! A simulated stack: carries out the planner's actions and checks each of them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -36,9 +36,9 @@ struct Saved {
     moves: u32,
     holders: u32,
     is_live: bool,
-    /// The program fills it.
+    /// The program is filling its slot.
     is_lent: bool,
-    /// The program waits for it, for the last time.
+    /// The program has asked for it for the last time.
     is_consumed: bool,
 }
 
@@ -73,12 +73,13 @@ impl World {
         }
     }
 
-    /// Saves a snapshot, with moves ending in the order that `pick` says, until it is answered.
+    /// Saves a snapshot and lets moves end, in the order that `pick` chooses, until the save is
+    /// answered.
     pub(crate) fn save(&mut self, key: u64, bytes: u64, pick: &mut dyn FnMut(usize) -> usize) -> Answer {
         self.save_and_keep(key, bytes, false, pick).1
     }
 
-    /// Saves a snapshot, and if `keep`, goes on reading it.
+    /// Saves a snapshot. If `keep`, the program continues to read it.
     pub(crate) fn save_and_keep(
         &mut self,
         key: u64,
@@ -126,7 +127,7 @@ impl World {
         self.tell(Event::Discarded(id));
     }
 
-    /// Ends pending move `index` well, or with a fault.
+    /// Ends pending move `index`, successfully or with a fault.
     pub(crate) fn end_move(&mut self, index: usize, fault: Option<Fault>) {
         let PendingMove { id, from, to } = self.pending.swap_remove(index);
         let saved = self.saved.get_mut(&id).unwrap();
@@ -163,7 +164,7 @@ impl World {
         self.saved.values().any(|saved| saved.is_live && saved.key == key && saved.complete.contains_key(&0))
     }
 
-    /// The largest piece of the front that nothing needs.
+    /// The largest unused piece of the front.
     pub(crate) fn largest_hole(&self) -> u64 {
         let mut used: Vec<_> = self.occupied(0).into_iter().map(|(range, _)| range).collect();
         used.sort_by_key(|range| range.start);
@@ -268,12 +269,12 @@ impl World {
         }
     }
 
-    /// Every place on a layer that somebody still needs.
+    /// All ranges on a layer that are still needed.
     fn occupied(&self, layer: LayerIndex) -> Vec<(Range<u64>, SnapshotId)> {
         let mut all = Vec::new();
         for (&id, saved) in &self.saved {
             let is_needed = saved.is_live || saved.is_lent || (layer == 0 && saved.holders > 0);
-            // A copy that could not be read may be given up when there is another.
+            // A copy that could not be read may be given up if there is another.
             let is_doubtful = saved.doubtful.contains(&layer) && saved.complete.len() > 1;
             if let Some(extents) = saved.complete.get(&layer).filter(|_| is_needed && !is_doubtful) {
                 all.extend(extents.iter().map(|piece| (piece.clone(), id)));
