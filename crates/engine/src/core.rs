@@ -1,5 +1,5 @@
-//! The state that the program and the helpers share: the planner, what is in memory, and what is
-//! waiting to be moved.
+//! The state that the program and the helpers share: the planner, the snapshots in memory, and the
+//! queued moves.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -21,92 +21,92 @@ use crate::{
     stats::LayerStats,
 };
 
-/// What both sides have in their hands.
+/// The state that the program's handles and the helpers share.
 pub(crate) struct Shared {
     pub(crate) core: Mutex<Core>,
-    /// Slots that the program has given back and that the planner has not heard of.
+    /// Slots that the program has given back, and that the planner has not been told about yet.
     pub(crate) returns: Mutex<Vec<SnapshotId>>,
-    /// Wakes helpers: there is something to move.
+    /// Wakes helpers: there is work.
     pub(crate) work: Condvar,
-    /// Wakes the program: an answer has come.
+    /// Wakes the program's calls: an answer is there.
     pub(crate) answered: Condvar,
-    /// The layers in the order of the plan; the first is the front.
+    /// The layers in the order of the plan. The first is the front.
     pub(crate) layers: Vec<Arc<dyn Layer>>,
     /// The first addressable layer: other layers transfer from and to its memory directly.
     pub(crate) host: Option<(LayerIndex, Host)>,
     pub(crate) copier: Copier,
     pub(crate) trace: Trace,
-    /// Where those leave that use the state without keeping the engine open.
+    /// Counts users of the state that do not keep the engine open; closing waits for them.
     pub(crate) exits: Arc<Exits>,
     pub(crate) checksums: Checksums,
-    /// Who is told what has reached which layer.
+    /// Called when a snapshot has reached a layer.
     pub(crate) arrivals: Option<Arrivals>,
     pub(crate) calls: CallCount,
     pub(crate) start: Instant,
 }
 
-/// What is guarded by the lock.
+/// The state behind the lock.
 pub(crate) struct Core {
     pub(crate) planner: Planner,
     pub(crate) recorder: Option<Recorder>,
-    /// Everything that the program can ask for.
+    /// All snapshots that the program can read.
     pub(crate) snapshots: HashMap<SnapshotId, Snapshot>,
-    /// What the program waited for and has not fetched yet: at most one for each of its handles.
+    /// Answers that the waiting calls have not picked up yet: at most one per handle.
     pub(crate) answers: Vec<(SnapshotId, Answer)>,
     pub(crate) lanes: BTreeMap<Lane, Queue>,
     pub(crate) lane_served_last: Option<Lane>,
-    /// Arrivals that nobody has been told of yet.
+    /// Arrivals that are not reported yet.
     pub(crate) reports: VecDeque<Arrival>,
-    /// Memory to be touched or pinned.
+    /// Memory to touch or pin.
     pub(crate) chores: VecDeque<Chore>,
-    /// So many want no chore to be begun.
+    /// How many callers currently forbid new chores.
     pub(crate) undisturbed: u32,
-    /// When the host layer was last seen to be touched, and for what kind of reason.
+    /// The strategy for touching the host layer, and the kind of its reason, when last recorded.
     pub(crate) strategy: Option<(Strategy, Discriminant<Reason>)>,
     pub(crate) next_id: u64,
     pub(crate) handles: u32,
-    /// Calls of the program that wait for an answer, and whether one has come for any of them.
+    /// Calls of the program that wait for an answer, and whether one of them has it.
     pub(crate) waiting: u32,
     pub(crate) is_answered: bool,
-    /// Helpers that there is new work for.
+    /// How many helpers to wake for new work.
     pub(crate) wakes: u32,
     pub(crate) idle_helpers: u32,
     pub(crate) is_closing: bool,
-    /// A helper has panicked: what it had in its hands will never end.
+    /// A helper has panicked: its moves will never end.
     pub(crate) has_stopped: bool,
-    /// Why snapshots in the front are not where the plan believes them to be.
+    /// Why snapshots in the front are not where the plan expects them.
     pub(crate) displaced: Option<String>,
     pub(crate) layers: Vec<LayerCount>,
     pub(crate) moving: Busy,
 }
 
-/// A snapshot, and its bytes while they are on the host layer.
+/// A snapshot, and its bytes if they are on the host layer.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     pub(crate) saved: Arc<Saved>,
     pub(crate) sealed: Option<Pieces>,
 }
 
-/// The bytes of a snapshot on the host layer: one piece if that is the front.
+/// The bytes of a snapshot on the host layer. One piece if that is the front.
 pub(crate) type Pieces = SmallVec<[Sealed; 1]>;
 
-/// What is known of a snapshot besides its bytes.
+/// Everything about a snapshot except its bytes.
 #[derive(Debug)]
 pub(crate) struct Saved {
     pub(crate) key: u64,
     pub(crate) layout: Layout,
-    /// Of the whole slot, once it has left memory.
+    /// The checksum of the whole slot, once the snapshot has left memory.
     pub(crate) checksum: OnceLock<u64>,
 }
 
-/// From which layer to which.
+/// Source and target layer of a move.
 pub(crate) type Lane = (LayerIndex, LayerIndex);
 
-/// What waits to be moved on a lane.
+/// The queued moves of a lane.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     pub(crate) jobs: VecDeque<Job>,
-    /// A helper is at it.
+    /// A helper is serving this lane.
     pub(crate) is_served: bool,
 }
 
@@ -120,25 +120,25 @@ pub(crate) struct Job {
     pub(crate) bytes: u64,
 }
 
-/// Between which kinds of places a move goes.
+/// The kinds of source and target of a move.
 #[derive(Debug)]
 pub(crate) enum JobKind {
-    /// From the host layer to another one, piece by piece.
+    /// From the host layer to another one, in pieces.
     Out(SmallVec<[(Sealed, Extents); 1]>),
-    /// From another layer to the host layer, piece by piece.
+    /// From another layer to the host layer, in pieces.
     In(SmallVec<[(Slot, Extents); 1]>),
     /// Between two other layers.
     Across(Extents, Extents),
 }
 
-/// Something to be done to a layer's memory.
+/// Work on a layer's memory.
 #[derive(Debug)]
 pub(crate) enum Chore {
     Touch(LayerIndex, Range<u64>),
     Pin(LayerIndex),
 }
 
-/// What the program waited for.
+/// The answer to a call that waited.
 #[derive(Debug)]
 pub(crate) enum Answer {
     Lent(Room),
@@ -146,7 +146,7 @@ pub(crate) enum Answer {
     Refused(Refusal),
 }
 
-/// What a layer has done.
+/// Counts of one layer.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct LayerCount {
     pub(crate) stats: LayerStats,
@@ -154,7 +154,7 @@ pub(crate) struct LayerCount {
     pub(crate) reading: Busy,
 }
 
-/// What the program's calls have cost.
+/// Counts of the program's calls.
 #[derive(Debug, Default)]
 pub(crate) struct CallCount {
     pub(crate) saves: AtomicU64,
@@ -166,8 +166,8 @@ pub(crate) struct CallCount {
 }
 
 impl Shared {
-    /// The state, with everything that was given back until now taken note of. Also after a panic
-    /// elsewhere: a panic in a helper must not keep the program from closing its tape.
+    /// Locks the state, and first tells the planner about all slots given back so far. Works after
+    /// a panic elsewhere: a panic in a helper must not prevent the program from closing its tape.
     pub(crate) fn lock(&self) -> Guard<'_> {
         let core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
         let mut guard = Guard { shared: self, core: Some(core) };
@@ -175,13 +175,13 @@ impl Shared {
         guard
     }
 
-    /// The program gives a slot back. Usually it does not wait until the plan has made use of it:
-    /// whoever takes the lock next tells the plan, and a helper wakes up for that. If another call
-    /// waits for room, or no helper is idle, the plan hears of it at once.
+    /// The program gives a slot back. Usually it does not wait for the planner: whoever takes the
+    /// lock next tells it, and a helper is woken for that. If another call waits for room, or no
+    /// helper is idle, this call tells the planner itself.
     pub(crate) fn give_back(&self, id: SnapshotId) {
         self.returns.lock().unwrap_or_else(PoisonError::into_inner).push(id);
-        // A helper that is about to sleep has the lock, and sleeps before it is let go here: it
-        // cannot miss the call.
+        // A helper that is about to sleep holds the lock until it sleeps. After this lock, no
+        // helper can miss the notification.
         let core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
         let is_urgent = core.waiting > 0 || core.idle_helpers == 0;
         drop(core);
@@ -209,9 +209,9 @@ impl Shared {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Tells the planner what happened and begins what it answers.
+    /// Tells the planner what happened, and begins the actions that follow.
     pub(crate) fn tell(&self, core: &mut Core, event: Event) {
-        // While the engine closes, moves still come to their end, but nothing follows from them.
+        // While the engine closes, moves still end, but nothing follows from them.
         if core.is_closing {
             return;
         }
@@ -233,12 +233,12 @@ impl Shared {
             recorder.add(now, event, &actions);
         }
         self.note_strategy(core, now);
-        // Somebody who waits without end has to learn that there is one now.
+        // A call that waits without a timeout must learn that there is one now.
         core.is_answered |= core.planner.poll_timeout().is_some() && core.waiting > 0;
     }
 
-    /// Tells the planner what else lies on layers that keep bytes, if that has changed. Their owner
-    /// adds and removes files without the engine.
+    /// Tells the planner how many bytes layers that keep bytes hold beside the known snapshots, if
+    /// that has changed. The owner of such a layer adds and removes files without the engine.
     fn note_kept(&self, core: &mut Core) {
         for (layer, kept) in self.layers.iter().map(|layer| layer.kept_bytes()).enumerate() {
             if let Some(bytes) = kept.filter(|_| kept != core.planner.kept_bytes(layer)) {
@@ -247,9 +247,9 @@ impl Shared {
         }
     }
 
-    /// Before something may be written to host memory that has never been touched: if the system
-    /// would rather end this program than provide it, there is no more. Saves and reads use
-    /// untouched memory where it is the front, moves where it is below a device.
+    /// Called before an event that may use untouched host memory. If the system has too little and
+    /// could kill the program for it, ends the layer where it has been touched. If host memory is
+    /// the front, saves and reads use it; below a device, moves do.
     fn check_growth(&self, core: &mut Core, event: &Event) {
         let Some((layer, host)) = &self.host else { return };
         let bytes = match event {
@@ -268,8 +268,8 @@ impl Shared {
         }
     }
 
-    /// Says why a layer got no more memory, now and to whoever is refused because of that. What
-    /// other processes share may come back.
+    /// Logs why a layer got no more memory, and keeps the reason for calls that are refused because
+    /// of it. Shared memory may become available again, so that is no warning.
     pub(crate) fn note_exhausted(&self, core: &mut Core, layer: LayerIndex, error: &outcrop_layers::Error) {
         if self.layers[layer].front().is_some_and(|memory| memory.abilities().is_shared) {
             tracing::debug!(%error, "no more memory for this layer at the moment");
@@ -279,12 +279,12 @@ impl Shared {
         }
     }
 
-    /// The memory in which the stack begins.
+    /// The memory of layer 0.
     pub(crate) fn front(&self) -> &dyn Front {
         self.layers[0].front().expect("the first layer was chosen for being memory")
     }
 
-    /// The host layer's memory, if `layer` is that one.
+    /// The host layer's memory, if `layer` is the host layer.
     pub(crate) fn host_at(&self, layer: LayerIndex) -> Option<&Host> {
         self.host.as_ref().filter(|(index, _)| *index == layer).map(|(_, host)| host)
     }
@@ -315,13 +315,13 @@ impl Shared {
             Action::Pin { layer } => core.add_chore(Chore::Pin(layer)),
             Action::Release { layer, range } => {
                 if let Some(Err(error)) = self.layers[layer].front().map(|memory| memory.release(range)) {
-                    tracing::warn!(%error, "memory that is not in use stays with this process");
+                    tracing::warn!(%error, "unused memory could not be given back to other processes");
                 }
             }
         }
     }
 
-    /// A snapshot does not fit within the limit of a layer that it had to reach.
+    /// Reports that a snapshot does not fit within the limit of a layer that it had to reach.
     fn leave_out(&self, core: &mut Core, id: SnapshotId, layer: LayerIndex) {
         let (name, bytes) = (self.layers[layer].name(), core.planner.bytes(id));
         let (used, limit) = (core.planner.used_bytes(layer).0, self.layers[layer].capacity().unwrap_or(u64::MAX));
@@ -329,7 +329,7 @@ impl Shared {
             "{name}: {used} of {limit} bytes of the limit are used, and {bytes} more are needed; \
              raise the limit, or keep fewer versions"
         );
-        tracing::error!(failure, "a snapshot is left out on a layer");
+        tracing::error!(failure, "a snapshot does not fit on a layer and is not saved there");
         core.layers[layer].stats.fault = Some(failure.clone());
         let key = core.snapshots[&id].saved.key;
         core.reports.push_back(Arrival { key, layer, failure: Some(failure) });
@@ -346,7 +346,7 @@ impl Shared {
                 }
             }
             Err(error) => {
-                // The plan now believes the bytes to be where they are not.
+                // The plan now has wrong addresses for these bytes.
                 tracing::error!(%error, "snapshots in the front cannot be moved together");
                 core.layers[0].stats.fault = Some(error.to_string());
                 core.displaced = Some(error.to_string());
@@ -374,8 +374,7 @@ impl Shared {
         };
         let job = Job { id, saved: Arc::clone(&core.snapshots[&id].saved), purpose, kind, bytes };
         let queue = core.lanes.entry(lane).or_default();
-        // The program waits for a fetch: it comes before everything else, and after the fetches
-        // before it.
+        // The program waits for fetches: they go before all other moves, first come first served.
         let position = match purpose {
             Purpose::Fetch => queue.jobs.iter().take_while(|job| job.purpose == Purpose::Fetch).count(),
             Purpose::Drain | Purpose::Prefetch => queue.jobs.len(),
@@ -384,7 +383,7 @@ impl Shared {
         core.wakes += u32::from(!queue.is_served);
     }
 
-    /// Puts a change of when memory is touched, and why, into the timeline.
+    /// Records a change of the touching strategy, or of its reason, in the timeline.
     fn note_strategy(&self, core: &mut Core, now: Timestamp) {
         let Some((layer, _)) = self.host.as_ref().filter(|_| self.trace.is_on()) else { return };
         let Some(memory) = core.planner.memory(*layer) else { return };
@@ -396,8 +395,8 @@ impl Shared {
         }
     }
 
-    /// Waits for the answer to a request for `id`. Gives it with the state, and with how long it
-    /// took if it was not there.
+    /// Waits for the answer to a request for `id`. Returns the lock, the answer, and how long it
+    /// took if the call had to wait.
     pub(crate) fn wait<'a>(
         &self,
         mut core: Guard<'a>,
@@ -406,7 +405,7 @@ impl Shared {
         let mut since = None;
         loop {
             let answer = core.take_answer(id);
-            // Also what is there would be other bytes than were saved.
+            // Even an answer that is already there could have wrong bytes.
             if let Some(detail) = core.displaced.clone() {
                 return Err(Error::Displaced { detail });
             }
@@ -430,15 +429,15 @@ impl Shared {
     }
 }
 
-/// The lock on the state. Who has to wake up is woken when it is let go, or they would only wake up
-/// to wait for it.
+/// The lock on the state. Threads are woken when it is released; earlier they would only wait for
+/// the lock.
 pub(crate) struct Guard<'a> {
     shared: &'a Shared,
     core: Option<MutexGuard<'a, Core>>,
 }
 
 impl<'a> Guard<'a> {
-    /// Lets go of the state until `condvar` is notified, or `timeout` has passed.
+    /// Releases the lock until `condvar` is notified, or `timeout` has passed.
     pub(crate) fn sleep(mut self, condvar: &Condvar, timeout: Option<Duration>) -> Guard<'a> {
         let (shared, mut core) = (self.shared, self.core.take().expect("it is there until the end"));
         shared.wake(core.wakers());
@@ -477,7 +476,7 @@ impl Drop for Guard<'_> {
 }
 
 impl Core {
-    /// How many helpers have to wake up, and whether the program has.
+    /// How many helpers to wake, and whether to wake the program's calls.
     fn wakers(&mut self) -> (u32, bool) {
         let helpers = std::mem::take(&mut self.wakes).min(self.idle_helpers);
         (helpers, std::mem::take(&mut self.is_answered))
@@ -498,7 +497,7 @@ impl Core {
         Some(self.answers.remove(position).1)
     }
 
-    /// The bytes of a snapshot that the plan says is on the host layer.
+    /// The bytes of a snapshot that is on the host layer according to the plan.
     fn sealed(&self, id: SnapshotId) -> &Pieces {
         self.snapshots[&id].sealed.as_ref().expect("the plan knows what is on the host layer")
     }
@@ -507,15 +506,15 @@ impl Core {
         self.snapshots.get_mut(&id)?.sealed.take()
     }
 
-    /// Keeps the bytes of a snapshot that has come to the host layer; what was consumed meanwhile
-    /// has nobody to keep it for.
+    /// Keeps the bytes of a snapshot that has arrived on the host layer, unless it was consumed
+    /// meanwhile.
     pub(crate) fn set_sealed(&mut self, id: SnapshotId, sealed: Pieces) {
         if let Some(snapshot) = self.snapshots.get_mut(&id) {
             snapshot.sealed = Some(sealed);
         }
     }
 
-    /// Slots in the program's hands.
+    /// How many slots the program holds.
     pub(crate) fn held(&self) -> usize {
         self.planner.held() as usize
     }

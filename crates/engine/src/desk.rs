@@ -1,9 +1,9 @@
-//! Where the bytes of a front in device memory are put for the program to look at.
+//! A buffer in host memory for reads from a front in device memory.
 
 use outcrop_layers::{Host, Slot, aligned};
 
-/// Host memory that device memory is copied to for a program that wants to look at it: the same
-/// again, if it is free.
+/// Host memory to which a snapshot in device memory is copied for the program to read. It is reused
+/// once the program has dropped the previous snapshot.
 #[derive(Debug, Default)]
 pub(crate) struct Desk(Option<Host>);
 

@@ -1,4 +1,4 @@
-//! Opening and closing: the stack, the planner and the helpers.
+//! Opens and closes an engine: the layers, the planner and the helper threads.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -27,7 +27,7 @@ use crate::{
     stats::LayerStats,
 };
 
-/// How an engine is to work.
+/// The options of an engine.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// The order in which snapshots will be read.
@@ -38,45 +38,44 @@ pub struct Options {
     pub helper_cores: Vec<usize>,
     /// The number of threads that a large copy may use. Default: all cores.
     pub copy_threads: Option<usize>,
-    /// Whether to keep a timeline.
+    /// Whether to record a timeline.
     pub is_traced: bool,
     /// Where to write a log of all events and actions.
     pub log: Option<PathBuf>,
-    /// How long a call waits for slots that only the program itself can give back. Default: 30
-    /// seconds.
+    /// How long a call waits for slots that the program itself holds. Default: 30 seconds.
     pub patience: Option<Duration>,
-    /// When host memory is touched.
+    /// When to touch host memory.
     pub touching: Touching,
-    /// Whether to leave host memory unpinned. Default: it is pinned once all of it has been
-    /// touched.
+    /// Whether to leave host memory unpinned. Default: no, it is pinned once all of it is touched.
     pub is_unpinned: bool,
     /// How to choose between layers: by measured speed, or by their order.
     pub preference: Preference,
-    /// What is known of the speed of the layers, in their order. Everything else is measured.
+    /// Known rates of the layers, in their order. Unknown rates are measured.
     pub rates: Vec<Rates>,
-    /// What is known of the speed of host memory.
+    /// Known rates of host memory.
     pub memory_rates: MemoryRates,
-    /// Whether every snapshot must reach every layer, the oldest first. Default: no, snapshots sink
-    /// when there is a reason.
+    /// Whether every snapshot must reach every layer, oldest first. Default: no, snapshots sink
+    /// when room is needed.
     pub persists: bool,
-    /// Who detects bytes that change on a layer.
+    /// Who detects corrupt bytes on a layer.
     pub checksums: Checksums,
-    /// Who is told that a snapshot has arrived on a layer below the front, or could not.
+    /// Called when a snapshot has arrived on a layer below the front, or could not.
     pub arrivals: Option<Arrivals>,
 }
 
-/// Who detects bytes that change on a layer.
+/// Who detects corrupt bytes on a layer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Checksums {
-    /// The engine: it computes a checksum when a snapshot leaves memory, and compares what comes
-    /// back.
+    /// The engine: it computes a checksum when a snapshot leaves memory, and verifies it when the
+    /// snapshot comes back.
     #[default]
     Engine,
     /// The program: its snapshots contain checksums, and the engine computes none.
     Program,
 }
 
-/// Who is told of arrivals. Helper threads call it; it must not wait for anything that they do.
+/// The callback for arrivals. Helper threads call it, so it must not wait for anything that they
+/// do.
 #[derive(Clone)]
 pub struct Arrivals(pub Arc<dyn Fn(Arrival) + Send + Sync>);
 
@@ -86,18 +85,18 @@ impl std::fmt::Debug for Arrivals {
     }
 }
 
-/// How the move of a snapshot to a layer below the front has ended.
+/// The result of moving a snapshot to a layer below the front.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arrival {
     /// The snapshot.
     pub key: u64,
     /// The layer: 1 is the first one below the front.
     pub layer: usize,
-    /// Why it is not there, if it failed.
+    /// Why the move failed, if it did.
     pub failure: Option<String>,
 }
 
-/// Bytes per second of writing to a layer and reading from it, as far as is known beforehand.
+/// Bytes per second of writing to a layer and reading from it, if known in advance.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Rates {
     /// Of writing.
@@ -106,17 +105,17 @@ pub struct Rates {
     pub read: Option<u64>,
 }
 
-/// A stack at work. It ends when its last handle is dropped: helpers stop, and layers remove what
-/// they made.
+/// An open stack. It closes when its last handle is dropped: helpers stop, and layers remove their
+/// files.
 pub struct Engine {
     pub(crate) shared: Arc<Shared>,
     helpers: Vec<JoinHandle<()>>,
 }
 
 impl Engine {
-    /// Starts an engine over these layers, fastest first, and gives the first handle to it.
+    /// Opens an engine over these layers, fastest first, and returns its first handle.
     ///
-    /// The first layer that is device or host memory becomes the front; the others keep their order
+    /// The first layer that is device or host memory becomes the front. The others keep their order
     /// below it.
     pub fn open(mut layers: Vec<Arc<dyn Layer>>, options: &Options) -> Result<Handle> {
         let front = layers.iter().position(|layer| layer.front().is_some()).ok_or_else(|| {
@@ -202,7 +201,7 @@ impl Engine {
         Ok(())
     }
 
-    /// One handle more or less. Gives how many there were.
+    /// Adds `by` to the number of handles. Returns the number before.
     pub(crate) fn change_handles(&self, by: i32) -> u32 {
         let mut core = self.shared.lock();
         let before = core.handles;
@@ -236,7 +235,7 @@ impl Engine {
     }
 }
 
-/// What the planner is to work with.
+/// The planner's settings for these layers.
 fn settings(layers: &[Arc<dyn Layer>], host: Option<LayerIndex>, rates: &[Rates], options: &Options) -> Settings {
     let of_layer = |(index, layer): (LayerIndex, &Arc<dyn Layer>)| {
         let mut settings = LayerSettings {
@@ -246,8 +245,8 @@ fn settings(layers: &[Arc<dyn Layer>], host: Option<LayerIndex>, rates: &[Rates]
             ..layer.capacity().map_or_else(LayerSettings::unlimited, LayerSettings::new)
         };
         let Some(abilities) = layer.front().map(Front::abilities) else { return settings };
-        // Moving on from memory that only a device can reach costs nothing that lasts, and leaves
-        // room there.
+        // Draining memory that only a device can reach wears nothing out, and makes room there:
+        // begin at once.
         if !abilities.is_addressable && index == 0 && layers.len() > 1 {
             settings.drain_above_bytes = 0;
         }
@@ -265,9 +264,9 @@ fn settings(layers: &[Arc<dyn Layer>], host: Option<LayerIndex>, rates: &[Rates]
     settings
 }
 
-/// How the plan is to make memory ready. Device memory is mapped as soon as possible. Host memory
-/// below a device is all touched, because only then can it be registered. Memory that other
-/// processes share is taken little by little, and never pinned.
+/// How the plan should make a layer's memory ready. Device memory is mapped as early as possible.
+/// Host memory below a device is touched completely, because only then can it be registered. Shared
+/// memory is taken piece by piece, and never pinned.
 fn memory_settings(abilities: Abilities, is_below: bool, options: &Options) -> MemorySettings {
     let Abilities { is_addressable, needs_touch, is_shared, piece_bytes, .. } = abilities;
     let ahead_bytes = match (is_shared, is_below || !is_addressable) {
@@ -290,7 +289,7 @@ impl Drop for Engine {
     fn drop(&mut self) {
         let mut core = self.shared.lock();
         core.is_closing = true;
-        // What waits to be moved gives its memory back; nobody will ask for it any more.
+        // Queued moves hold slots. Nobody will read them any more, so free them.
         core.lanes.clear();
         core.snapshots.clear();
         drop(core);
@@ -300,8 +299,8 @@ impl Drop for Engine {
                 tracing::error!("a helper thread has panicked");
             }
         }
-        // Another thread may be about to give a slot back or to tell of a pinning. The layers must
-        // not outlast this call because of that.
+        // Another thread may be giving a slot back, or reporting that memory is pinned. Wait for
+        // it, so that the layers do not outlive this call.
         Exits::close(&self.shared);
     }
 }
@@ -337,8 +336,7 @@ fn seconds_of(busy: &Busy, now_ns: u64) -> f64 {
     busy.total_ns(Timestamp(now_ns)) as f64 / 1e9
 }
 
-/// Keeps this thread on one core. A core that does not exist is a warning: the engine works
-/// without.
+/// Pins this thread to one core. If that fails, it only warns: the engine works without.
 fn pin_to(core: usize) {
     let mut cores = rustix::thread::CpuSet::new();
     if core < rustix::thread::CpuSet::MAX_CPU {

@@ -1,11 +1,11 @@
-//! What can go wrong with a tape, and what to do about it.
+//! The errors of a tape: what failed, and what to do about it.
 
 use outcrop_error::{ErrorKind, OfKind};
 
-/// The outcome of a call.
+/// The result of a call.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What failed, on what, and what can be done.
+/// What failed, on what, and what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -21,10 +21,10 @@ pub enum Error {
         /// The key.
         key: u64,
     },
-    /// It does not fit, now or ever.
+    /// It is larger than the front.
     #[error(
-        "snapshot {key} of {bytes} bytes is larger than the {capacity} bytes of memory that this tape begins in; \
-         give it more host memory, or device memory if it begins there, or save smaller snapshots"
+        "snapshot {key} of {bytes} bytes is larger than the {capacity} bytes of this tape's first memory layer; \
+         enlarge that layer, or save smaller snapshots"
     )]
     TooLarge {
         /// The key.
@@ -34,7 +34,7 @@ pub enum Error {
         /// The size of the front.
         capacity: u64,
     },
-    /// Nothing can make room any more.
+    /// No layer has room, and nothing can make any.
     #[error("no room for snapshot {key}: {detail}; raise a limit or add a layer, or take or discard snapshots first")]
     Full {
         /// The key.
@@ -42,7 +42,7 @@ pub enum Error {
         /// What the layers hold, and which of them failed.
         detail: String,
     },
-    /// The program holds what it needs to give back.
+    /// The program itself holds the slots that it waits for.
     #[error(
         "no room for snapshot {key}: the program holds {held} slots of this tape's host memory; \
          drop what was taken, got or lent, or give the tape more host memory"
@@ -50,10 +50,10 @@ pub enum Error {
     Held {
         /// The key.
         key: u64,
-        /// Slots in the program's hands.
+        /// How many slots the program holds.
         held: usize,
     },
-    /// It could be done later as well, and others wait for room.
+    /// The call yields to others, and others wait for room.
     #[error("no room for snapshot {key} while others wait for some; try again later")]
     GaveWay {
         /// The key.
@@ -78,33 +78,33 @@ pub enum Error {
         /// The layer and its last error.
         detail: String,
     },
-    /// A helper thread has panicked, so that nothing moves any more.
+    /// A helper thread has panicked, so no move can end any more.
     #[error(
-        "a helper thread of this tape has panicked while it moved bytes; what is in memory can be taken no more, please report this"
+        "a helper thread of this tape has panicked while it moved bytes; only what is in memory can still be read; please report this"
     )]
     Stopped,
-    /// Snapshots in the front were lost while they were moved together.
+    /// Sliding snapshots together in the front failed, and their bytes may be lost.
     #[error(
-        "the memory that this tape begins in could not be moved together: {detail}; nothing on this tape can be trusted any more"
+        "snapshots in this tape's first memory layer could not be moved together: {detail}; do not trust any snapshot of this tape"
     )]
     Displaced {
-        /// What the layer said.
+        /// The layer's error.
         detail: String,
     },
     /// A layer cannot be used at all.
     #[error(transparent)]
     Layer(#[from] outcrop_layers::Error),
-    /// The stack makes no sense.
+    /// The stack is invalid, or cannot do what was asked.
     #[error("{0}")]
     Stack(String),
-    /// A file of the engine's own cannot be written or read.
+    /// The engine's log cannot be written or read.
     #[error("cannot {attempt} {path}: {source}")]
     File {
-        /// What was tried.
+        /// What was attempted.
         attempt: &'static str,
         /// The file.
         path: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
 }

@@ -1,5 +1,4 @@
-//! What the program holds: a handle to save and read through, slots that it fills, and slots that
-//! it reads.
+//! What the program uses: a handle to save and read, slots to fill, and slots to read.
 
 use std::{
     ops::{Deref, DerefMut, Range},
@@ -18,17 +17,17 @@ use crate::{
     link::Link,
 };
 
-/// One part of the program that saves and reads. Cloning gives a handle for another thread.
+/// The program's access to an engine. Clone it for another thread.
 ///
-/// A handle waits for one thing at a time, which is how the engine knows when nobody is left that
-/// could make room.
+/// A handle waits for one thing at a time. That is how the engine knows when all of the program
+/// waits, and nothing is left that could make room.
 pub struct Handle {
     engine: Arc<Engine>,
-    /// Which of the program's handles this is, for the timeline.
+    /// The number of this handle in the timeline.
     number: u32,
-    /// When the last call ended: what lies between two calls is the program's own work.
+    /// When the last call ended. The time between two calls is the program's own work.
     idle_since_ns: u64,
-    /// Where device memory is put for the program to look at.
+    /// Where a snapshot in device memory is copied for the program to read.
     desk: Desk,
 }
 
@@ -38,16 +37,16 @@ impl Handle {
         Self { engine: Arc::new(engine), number: 0, idle_since_ns, desk: Desk::default() }
     }
 
-    /// What keeps the engine open without being a handle.
+    /// A reference that keeps the engine open without being a handle.
     pub fn anchor(&self) -> Anchor {
         Anchor(Arc::clone(&self.engine))
     }
 
-    /// Gives a slot to fill for a new snapshot. Waits for room if there is none. Only if the front
+    /// Lends a slot to fill for a new snapshot. Waits for room if there is none. Only if the front
     /// is addressable.
     pub fn lend(&mut self, key: u64, layout: Layout) -> Result<Lent> {
         if !self.abilities().is_addressable {
-            let what = "this tape begins in device memory, which cannot be lent to the program; save instead";
+            let what = "this tape's first memory layer is a device, and its memory cannot be lent; save instead";
             return Err(Error::Stack(what.to_owned()));
         }
         let start_ns = self.begin_call();
@@ -56,13 +55,13 @@ impl Handle {
         result
     }
 
-    /// As [`lend`](Self::lend), for what can be done later as well: gives way, with
-    /// [`Error::GaveWay`], if another call waits for room, or if nothing under way makes any.
+    /// As [`lend`](Self::lend), for work that can be done later. Returns [`Error::GaveWay`] if
+    /// another call waits for room, or if no move is making room.
     pub fn lend_yielding(&mut self, key: u64, layout: Layout) -> Result<Lent> {
         self.lend_slot(key, layout, false, true)
     }
 
-    /// Saves `parts`, the regions of `layout`, by copying them.
+    /// Saves a snapshot by copying `parts`, the regions of `layout`.
     pub fn save(&mut self, key: u64, layout: Layout, parts: &[&[u8]]) -> Result<()> {
         self.save_with(key, layout, |handle, lent| {
             let ranges: Vec<Range<usize>> = lent.layout().regions().iter().map(|region| region.range.clone()).collect();
@@ -73,8 +72,8 @@ impl Handle {
         })
     }
 
-    /// Saves a snapshot of one region from byte `offset` of a buffer on the device in whose memory
-    /// this tape begins.
+    /// Saves a snapshot of one region from byte `offset` of a device buffer. The front must be on
+    /// that device.
     pub fn save_buffer(&mut self, key: u64, layout: Layout, buffer: &Buffer, offset: u64) -> Result<()> {
         self.check_buffer(buffer)?;
         self.save_with(key, layout, |handle, lent| {
@@ -96,8 +95,8 @@ impl Handle {
     }
 
     /// Hands over a snapshot, for the last time if `consume`. Waits until it is in the front. If
-    /// `check` does not like its layout, nothing happens. From device memory it is a copy, from
-    /// host memory it is not.
+    /// `check` rejects its layout, nothing changes. From device memory this is a copy; from host
+    /// memory it is not.
     pub fn read<E: From<Error>>(
         &mut self,
         key: u64,
@@ -107,8 +106,8 @@ impl Handle {
         self.read_with(key, consume, check, Self::put_on_desk)
     }
 
-    /// As [`read`](Self::read), but copies it to `target`, which is as long as the snapshot if
-    /// `check` has seen to that.
+    /// As [`read`](Self::read), but copies the snapshot to `target`. `check` has to make sure that
+    /// the lengths are equal.
     pub fn read_into<E: From<Error>>(
         &mut self,
         key: u64,
@@ -122,8 +121,8 @@ impl Handle {
         })
     }
 
-    /// As [`read`](Self::read), but copies it to byte `offset` of a buffer on the device in whose
-    /// memory this tape begins.
+    /// As [`read`](Self::read), but copies the snapshot to byte `offset` of a device buffer. The
+    /// front must be on that device.
     pub fn read_buffer<E: From<Error>>(
         &mut self,
         key: u64,
@@ -140,8 +139,8 @@ impl Handle {
         })
     }
 
-    /// Reads a snapshot and does something with it. If the front is not addressable that is a copy,
-    /// which can fail: the snapshot is consumed only when it has succeeded.
+    /// Reads a snapshot and passes it to `look`. If the front is not addressable, that is a copy,
+    /// which can fail; the snapshot is consumed only if it succeeds.
     fn read_with<T, E: From<Error>>(
         &mut self,
         key: u64,
@@ -163,7 +162,7 @@ impl Handle {
         result
     }
 
-    /// Forgets what has been read, unless another handle has taken it meanwhile.
+    /// Consumes a snapshot that has been read, unless another handle has taken it meanwhile.
     fn consume(&self, key: u64, id: SnapshotId) -> Result<()> {
         let mut core = self.shared().lock();
         if core.snapshots.remove(&id).is_none() {
@@ -173,27 +172,27 @@ impl Handle {
         Ok(())
     }
 
-    /// The host memory that the layers share.
+    /// The host layer, which the other layers read and write in place.
     pub fn host(&self) -> Option<&Host> {
         self.shared().host.as_ref().map(|(_, host)| host)
     }
 
-    /// What the memory in which this tape begins can do.
+    /// What the front can do.
     fn abilities(&self) -> Abilities {
         self.shared().front().abilities()
     }
 
-    /// An error if a buffer cannot be copied from or to the memory in which this tape begins.
+    /// Returns an error if the front cannot copy from and to this buffer.
     fn check_buffer(&self, buffer: &Buffer) -> Result<()> {
         if !self.abilities().takes_buffers {
-            let what = "this tape begins in host memory; for buffers of a device give it a device layer first";
+            let what = "this tape's first memory layer is not a device; to use device buffers, put a device first";
             return Err(Error::Stack(what.to_owned()));
         }
         Ok(self.shared().front().check_buffer(buffer)?)
     }
 
-    /// Copies a snapshot to where the program can read it, if it cannot read it in the front. Its
-    /// room there is free again.
+    /// If the program cannot read the front in place, copies the snapshot to host memory, and frees
+    /// its room in the front.
     fn put_on_desk(&mut self, mut held: Held) -> Result<Held> {
         let Some(kept) = held.kept.take_if(|kept| !kept.is_addressable()) else { return Ok(held) };
         let bytes = held.saved.layout.bytes();
@@ -205,9 +204,9 @@ impl Handle {
         Ok(held)
     }
 
-    /// Does something during which no memory begins to be touched or pinned. What changes the pages
-    /// of a process on one core has to tell the others, and takes several times as long while they
-    /// do the same. It must not wait for this engine.
+    /// Runs `work`, and begins no touching or pinning meanwhile. Changing a process's page tables
+    /// on one core interrupts the others (TLB shootdown), and takes several times as long if they
+    /// change them too. `work` must not wait for this engine.
     pub fn undisturbed<T>(&self, work: impl FnOnce() -> T) -> T {
         struct Guard<'a>(&'a Shared);
         impl Drop for Guard<'_> {
@@ -236,17 +235,17 @@ impl Handle {
         core.planner.find(key).is_some_and(|id| core.planner.is_in_front(id))
     }
 
-    /// The keys of everything that can be read, in ascending order.
+    /// The keys of all snapshots that can be read, in ascending order.
     pub fn keys(&self) -> Vec<u64> {
         self.shared().lock().planner.keys().collect()
     }
 
-    /// What has been done until now.
+    /// The statistics so far.
     pub fn stats(&self) -> Stats {
         self.engine.stats()
     }
 
-    /// The timeline until now.
+    /// The timeline so far.
     pub fn trace(&self) -> &crate::Trace {
         &self.shared().trace
     }
@@ -313,7 +312,7 @@ impl Handle {
         let layers = &self.shared().layers;
         let fault = |layer: usize| core.layers[layer].stats.fault.clone();
         match why {
-            // It would fit, if all of the memory could be had.
+            // It would fit, had the system provided all of the memory.
             Refusal::TooLarge if layers[0].capacity() >= Some(bytes) && fault(0).is_some() => {
                 self.refusal(core, key, bytes, Refusal::Full)
             }
@@ -374,13 +373,13 @@ impl Clone for Handle {
     }
 }
 
-/// Keeps an engine open and makes handles, and is none itself: nobody waits for it to make room.
-/// For a program whose threads come and go, each with a handle for as long as it lives.
+/// Keeps an engine open and makes handles, without being a handle: no call waits in the hope that
+/// it makes room. For a program whose threads come and go, each with a handle of its own.
 #[derive(Clone)]
 pub struct Anchor(Arc<Engine>);
 
 impl Anchor {
-    /// One more handle.
+    /// Makes one more handle.
     pub fn handle(&self) -> Handle {
         let number = self.0.change_handles(1);
         let idle_since_ns = self.0.shared.now_ns();
@@ -394,10 +393,10 @@ impl Drop for Handle {
     }
 }
 
-/// A slot that the program fills. Sealing it makes the snapshot; dropping it gives the slot back
-/// and makes none.
+/// A slot that the program fills. Sealing it creates the snapshot. Dropping it unsealed gives the
+/// slot back.
 pub struct Lent {
-    /// Until it has been given back.
+    /// `None` once the slot has been given back.
     link: Option<Link>,
     id: SnapshotId,
     saved: Arc<Saved>,
@@ -405,7 +404,7 @@ pub struct Lent {
 }
 
 impl Lent {
-    /// Copies `bytes` to `at` of the slot, with several threads if that is faster.
+    /// Copies `bytes` to offset `at` of the slot, with several threads if that is faster.
     ///
     /// # Panics
     /// If the slot is too short.
@@ -418,14 +417,14 @@ impl Lent {
         }
     }
 
-    /// Has the front copy `bytes` to `at`, whether it is addressable or not.
+    /// Copies `bytes` to offset `at`, whether the front is addressable or not.
     fn fill_in(&mut self, shared: &Shared, at: usize, bytes: &[u8]) -> Result<()> {
         let Some(room) = &mut self.room else { return Ok(()) };
         Ok(shared.front().fill(room, at, bytes, &shared.copier)?)
     }
 
-    /// Gives back all but the first `bytes` of an addressable slot. From here on it is one region
-    /// of bytes.
+    /// Gives back all but the first `bytes` of an addressable slot, which becomes one region of
+    /// bytes.
     pub fn shorten(&mut self, bytes: usize) {
         let is_shorter = bytes < self.saved.layout.bytes();
         if !is_shorter || !self.room.as_mut().is_some_and(|room| room.shorten(bytes as u64)) {
@@ -438,12 +437,12 @@ impl Lent {
         }
     }
 
-    /// Ends filling: from here on it is a snapshot like any other.
+    /// Ends filling: the slot becomes a snapshot.
     pub fn seal(mut self) {
         self.make_snapshot(false);
     }
 
-    /// As [`seal`](Self::seal), but keeps the slot in hand, to read what was computed.
+    /// As [`seal`](Self::seal), but keeps the slot to read from.
     pub fn seal_and_keep(mut self) -> Held {
         let kept = self.make_snapshot(true);
         Held { link: self.link.take(), id: self.id, saved: Arc::clone(&self.saved), kept }
@@ -451,8 +450,8 @@ impl Lent {
 
     fn make_snapshot(&mut self, keep: bool) -> Option<Kept> {
         let kept = self.room.take()?.seal();
-        // No other share in the slot may outlast the call: once the plan has evicted it, the range
-        // counts as free.
+        // No other reference to the slot may outlive this call: once the plan has evicted the
+        // snapshot, its range counts as free.
         let (sealed, kept) = match keep {
             true => (kept.clone().into_sealed(), Some(kept)),
             false => (kept.into_sealed(), None),
@@ -493,7 +492,8 @@ impl DerefMut for Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        // A slot is given back before the planner hears of it, or it might be lent again too early.
+        // Give the slot back before telling the planner, or the planner might lend it again too
+        // early.
         let was_lent = self.room.take().is_some();
         if let Some(shared) = self.link.as_ref().and_then(Link::visit).filter(|_| was_lent) {
             shared.tell(&mut shared.lock(), Event::Abandoned(self.id));
@@ -501,9 +501,9 @@ impl Drop for Lent {
     }
 }
 
-/// A snapshot in the program's hands, to be read in place. Dropping it gives the slot back.
+/// A snapshot that the program holds, to be read in place. Dropping it gives the slot back.
 pub struct Held {
-    /// Until it has been given back.
+    /// `None` once the slot has been given back.
     link: Option<Link>,
     id: SnapshotId,
     saved: Arc<Saved>,

@@ -1,4 +1,4 @@
-//! The threads that move bytes while the program computes.
+//! The helper threads, which move bytes while the program computes.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -17,10 +17,10 @@ use crate::{
     pin,
 };
 
-/// Between two deeper layers bytes go through a buffer of this size.
+/// The size of the buffer for moves between two layers that are not the host layer.
 const RELAY_BYTES: u64 = 4 << 20;
 
-/// After so many moves a helper looks whether another lane has waited longer.
+/// After this many moves, a helper switches to another lane if one waits.
 const TURN_MOVES: u32 = 8;
 
 /// What a helper does next.
@@ -30,7 +30,7 @@ enum Work {
     Chore(Chore),
 }
 
-/// Tells the program when a helper panics, which would otherwise wait for ever.
+/// Tells the program when a helper panics. Without it the program would wait forever.
 struct Alarm<'a>(&'a Shared);
 
 impl Drop for Alarm<'_> {
@@ -43,7 +43,7 @@ impl Drop for Alarm<'_> {
     }
 }
 
-/// Moves and touches until the engine closes.
+/// Serves moves and chores until the engine closes.
 pub(crate) fn run(shared: &Arc<Shared>) {
     let _alarm = Alarm(shared);
     while let Some(work) = next_work(shared) {
@@ -56,7 +56,7 @@ pub(crate) fn run(shared: &Arc<Shared>) {
     }
 }
 
-/// Sleeps until there is something to do. Gives nothing when the engine closes.
+/// Sleeps until there is work. Returns `None` when the engine closes.
 fn next_work(shared: &Shared) -> Option<Work> {
     let mut core = shared.lock();
     loop {
@@ -82,8 +82,7 @@ fn next_work(shared: &Shared) -> Option<Work> {
     }
 }
 
-/// A lane with moves that no helper is at: one for which the program waits before all others, else
-/// each in its turn.
+/// A lane with queued moves that no helper serves. Lanes with a fetch come first, then round robin.
 fn waiting_lane(core: &Core) -> Option<Lane> {
     let is_waiting = |queue: &Queue| !queue.is_served && !queue.jobs.is_empty();
     let is_urgent = |queue: &Queue| queue.jobs.front().is_some_and(|job| job.purpose == Purpose::Fetch);
@@ -116,7 +115,7 @@ fn report(shared: &Shared, arrival: Arrival) {
 
 fn touch(shared: &Shared, layer: LayerIndex, range: std::ops::Range<u64>) {
     let start_ns = shared.now_ns();
-    // What the program is filling is not all there yet, and must not be taken from it.
+    // Part of the memory that the program is filling is not provided yet: do not use it up.
     let promised_bytes = shared.lock().planner.filling_bytes();
     let result = shared.layers[layer].front().map_or(Ok(()), |memory| memory.touch(range, promised_bytes));
     if shared.trace.is_on() {
@@ -130,35 +129,35 @@ fn touch(shared: &Shared, layer: LayerIndex, range: std::ops::Range<u64>) {
     shared.tell(&mut core, Event::Touched { layer, is_done: result.is_ok() });
 }
 
-/// Gives a layer the moves of one lane, and the planner their outcome.
+/// Passes the moves of one lane to a layer, and their results to the planner.
 struct LaneFeed<'a> {
     shared: &'a Arc<Shared>,
     lane: Lane,
-    /// Moves that the layer has in its hands, at least in part.
+    /// Moves that the layer has begun.
     under_way: HashMap<u64, Moving>,
-    /// Pieces of the latest move that it has not been given yet.
+    /// Pieces of the latest move that the layer has not fetched yet.
     pieces: VecDeque<Transfer>,
     next_move: u64,
     moves: u32,
 }
 
-/// A move that the layer has in its hands.
+/// A move that a layer has begun.
 struct Moving {
     id: outcrop_plan::SnapshotId,
     saved: Arc<Saved>,
     purpose: Purpose,
     bytes: u64,
     start_ns: u64,
-    /// Pieces whose transfer has not ended.
+    /// How many pieces are still being transferred.
     left: usize,
-    /// Memory that has come back, by the number of the piece.
+    /// Memory of the transferred pieces, by their index.
     ended: SmallVec<[Option<Memory>; 1]>,
     fault: Option<Fault>,
-    /// What the layer said about it.
+    /// The layer's error.
     failure: Option<String>,
 }
 
-/// A move may have so many pieces.
+/// The largest number of pieces of a move.
 const PIECES_MAX: u64 = 1 << 24;
 
 impl Feed for LaneFeed<'_> {
@@ -194,12 +193,11 @@ impl Feed for LaneFeed<'_> {
     }
 }
 
-/// The memory of a move, each piece with its extents on the layer.
+/// The memory of a move: each piece with its extents on the layer.
 type Transfers = SmallVec<[(Extents, Memory); 1]>;
 
 impl LaneFeed<'_> {
-    /// The lane's next move that the layer is ready for. Those that it cannot even begin have
-    /// failed.
+    /// The lane's next move that the layer can begin. Moves that it cannot begin have failed.
     fn next_begun(&mut self) -> Option<(Moving, Transfers)> {
         loop {
             let (mut moving, kind) = self.next_job()?;
@@ -225,7 +223,7 @@ impl LaneFeed<'_> {
         }
     }
 
-    /// All pieces of a move have been transferred: what has come in is compared with what went out.
+    /// Ends a move whose pieces have all been transferred. Verifies the checksum of a move up.
     fn finish(&self, mut moving: Moving) {
         let mut slots = SmallVec::<[outcrop_layers::Slot; 1]>::new();
         for memory in moving.ended.drain(..).flatten() {
@@ -244,14 +242,15 @@ impl LaneFeed<'_> {
         self.end(&moving, sealed.filter(|sealed: &Pieces| !sealed.is_empty()));
     }
 
-    /// All bytes of a move have been written: the layer may have to do something that they stay.
+    /// Lets the layer complete a move whose bytes are all written, for example with a sync.
     fn complete(&self, moving: &mut Moving) {
         if let Err(error) = self.shared.layers[self.lane.1].complete(moving.saved.key) {
             moving.fail(self.note(&error, false), error.to_string());
         }
     }
 
-    /// The lane's next move, unless the engine closes or another lane has waited long enough.
+    /// The lane's next move. `None` if the engine closes, or if another lane has waited long
+    /// enough.
     fn next_job(&mut self) -> Option<(Moving, JobKind)> {
         let mut core = self.shared.lock();
         let must_share = self.moves >= TURN_MOVES && core.idle_helpers == 0 && waiting_lane(&core).is_some();
@@ -270,7 +269,7 @@ impl LaneFeed<'_> {
         Some((Moving { id, saved, purpose, bytes, start_ns: now_ns, left, ended, fault, failure }, kind))
     }
 
-    /// Tells everybody how a move has ended. What has come up is in `sealed`.
+    /// Reports the result of a move. `sealed` has the bytes that have come up.
     fn end(&self, moving: &Moving, sealed: Option<Pieces>) {
         let (from, to) = self.lane;
         let id = moving.id;
@@ -300,14 +299,14 @@ impl LaneFeed<'_> {
         }
         self.shared.tell(&mut core, event);
         let is_gone = !core.snapshots.contains_key(&id);
-        // A source that could not be read is tried again, until it counts as lost.
+        // An unreadable source is tried again until the snapshot is lost.
         let is_over = match moving.fault {
             Some(Fault::SourceUnreadable | Fault::SourceDamaged) => core.planner.is_lost(id),
             _ => true,
         };
         drop(core);
         if is_gone {
-            // It was discarded meanwhile, and the plan has let go of it only now.
+            // It was discarded meanwhile, and the plan has released it only now.
             for layer in [from, to] {
                 self.shared.layers[layer].forget(moving.saved.key);
             }
@@ -327,7 +326,7 @@ impl LaneFeed<'_> {
         }
     }
 
-    /// Takes note of a layer's error, and says what it means for the plan.
+    /// Records a layer's error, and returns the fault for the plan.
     fn note(&self, error: &outcrop_layers::Error, is_read: bool) -> Fault {
         let layer = if is_read { self.lane.0 } else { self.lane.1 };
         tracing::error!(%error, "a move failed");
@@ -339,7 +338,7 @@ impl LaneFeed<'_> {
         }
     }
 
-    /// Carries moves between two deeper layers through a buffer.
+    /// Moves snapshots between two layers that are not the host layer, through a buffer.
     fn relay(&mut self, from: usize, to: usize) {
         let buffer = Host::new(RELAY_BYTES);
         while let Some((mut moving, kind)) = self.next_job() {
@@ -361,7 +360,7 @@ impl LaneFeed<'_> {
         }
     }
 
-    /// Copies the bytes of one move. Gives their checksum, if the engine computes any.
+    /// Copies the bytes of one move. Returns their checksum, if the engine computes it.
     fn relay_one(
         &self,
         buffer: &Host,
@@ -387,15 +386,14 @@ impl LaneFeed<'_> {
 }
 
 impl Moving {
-    /// Whether the bytes are those that were saved. When they reach host memory for the first time,
-    /// they are.
+    /// Compares the checksum with that of the saved bytes. The first one computed counts as theirs.
     fn check(&mut self, checksum: u64) {
         if *self.saved.checksum.get_or_init(|| checksum) != checksum {
             self.fail(Fault::SourceDamaged, "the bytes have changed".to_owned());
         }
     }
 
-    /// Takes note of what went wrong, if it is the first thing.
+    /// Records an error, if it is the first.
     fn fail(&mut self, fault: Fault, failure: String) {
         if self.fault.is_none() {
             (self.fault, self.failure) = (Some(fault), Some(failure));
@@ -409,8 +407,8 @@ fn checksum<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> u64 {
     checksum.finish()
 }
 
-/// Cuts two lists of extents of equal length into pieces that are whole in both and fit the relay
-/// buffer.
+/// Cuts two lists of extents of equal total length into pieces that are contiguous in both and fit
+/// the relay buffer.
 fn pieces(source: &Extents, target: &Extents) -> Vec<(u64, u64, u64)> {
     let mut pieces = Vec::new();
     let (mut sources, mut targets) = (source.iter().cloned(), target.iter().cloned());

@@ -1,4 +1,4 @@
-//! How the regions of a snapshot lie in its slot.
+//! The layout of a snapshot: where its regions lie in the slot.
 
 use std::ops::Range;
 
@@ -17,9 +17,9 @@ pub struct Layout {
 /// A part of a snapshot with a name and an element type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Region {
-    /// The program's name for it; empty where there is only one.
+    /// The program's name for it; empty if it is the only region.
     pub name: String,
-    /// What it is made of.
+    /// The type of its elements.
     pub element: Element,
     /// How its elements form an array.
     pub shape: Shape,
@@ -35,7 +35,7 @@ impl Layout {
         Self { regions: vec![region], bytes }
     }
 
-    /// Appends a region. Gives nothing if the whole would be larger than memory can be.
+    /// Appends a region. Returns `None` if the size would overflow.
     pub fn with(mut self, name: &str, element: Element, shape: Shape) -> Option<Self> {
         let bytes = shape.count().checked_mul(element.bytes())?;
         let start = self.bytes.checked_next_multiple_of(REGION_ALIGN)?;
@@ -55,7 +55,7 @@ impl Layout {
         &self.regions
     }
 
-    /// The bytes that the slot must have.
+    /// The size of the slot.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

@@ -1,10 +1,10 @@
 //! Carries the plan out.
 //!
-//! An [`Engine`] drives the planner against a stack of layers: the front is host or device memory,
-//! what lies below it is reached by a few helper threads that sleep when there is nothing to move.
-//! A program works through [`Handle`]s: it is lent a slot to fill, and handed a slot to read; in
-//! host memory neither is ever a copy. Every snapshot that leaves memory has a checksum, and what
-//! comes back is compared with it.
+//! An [`Engine`] drives the planner with a stack of layers. The front is host or device memory. A
+//! few helper threads move snapshots to and from the layers below, and sleep when there is nothing
+//! to move. A program uses [`Handle`]s: it is lent a slot to fill, and handed a slot to read; in
+//! host memory neither is a copy. Every snapshot that leaves memory has a checksum, which is
+//! verified when the snapshot comes back.
 
 #![forbid(unsafe_code)]
 

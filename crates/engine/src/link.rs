@@ -1,5 +1,4 @@
-//! References to an engine's state that do not keep it alive, and the wait for their users when the
-//! engine closes.
+//! Weak references to an engine's state, and the wait for their users when the engine closes.
 
 use std::{
     ops::Deref,
@@ -8,20 +7,20 @@ use std::{
 
 use crate::core::Shared;
 
-/// Leads to the state of an engine as long as it is open.
+/// A reference to the state of an engine that does not keep the engine open.
 pub(crate) struct Link {
     shared: Weak<Shared>,
     exits: Arc<Exits>,
 }
 
-/// Where visits begin and end.
+/// Synchronises the users of links with the closing of the engine.
 #[derive(Debug, Default)]
 pub(crate) struct Exits {
     is_closed: Mutex<bool>,
     left: Condvar,
 }
 
-/// The use of an engine's state through a link. Closing waits for its end.
+/// The use of an engine's state through a link. Closing waits until it is dropped.
 pub(crate) struct Visit {
     shared: Option<Arc<Shared>>,
     exits: Arc<Exits>,
@@ -34,8 +33,7 @@ impl Link {
 
     /// The state, if the engine is still open.
     pub(crate) fn visit(&self) -> Option<Visit> {
-        // Checked before the state is taken up even for a moment: whoever closes must be the last
-        // to have it.
+        // Check before `upgrade`: after closing, nobody may hold the state even for a moment.
         let is_closed = self.exits.lock();
         let shared = if *is_closed { None } else { self.shared.upgrade() }?;
         Some(Visit { shared: Some(shared), exits: Arc::clone(&self.exits) })
@@ -43,11 +41,11 @@ impl Link {
 }
 
 impl Exits {
-    /// Lets no visit begin any more, and waits until nobody but the caller has the state.
+    /// Refuses new visits, and waits until the caller is the only one who holds the state.
     pub(crate) fn close(shared: &Arc<Shared>) {
         let mut is_closed = shared.exits.lock();
         *is_closed = true;
-        // A visit gives the state up before it takes the lock to say so: it cannot leave unnoticed.
+        // A visit drops its reference before it takes the lock to notify: the wait cannot miss it.
         drop(shared.exits.left.wait_while(is_closed, |_| Arc::strong_count(shared) > 1));
     }
 

@@ -1,5 +1,4 @@
-//! A record of every event and the actions that followed, so that a run can be decided again and
-//! compared.
+//! A log of all events and the actions that followed, to replay a run and compare.
 
 use std::{
     fs::File,
@@ -12,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
 
-/// One event, and what the planner answered.
+/// One event, and the planner's actions.
 #[derive(Debug, Serialize, Deserialize)]
 struct Entry {
     at: Timestamp,
@@ -20,7 +19,7 @@ struct Entry {
     actions: Vec<Action>,
 }
 
-/// Writes the log of a run: the settings, then a line for every event.
+/// Writes the log of a run: the settings, then one line per event.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     path: PathBuf,
@@ -36,8 +35,7 @@ impl Recorder {
         Ok(Self { path: path.to_owned(), out, has_failed: false })
     }
 
-    /// A log that cannot be written is given up with a warning: the run is worth more than its
-    /// record.
+    /// If the log cannot be written, it ends with a warning: the run is more important.
     pub(crate) fn add(&mut self, at: Timestamp, event: Event, actions: &[Action]) {
         if self.has_failed {
             return;
@@ -54,21 +52,21 @@ fn write_line(out: &mut impl Write, value: &impl Serialize) -> std::io::Result<(
     out.write_all(b"\n")
 }
 
-/// Where a log and the planner of today differ.
+/// Where the replay of a log differs from the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Divergence {
     /// The line of the log, from 1.
     pub line: usize,
-    /// What happened then.
+    /// The event.
     pub event: Event,
-    /// What was done.
+    /// The actions in the log.
     pub recorded: Vec<Action>,
-    /// What would be done now.
+    /// The actions of the replay.
     pub replayed: Vec<Action>,
 }
 
-/// Feeds the events of a log to a new planner. Gives how many there were, and the first with other
-/// actions than recorded.
+/// Replays the events of a log with a new planner. Returns the number of events, and the first one
+/// whose actions differ from those in the log.
 pub fn replay(path: &Path) -> Result<(usize, Option<Divergence>)> {
     let file = File::open(path).map_err(|source| file_error("open", path, source))?;
     let mut lines = BufReader::new(file).lines();

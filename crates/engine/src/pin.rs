@@ -1,4 +1,4 @@
-//! Pinning of a layer's memory, in turn with all other processes of this machine.
+//! Pins a layer's memory, one process of this machine at a time.
 
 use std::{sync::Arc, thread};
 
@@ -7,9 +7,8 @@ use outcrop_plan::{Event, LayerIndex};
 
 use crate::{Span, SpanKind, core::Shared, link::Link};
 
-/// Pins a layer's memory when it is this process's turn. That may take as long as it likes, on a
-/// thread of its own: transfers go on meanwhile. A tape that is closed first is not kept alive by
-/// it.
+/// Pins a layer's memory when it is this process's turn. This can take long, so it runs on a thread
+/// of its own while transfers continue. It does not keep the engine open.
 pub(crate) fn begin(shared: &Arc<Shared>, layer: LayerIndex) {
     let link = Link::new(shared);
     let start_ns = shared.now_ns();
@@ -33,7 +32,7 @@ pub(crate) fn begin(shared: &Arc<Shared>, layer: LayerIndex) {
         shared.tell(&mut shared.lock(), Event::Pinned { layer, is_done: result.is_ok() });
     };
     if let Err(error) = thread::Builder::new().name("outcrop-pin".to_owned()).spawn(wait) {
-        tracing::warn!(%error, "memory stays unpinned: no thread to wait on");
+        tracing::warn!(%error, "memory stays unpinned: cannot start a thread");
         shared.tell(&mut shared.lock(), Event::Pinned { layer, is_done: false });
     }
 }

@@ -1,4 +1,4 @@
-//! A timeline of what the program and the helpers did, for chrome://tracing or Perfetto.
+//! A timeline of the program's calls and the helpers' moves, for chrome://tracing or Perfetto.
 
 use std::{
     io::{self, Write},
@@ -7,14 +7,14 @@ use std::{
 
 use serde_json::json;
 
-/// After so many spans the timeline ends, so that a long run does not fill memory with it.
+/// The timeline ends after this many spans, so that a long run does not fill memory with it.
 const SPANS_MAX: usize = 1 << 20;
 
-/// What a span of time was spent on.
+/// What a span of the timeline was spent on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SpanKind {
-    /// The program's own work, between two calls.
+    /// The program's own work between two calls.
     Compute,
     /// A save, or the sealing of a lent slot.
     Save,
@@ -22,17 +22,17 @@ pub enum SpanKind {
     Wait,
     /// A take or a get.
     Take,
-    /// Bytes sinking.
+    /// A move down.
     Drain,
-    /// Bytes coming up before they are asked for.
+    /// A move up, before the program asks for the snapshot.
     Prefetch,
-    /// Bytes coming up while the program waits.
+    /// A move up that the program waits for.
     Fetch,
-    /// Memory being made ready.
+    /// Touching (pre-faulting) memory.
     Touch,
-    /// Memory being pinned, or waiting for its turn to be.
+    /// Pinning memory, or waiting for the turn to do so.
     Pin,
-    /// From here on memory is touched at other times than before.
+    /// A change of the strategy for touching memory.
     Strategy,
 }
 
@@ -53,25 +53,25 @@ impl SpanKind {
     }
 }
 
-/// Something that took time.
+/// A span of the timeline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Span {
-    /// On what.
+    /// What it was spent on.
     pub kind: SpanKind,
-    /// For which snapshot, if for one.
+    /// The snapshot, if it concerns one.
     pub key: Option<u64>,
-    /// Who did it: the program's handle, or the way between two layers.
+    /// Who did it: a handle of the program, or a lane.
     pub track: String,
-    /// From here, in nanoseconds since the engine started.
+    /// The start, in nanoseconds since the engine was opened.
     pub start_ns: u64,
-    /// To here.
+    /// The end, likewise.
     pub end_ns: u64,
-    /// What else there is to say.
+    /// A remark, such as the reason for a strategy.
     pub note: Option<String>,
 }
 
-/// All spans of a run.
+/// The timeline of a run.
 #[derive(Debug, Default)]
 pub struct Trace {
     is_on: bool,
@@ -94,12 +94,12 @@ impl Trace {
         }
     }
 
-    /// What has been recorded until now.
+    /// All spans so far.
     pub fn spans(&self) -> Vec<Span> {
         self.spans.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Writes the timeline in the form that chrome://tracing and Perfetto read.
+    /// Writes the timeline in the JSON format of chrome://tracing and Perfetto.
     pub fn write_json(&self, out: &mut dyn Write) -> io::Result<()> {
         let spans = self.spans();
         let mut tracks: Vec<&str> = spans.iter().map(|span| span.track.as_str()).collect();
@@ -119,8 +119,8 @@ impl Trace {
     }
 }
 
-/// The program does one thing at a time, so its spans are plain ones; moves overlap, so theirs have
-/// a begin and an end.
+/// The program does one thing at a time, so its spans are complete events. Moves overlap, so theirs
+/// are pairs of begin and end events.
 fn write_span(out: &mut dyn Write, id: usize, track: usize, span: &Span) -> io::Result<()> {
     let name = span.kind.name();
     let args = match (&span.key, &span.note) {

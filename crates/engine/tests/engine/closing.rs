@@ -1,4 +1,4 @@
-//! Closing while something is under way.
+//! Closing while moves are under way.
 
 use std::{sync::Arc, thread};
 

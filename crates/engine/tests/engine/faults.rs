@@ -1,4 +1,4 @@
-//! Layers that fail, change bytes, or panic.
+//! Layers that fail, corrupt bytes, or panic.
 
 use std::{
     sync::{

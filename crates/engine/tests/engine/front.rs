@@ -1,4 +1,4 @@
-//! A front that only the layer itself can reach, as that of a device.
+//! A front that is not addressable, like that of a device.
 
 use std::sync::{
     Arc,
@@ -15,7 +15,7 @@ use crate::{BYTES, options, save, take};
 fn open(front: &Arc<FakeLayer>, below: &[&Arc<FakeLayer>]) -> Handle {
     let first: Arc<dyn Layer> = Arc::new(FakeFront(Arc::clone(front)));
     let below = below.iter().map(|&layer| Arc::clone(layer) as Arc<dyn Layer>);
-    // The front need not come first: what lies above it is used as a deeper layer.
+    // The front need not come first: layers above it are used as deeper layers.
     let mut layers: Vec<_> = below.collect();
     layers.push(first);
     Engine::open(layers, &options()).unwrap()
@@ -71,7 +71,7 @@ fn a_save_that_cannot_be_copied_in_leaves_nothing_behind() {
     assert_eq!((handle.keys(), handle.stats().layers[0].used_bytes), (Vec::new(), 0));
 }
 
-/// A front of four slots with room for two snapshots that do not lie side by side.
+/// A front of four slots, with two free ones that are not adjacent.
 fn fragmented(front: &Arc<FakeLayer>) -> Handle {
     let mut handle = open(front, &[]);
     (0..4).for_each(|key| save(&mut handle, key).unwrap());

@@ -1,5 +1,5 @@
-//! All tests of the engine from outside, against layers that do what a test tells them to: one
-//! program to link.
+//! Integration tests of the engine, against fake layers. One program, so that only one has to be
+//! linked.
 
 mod closing;
 mod faults;
@@ -17,16 +17,16 @@ use outcrop_plan::Touching;
 use outcrop_region::Element;
 use outcrop_testing::{layer::FakeLayer, pattern, until};
 
-/// All snapshots here have this size.
+/// The size of every snapshot in these tests.
 const BYTES: u64 = 64 << 10;
 
-/// One helper does everything, and memory is not pinned.
+/// One helper, and no pinning.
 fn options() -> Options {
     Options { touching: Touching::Concurrent, is_unpinned: true, helpers: Some(1), ..Options::default() }
 }
 
-/// An engine with host memory for `slots` snapshots above these layers. All memory has been
-/// touched: otherwise a snapshot might sink only because new memory is slow.
+/// An engine with host memory for `slots` snapshots above these layers. All memory is touched;
+/// otherwise a snapshot might sink only because untouched memory is slow.
 fn open(slots: u64, layers: &[&Arc<FakeLayer>], options: &Options) -> Handle {
     let host: Arc<dyn Layer> = Arc::new(Host::new(slots * BYTES).unwrap());
     let below = layers.iter().map(|&layer| Arc::clone(layer) as Arc<dyn Layer>);
@@ -39,7 +39,7 @@ fn save(handle: &mut Handle, key: u64) -> Result<()> {
     handle.save(key, Layout::single(Element::BYTE, BYTES as usize), &[&pattern(key, BYTES)])
 }
 
-/// Takes a snapshot, and says whether its bytes are those that were saved.
+/// Takes a snapshot, and returns whether its bytes are those that were saved.
 fn take(handle: &mut Handle, key: u64) -> Result<bool> {
     let held = handle.read::<Error>(key, true, |_| Ok(()))?;
     Ok(*held == pattern(key, BYTES)[..])

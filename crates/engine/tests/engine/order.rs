@@ -1,4 +1,4 @@
-//! In which order moves are served.
+//! The order in which moves are served.
 
 use std::thread;
 

@@ -1,4 +1,4 @@
-//! Saves wait for room as long as somebody could make it, and fail when nobody can.
+//! A save waits for room as long as something could make it, and fails otherwise.
 
 use std::{thread, time::Duration};
 

@@ -15,7 +15,7 @@ use outcrop_testing::{
 
 use crate::{BYTES, open, options, save, take};
 
-/// Arrivals that are written down.
+/// A callback for arrivals that records them.
 fn noted() -> (Arrivals, Arc<Mutex<Vec<Arrival>>>) {
     let list = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&list);
@@ -119,7 +119,7 @@ fn a_layer_that_keeps_bytes_is_never_filled_above_its_limit() {
     assert!(left_out[0].failure.as_ref().unwrap().contains("of the limit are used"), "{left_out:?}");
     let stats = &handle.stats().layers[1];
     assert_eq!((stats.used_bytes, stats.used_bytes_max, stats.capacity_bytes), (8 * BYTES, 8 * BYTES, Some(8 * BYTES)));
-    // Somebody has removed files.
+    // The layer's owner has removed files.
     layer.keep(0);
     save(&mut handle, 8).unwrap();
     until("it has arrived", || layer.completed().contains(&8));

@@ -1,4 +1,4 @@
-//! What an engine counts.
+//! The statistics of an engine.
 
 use outcrop_engine::{SpanKind, replay};
 use outcrop_testing::{layer::FakeLayer, until};
