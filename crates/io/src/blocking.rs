@@ -1,4 +1,4 @@
-//! One request after the other through pread and pwrite: where there is no io_uring, and for
+//! One request after the other through pread and pwrite: for systems without io_uring, and for
 //! slices.
 
 use std::{io, slice, sync::Arc};
@@ -8,7 +8,7 @@ use rustix::io::{pread, pwrite, retry_on_intr};
 
 use crate::{ALIGN, Direction, Feed, File, Memory, Transfer, request::Request};
 
-/// Carries out what `feed` has until it has no more.
+/// Carries out the transfers of `feed` until it has no more.
 pub(crate) fn run<M: Memory>(feed: &mut dyn Feed<M>, request_bytes: u64) {
     while let Some(mut transfer) = feed.next() {
         let result = transfer.check().and_then(|()| carry_out(&mut transfer, request_bytes));
@@ -24,7 +24,7 @@ fn carry_out<M: Memory>(transfer: &mut Transfer<M>, request_bytes: u64) -> io::R
             let (direction, file, offset) = (transfer.direction, Arc::clone(&piece.file), piece.offset + at);
             let mut request = Request { direction, file, offset, bytes, address, registered: None, moved: 0 };
             // SAFETY: the transfer was checked: all requests together are as long as its memory,
-            // which is this transfer's alone if it is filled.
+            // which belongs to this transfer alone if it is filled.
             unsafe { finish(&mut request) }?;
             address = address.wrapping_add(bytes as usize);
         }
@@ -35,21 +35,21 @@ fn carry_out<M: Memory>(transfer: &mut Transfer<M>, request_bytes: u64) -> io::R
 /// Moves the rest of a request.
 ///
 /// # Safety
-/// The kernel must not have the request. Its memory must be valid meanwhile, and nobody else may
-/// write to it, nor use it at all if it is filled.
+/// The request must not be queued in the kernel. Its memory must be valid during the call. Nobody
+/// else may write to it, or use it at all if it is filled.
 pub(crate) unsafe fn finish(request: &mut Request) -> io::Result<()> {
     while !request.is_whole() {
         let rest = request.rest();
         let count = match request.direction {
             Direction::Write => {
-                // SAFETY: valid for what is left, and nobody writes to it, by the duty of the
-                // caller.
+                // SAFETY: the caller guarantees that the rest is valid, and that nobody writes to
+                // it.
                 let bytes = unsafe { slice::from_raw_parts(rest.address, rest.bytes) };
                 retry_on_intr(|| pwrite(&request.file, bytes, rest.offset))?
             }
             Direction::Read => {
-                // SAFETY: valid for what is left, and nobody else uses it, by the duty of the
-                // caller.
+                // SAFETY: the caller guarantees that the rest is valid, and that nobody else uses
+                // it.
                 let bytes = unsafe { slice::from_raw_parts_mut(rest.address, rest.bytes) };
                 retry_on_intr(|| pread(&request.file, &mut *bytes, rest.offset))?
             }
@@ -59,8 +59,7 @@ pub(crate) unsafe fn finish(request: &mut Request) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes `bytes` at `offset`. Memory that is not aligned is copied first where the file needs
-/// that.
+/// Writes `bytes` at `offset`. If the file needs alignment, unaligned memory is copied first.
 pub(crate) fn write(file: &Arc<File>, offset: u64, bytes: &[u8], request_bytes: u64) -> io::Result<()> {
     check(file, offset, bytes.len())?;
     let mut bounce = Bounce::new(file, bytes, request_bytes)?;
@@ -80,8 +79,8 @@ pub(crate) fn write(file: &Arc<File>, offset: u64, bytes: &[u8], request_bytes: 
     Ok(())
 }
 
-/// Fills `bytes` from `offset`; `UnexpectedEof` if the file ends before. Memory that is not aligned
-/// is copied afterwards where the file needs that.
+/// Fills `bytes` from `offset`. Returns `UnexpectedEof` if the file is too short. If the file needs
+/// alignment, unaligned memory is filled through a copy.
 pub(crate) fn read(file: &Arc<File>, offset: u64, bytes: &mut [u8], request_bytes: u64) -> io::Result<()> {
     check(file, offset, bytes.len())?;
     let mut bounce = Bounce::new(file, bytes, request_bytes)?;
@@ -89,7 +88,7 @@ pub(crate) fn read(file: &Arc<File>, offset: u64, bytes: &mut [u8], request_byte
         let address = bounce.0.as_mut().map_or(part.as_mut_ptr(), |memory| memory.as_mut_ptr());
         let offset = offset + index as u64 * request_bytes;
         let mut request = of_slice(Direction::Read, file, offset, address, part.len());
-        // SAFETY: the part is borrowed from its only user, and so is the copy.
+        // SAFETY: the part is borrowed exclusively, and so is the copy.
         unsafe { finish(&mut request) }?;
         if let Some(memory) = &bounce.0 {
             part.copy_from_slice(&memory[..part.len()]);
@@ -112,7 +111,7 @@ fn check(file: &File, offset: u64, bytes: usize) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, reason))
 }
 
-/// Aligned memory for one request, where it is needed.
+/// A bounce buffer: aligned memory for one request, if it is needed.
 struct Bounce(Option<Private>);
 
 impl Bounce {

@@ -1,12 +1,12 @@
-//! What carries transfers out, by one of two methods.
+//! Carries transfers out, by one of two methods.
 
 use std::{env, ffi::OsString, fmt, io, sync::Arc};
 
 use crate::{ALIGN, Feed, File, Memory, blocking, flight::Flight, ring::Rings};
 
 /// The best request lengths, with many requests in flight and with one. Measured on ext4 in a
-/// virtual machine, GB/s written anew / overwritten / read, against one file written and read in
-/// calls of 32 MiB in the same run:
+/// virtual machine, in GB/s written anew / overwritten / read, and relative to one file that was
+/// written and read in calls of 32 MiB in the same run:
 ///
 /// | request | ring, 32 in flight | of that file | alone | of that file |
 /// |---|---|---|---|---|
@@ -17,35 +17,34 @@ use crate::{ALIGN, Feed, File, Memory, blocking, flight::Flight, ring::Rings};
 const REQUEST_BYTES: u64 = 1 << 20;
 const REQUEST_BYTES_ALONE: u64 = 16 << 20;
 
-/// The most requests in flight at once, and the longest request: beyond any use, but within the
-/// kernel's limits.
+/// The largest number of requests in flight, and the longest request: more than is useful, but
+/// within the kernel's limits.
 const DEPTH_MAX: u32 = 4096;
 const REQUEST_BYTES_MAX: u64 = 1 << 30;
 
-/// The environment variable that chooses the [`Method`] where the program does not.
+/// The environment variable that chooses the [`Method`] if the program does not.
 const METHOD_VARIABLE: &str = "OUTCROP_IO";
 
-/// How bytes get to files and back.
+/// How to transfer bytes to and from files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
-    /// Many requests in flight at once, through io_uring.
+    /// Many concurrent requests, through io_uring.
     Uring,
     /// One request after the other, through pread and pwrite.
     Blocking,
 }
 
-/// What can be chosen for a [`Carrier`].
+/// Options of a [`Carrier`].
 #[derive(Debug, Clone)]
 pub struct CarrierOptions {
-    /// How bytes are moved. Default: what the environment variable `OUTCROP_IO` says (`uring` or
-    /// `blocking`), else io_uring where the system has it.
+    /// How to transfer bytes. Default: the environment variable `OUTCROP_IO` (`uring` or
+    /// `blocking`); without it io_uring, if the system has it.
     pub method: Option<Method>,
     /// How many requests are in flight at once. Default: 32.
     pub depth: u32,
-    /// The most that one request moves. Default: what was measured to be best for the method.
+    /// The largest request. Default: the best length measured for the method.
     pub request_bytes: Option<u64>,
-    /// Whether to register memory with the kernel, which spares it work at each request. Default:
-    /// yes.
+    /// Whether to register memory with the kernel, which makes requests cheaper. Default: yes.
     pub register: bool,
 }
 
@@ -55,31 +54,31 @@ impl Default for CarrierOptions {
     }
 }
 
-/// Why there is no carrier.
+/// Why a carrier could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// The program or the environment asks for io_uring, and there is none.
+    /// The program or the environment requests io_uring, and it cannot be used.
     #[error(
         "set up io_uring: {0}; let this program use io_uring (sysctl kernel.io_uring_disabled, seccomp), or set \
          OUTCROP_IO=blocking"
     )]
     NoUring(io::Error),
-    /// The environment asks for something unknown.
+    /// The environment variable has an unknown value.
     #[error("read the environment variable OUTCROP_IO: {0:?} is not known; set it to uring or blocking, or unset it")]
     UnknownMethod(OsString),
 }
 
-/// Carries transfers out. Many threads can use it at once; each `run` has a ring of its own.
+/// Carries transfers out. Many threads can use it at once. Each `run` has its own ring.
 pub struct Carrier {
     method: Method,
     request_bytes: u64,
-    /// As `request_bytes`, where only one request is in flight.
+    /// As `request_bytes`, if only one request is in flight.
     request_bytes_alone: u64,
     rings: Rings,
 }
 
 impl Carrier {
-    /// Chooses the method, and sets the first ring up if it needs one.
+    /// Chooses the method, and creates the first ring if the method needs one.
     pub fn new(options: &CarrierOptions) -> Result<Self, SetupError> {
         let rings = Rings::new(options.depth.clamp(1, DEPTH_MAX), options.register);
         let method = choose_method(options.method, &rings)?;
@@ -95,21 +94,20 @@ impl Carrier {
         })
     }
 
-    /// How bytes are moved.
+    /// The method in use.
     pub fn method(&self) -> Method {
         self.method
     }
 
-    /// How much memory is registered with the kernel at present.
+    /// How many bytes are registered with the kernel at present.
     pub fn registered_bytes(&self) -> u64 {
         self.rings.registered_bytes()
     }
 
-    /// Carries out every transfer that `feed` has, and returns when it has no more and all have
-    /// ended.
+    /// Carries out all transfers of `feed`, and returns when it has no more and all have ended.
     ///
-    /// The feed may take its time: what is in flight goes on meanwhile. Should it panic, every
-    /// transfer is waited for before its memory is given up.
+    /// The feed may be slow: requests in flight continue meanwhile. If it panics, this waits for
+    /// all transfers before it releases their memory.
     pub fn run<M: Memory>(&self, feed: &mut dyn Feed<M>) {
         match self.method {
             Method::Blocking => blocking::run(feed, self.request_bytes_alone),
@@ -119,21 +117,21 @@ impl Carrier {
                     self.rings.give(ring);
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "no further io_uring: this run goes without");
+                    tracing::warn!(%error, "cannot create another io_uring: this run uses blocking calls");
                     blocking::run(feed, self.request_bytes_alone);
                 }
             },
         }
     }
 
-    /// Writes `bytes` to `file` at `offset`, in this thread. Past the page cache, offset and length
-    /// are multiples of [`ALIGN`]; memory that is not is copied first.
+    /// Writes `bytes` to `file` at `offset`, in this thread. With O_DIRECT, offset and length must
+    /// be multiples of [`ALIGN`]; unaligned memory is copied first.
     pub fn write(&self, file: &Arc<File>, offset: u64, bytes: &[u8]) -> io::Result<()> {
         blocking::write(file, offset, bytes, self.request_bytes_alone)
     }
 
-    /// Fills `bytes` from `file` at `offset`, in this thread, by the same rules; `UnexpectedEof` if
-    /// the file ends before.
+    /// Fills `bytes` from `file` at `offset`, in this thread, by the same rules. Returns
+    /// `UnexpectedEof` if the file is too short.
     pub fn read(&self, file: &Arc<File>, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         blocking::read(file, offset, bytes, self.request_bytes_alone)
     }
@@ -145,8 +143,8 @@ impl fmt::Debug for Carrier {
     }
 }
 
-/// What the program asked for, else the environment, else io_uring where there is one; then the
-/// first ring is there.
+/// The method that the program requests, otherwise the environment, otherwise io_uring if
+/// available. If it is io_uring, the first ring exists afterwards.
 fn choose_method(option: Option<Method>, rings: &Rings) -> Result<Method, SetupError> {
     let asked = option.map_or_else(|| method_of(env::var_os(METHOD_VARIABLE)), |method| Ok(Some(method)))?;
     if asked == Some(Method::Blocking) {
@@ -159,13 +157,13 @@ fn choose_method(option: Option<Method>, rings: &Rings) -> Result<Method, SetupE
         }
         (Err(error), Some(_)) => Err(SetupError::NoUring(error)),
         (Err(error), None) => {
-            tracing::info!(%error, "no io_uring here: files are read and written one request after the other");
+            tracing::info!(%error, "io_uring is not available: files are read and written by blocking calls");
             Ok(Method::Blocking)
         }
     }
 }
 
-/// What a value of the environment variable means.
+/// Parses the value of the environment variable.
 fn method_of(value: Option<OsString>) -> Result<Option<Method>, SetupError> {
     let Some(value) = value else { return Ok(None) };
     match value.to_str() {

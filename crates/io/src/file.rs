@@ -1,4 +1,4 @@
-//! A file that transfers go to and come from.
+//! A file for transfers.
 
 use std::{
     io,
@@ -12,8 +12,8 @@ use rustix::{
     io::retry_on_intr,
 };
 
-/// Past the page cache (O_DIRECT), memory, offset and length of a transfer are multiples of this.
-/// Some media would do with less, and none that is common needs more.
+/// With O_DIRECT, the address, offset and length of a transfer must be multiples of this. Some
+/// media need less, and no common medium needs more.
 pub const ALIGN: u64 = 4096;
 
 /// An open file.
@@ -30,20 +30,21 @@ impl File {
         Ok(Self { descriptor, is_direct })
     }
 
-    /// Whether it bypasses the page cache, so that transfers must be aligned to [`ALIGN`].
+    /// Whether it bypasses the page cache (O_DIRECT), so that transfers must be aligned to
+    /// [`ALIGN`].
     pub fn is_direct(&self) -> bool {
         self.is_direct
     }
 
-    /// Puts all that was written on the medium.
+    /// Makes all that was written durable on the medium.
     pub fn sync(&self) -> io::Result<()> {
         Ok(retry_on_intr(|| fdatasync(&self.descriptor))?)
     }
 
-    /// Lets the page cache drop a part of the file that is on the medium. It is advice.
+    /// Advises the system to drop a range that is on the medium from the page cache.
     pub fn forget_cached(&self, range: &Range<u64>) {
         if let Some(bytes) = NonZeroU64::new(range.end.saturating_sub(range.start)) {
-            // Advice that is not taken costs memory for a while, nothing else.
+            // If the system ignores it, that only costs memory for a while.
             let _ = fadvise(&self.descriptor, range.start, Some(bytes), Advice::DontNeed);
         }
     }

@@ -1,4 +1,4 @@
-//! Many transfers at once over one ring.
+//! Many concurrent transfers over one ring.
 
 use std::{collections::VecDeque, io, sync::Arc};
 
@@ -12,27 +12,27 @@ use crate::{
     ring::{Completion, Ring},
 };
 
-/// The transfers in flight. Dropping it waits for every request of them, so that memory is never
-/// given up, not even by a panic of the feed, while the kernel may use it.
+/// The transfers in flight. Dropping it waits for all of their requests, so that memory is never
+/// released while the kernel may use it, not even if the feed panics.
 pub(crate) struct Flight<'run, M: Memory> {
     ring: &'run mut Ring,
     request_bytes: u64,
-    /// By number; the numbers of those that have ended are used again.
+    /// By number. Numbers of ended transfers are reused.
     transfers: Vec<Option<Moving<M>>>,
-    /// By number, which is also what the kernel knows them by: the request and its transfer.
+    /// Requests with their transfers, by number. The kernel knows them by the same number.
     requests: Vec<Option<(Request, usize)>>,
     idle: Vec<usize>,
-    /// Transfers that are not yet cut into requests, the one that is being cut first.
+    /// Transfers that are not yet completely cut into requests. The first one is being cut.
     uncut: VecDeque<usize>,
-    /// Transfers of which a request has come back, or that were cut to the end: they may be over.
+    /// Transfers of which a request has completed, or that are completely cut: they may have ended.
     touched: Vec<usize>,
 }
 
-/// A transfer, and how far it has come.
+/// A transfer and its progress.
 struct Moving<M> {
     transfer: Transfer<M>,
-    /// Where the next request begins: in memory, in the mapping that is registered, and in the
-    /// piece of this number.
+    /// Where the next request begins: in memory, in the registered mapping, and in the piece with
+    /// this index.
     address: *mut u8,
     mapping: Option<(Arc<Mapping>, u64)>,
     piece: usize,
@@ -42,7 +42,7 @@ struct Moving<M> {
 }
 
 impl<M> Moving<M> {
-    /// The piece that is to be cut next, or nothing if all of it has been, or it has failed.
+    /// The next piece to cut. `None` if all are cut, or if the transfer has failed.
     fn uncut(&mut self) -> Option<&Piece> {
         while self.transfer.pieces.get(self.piece).is_some_and(|piece| self.piece_at == piece.bytes) {
             self.piece += 1;
@@ -51,7 +51,7 @@ impl<M> Moving<M> {
         self.transfer.pieces.get(self.piece).filter(|_| self.failure.is_none())
     }
 
-    /// Goes on by a request.
+    /// Advances past a request.
     fn advance(&mut self, bytes: u64) {
         self.address = self.address.wrapping_add(bytes as usize);
         self.piece_at += bytes;
@@ -77,11 +77,11 @@ impl<'run, M: Memory> Flight<'run, M> {
         }
     }
 
-    /// Carries out what `feed` has until it has no more.
+    /// Carries out the transfers of `feed` until it has no more.
     ///
-    /// The feed may take its time, with checksums for example, so whatever can be in flight is
-    /// before it is asked or told anything, and one transfer is always in hand before there is room
-    /// for it.
+    /// The feed may be slow, for example because it computes checksums. So before each call of the
+    /// feed, as much as possible is put in flight, and the next transfer is fetched before there is
+    /// room for it.
     pub(crate) fn run(&mut self, feed: &mut dyn Feed<M>) {
         let mut completions = Vec::with_capacity(self.requests.len());
         loop {
@@ -111,13 +111,14 @@ impl<'run, M: Memory> Flight<'run, M> {
         }
     }
 
-    /// Puts requests of the transfers in hand into the queue until it is full. Says whether they
-    /// are worth a call.
+    /// Queues requests of the accepted transfers until the ring is full. Returns whether they are
+    /// large enough for a system call.
     fn fill(&mut self) -> bool {
         let mut bytes = 0;
         while let Some(&cutting) = self.uncut.front() {
             if self.transfers[cutting].as_mut().is_none_or(|moving| moving.uncut().is_none()) {
-                // Whether or not there is room for the next: it can be asked for.
+                // It is completely cut, so the next transfer can be fetched, whether there is room
+                // for it or not.
                 self.uncut.pop_front();
                 self.touched.push(cutting);
                 continue;
@@ -128,14 +129,14 @@ impl<'run, M: Memory> Flight<'run, M> {
             self.idle.pop();
             let (request, _) = self.requests[number].insert((request, cutting));
             // SAFETY: the memory belongs to the transfer, which stays in `transfers` until all its
-            // requests have come back, or until `drop` has waited for them; requests of a transfer
-            // do not overlap. Each request in the queue has a number below the depth of its own.
+            // requests have completed, or until `drop` has waited for them. Requests of a transfer
+            // do not overlap. Each queued request has its own number below the depth.
             unsafe { self.ring.push(number, request) };
         }
         bytes >= self.request_bytes
     }
 
-    /// Gives back what is over of the transfers that have been touched.
+    /// Returns the touched transfers that have ended to the feed.
     fn end_touched(&mut self, feed: &mut dyn Feed<M>) {
         while let Some(number) = self.touched.pop() {
             let is_over = self.transfers[number].as_ref().is_some_and(|moving| moving.requests_in_flight == 0);
@@ -146,7 +147,7 @@ impl<'run, M: Memory> Flight<'run, M> {
         }
     }
 
-    /// Takes a transfer in that was checked, to be cut after those that are in hand.
+    /// Accepts a checked transfer, to be cut after those that are already there.
     fn accept(&mut self, mut transfer: Transfer<M>) {
         let memory = transfer.memory.bytes();
         let mapping = transfer.memory.mapping().map(|(mapping, at)| (Arc::clone(mapping), at));
@@ -164,13 +165,13 @@ impl<'run, M: Memory> Flight<'run, M> {
         self.uncut.push_back(number);
     }
 
-    /// The next request of a transfer; nothing if there is no more to cut.
+    /// Cuts the next request from a transfer. `None` if there is no more to cut.
     fn cut(&mut self, number: usize) -> Option<Request> {
         let moving = self.transfers[number].as_mut().expect("the transfer being cut is in flight");
         let Piece { file, offset, bytes: piece_bytes } = moving.uncut()?.clone();
         let registered = moving.mapping.as_ref();
         let registered = registered.and_then(|(mapping, at)| Some((self.ring.registered.number(mapping, *at)?, *at)));
-        // Requests end at multiples of their length in memory, so that one transfer has few short
+        // Requests end at multiples of their length in memory, so that a transfer has few short
         // ones.
         let mut bytes = self.request_bytes - moving.address.addr() as u64 % self.request_bytes;
         if let Some((_, at)) = registered {
@@ -191,8 +192,8 @@ impl<'run, M: Memory> Flight<'run, M> {
         Some(request)
     }
 
-    /// Deals with a request that came back; it may go out again with its rest. Returns the number
-    /// of its transfer.
+    /// Handles a completed request. If bytes are left, it is queued again. Returns the number of
+    /// its transfer.
     fn land(&mut self, completion: Completion) -> usize {
         let number = completion.request;
         let (request, transfer) = self.requests[number].as_mut().expect("the kernel knows only requests in flight");
@@ -200,7 +201,7 @@ impl<'run, M: Memory> Flight<'run, M> {
         let moving = self.transfers[transfer].as_mut().expect("a transfer stays until its requests are back");
         let outcome = match completion.result {
             Ok(count) => request.advance(count),
-            // SAFETY: the request is back, so that its memory is the transfer's alone again.
+            // SAFETY: the request has completed, so its memory belongs to the transfer alone again.
             Err(Errno::INTR | Errno::AGAIN) => unsafe { blocking::finish(request) },
             Err(errno) => Err(errno.into()),
         };
@@ -227,8 +228,8 @@ impl<M: Memory> Drop for Flight<'_, M> {
         let mut completions = Vec::new();
         let mut in_flight = self.requests.len() - self.idle.len();
         while in_flight > 0 {
-            // A panic in here, while the feed's is under way, ends the program: the memory is not
-            // given up then either.
+            // A panic here, while a panic of the feed unwinds, aborts the program. Memory is not
+            // released then either.
             self.ring.wait();
             self.ring.completions(&mut completions);
             in_flight -= completions.drain(..).len();

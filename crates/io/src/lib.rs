@@ -1,12 +1,12 @@
 //! Transfers between memory and files.
 //!
-//! A [`Transfer`] has memory, a direction, and the places in files that the memory goes to or comes
-//! from. It owns its memory until it has ended. A [`Carrier`] carries transfers out: it asks a
-//! [`Feed`] for the next one and gives each back with its outcome. It keeps many requests in flight
-//! through io_uring, with memory that is registered with the kernel, or makes one blocking call
-//! after the other where there is no io_uring.
+//! A [`Transfer`] has memory, a direction, and the places in files where the bytes go to or come
+//! from. It owns its memory until it has ended. A [`Carrier`] carries transfers out: it pulls them
+//! from a [`Feed`], and returns each with its result. It keeps many requests in flight through
+//! io_uring, with memory that is registered with the kernel. Without io_uring, it makes one
+//! blocking call after the other.
 //!
-//! What the files mean, and what lies where in them, is for others to know.
+//! This crate knows nothing about the contents of the files.
 
 mod blocking;
 mod carrier;

@@ -1,13 +1,13 @@
-//! Memory that is registered with the kernel, so that a request costs it no search for the pages
-//! behind it.
+//! Memory that is registered with the kernel, so that it need not look up the pages for each
+//! request.
 //!
-//! Memory is registered in pieces of one huge page, when a transfer first uses the piece. To
-//! register is to touch, and a touch provides a huge page anyway, so that nothing is touched that
-//! was not asked for. Where the kernel refuses (it is old, or this user may not lock that much),
-//! requests go by plain addresses, which costs time only.
+//! Memory is registered in pieces of one huge page, when a transfer first uses the piece.
+//! Registering touches the piece, but the transfer touches a whole huge page anyway. If the kernel
+//! refuses (it is old, or this user may not lock that much), requests use plain addresses, which
+//! costs only time.
 //!
-//! Measured with requests of 1 MiB, 32 in flight: the rates are the same within noise, as the disk
-//! decides them, but the processor time falls from 4-6 to 2-4 ms per GB, which is left to the
+//! Measured with requests of 1 MiB, 32 in flight: the rates are the same within noise, because the
+//! disk limits them. But the processor time falls from 4-6 to 2-4 ms per GB, which is left to the
 //! program. Registering the files as well would save one look-up per request; that was not tried.
 
 use std::{
@@ -23,10 +23,10 @@ use outcrop_memory::{Backing, Kept, Mapping, Pinned};
 
 /// The unit of registration. Requests do not cross its multiples.
 pub(crate) const PIECE: u64 = 2 << 20;
-/// The pieces that one ring can know: the kernel's limit.
+/// How many pieces one ring can register: the kernel's limit.
 const PIECES_MAX: usize = 1 << 14;
 
-/// What one ring has registered.
+/// The registered memory of one ring.
 pub(crate) struct Registered {
     stage: Stage,
     regions: Vec<Region>,
@@ -42,11 +42,11 @@ enum Stage {
     Empty,
     /// The kernel has a table with room for `PIECES_MAX`.
     Ready,
-    /// The kernel takes no more pieces; those that it has stay in use until the next `tidy`.
+    /// The kernel takes no more pieces. Those that it has stay in use until the next `tidy`.
     Refused,
 }
 
-/// The part of the table that one mapping's pieces have.
+/// The range of the table that belongs to one mapping.
 struct Region {
     mapping: Kept,
     first: usize,
@@ -54,16 +54,16 @@ struct Region {
 }
 
 impl Registered {
-    /// Nothing yet; nothing ever unless `wanted`.
+    /// An empty table. It stays empty unless `wanted`.
     pub(crate) fn new(wanted: bool, bytes_total: Arc<AtomicU64>) -> Self {
         let stage = if wanted { Stage::Empty } else { Stage::Refused };
         Self { stage, regions: Vec::new(), bytes_total, bytes: 0, pinned: Pinned::default() }
     }
 
-    /// Registers what is not yet registered of `range` of `mapping`, as far as the kernel lets it.
+    /// Registers the pieces of `range` that are not registered yet, as far as the kernel allows.
     pub(crate) fn cover(&mut self, uring: &IoUring, mapping: &Arc<Mapping>, range: &Range<u64>) {
-        // Chunks of shared memory may be replaced, which the kernel would not notice, and files
-        // grow; those it refuses anyway.
+        // Chunks of shared memory may be replaced, which the kernel would not notice. Files may
+        // grow, and the kernel refuses to register them anyway.
         if !matches!(mapping.backing(), Backing::Anonymous(_) | Backing::Memfd) {
             return;
         }
@@ -89,7 +89,7 @@ impl Registered {
         }
     }
 
-    /// The number under which the kernel knows the piece around byte `at` of `mapping`.
+    /// The kernel's index of the piece that contains byte `at` of `mapping`.
     pub(crate) fn number(&self, mapping: &Arc<Mapping>, at: u64) -> Option<u16> {
         let region = self.regions.iter().find(|region| Arc::ptr_eq(&region.mapping, mapping))?;
         let piece = (at / PIECE) as usize;
@@ -97,10 +97,10 @@ impl Registered {
         u16::try_from(region.first + piece).ok()
     }
 
-    /// Gives everything back if any of it belongs to memory that nobody uses any more; the rest is
-    /// registered again when it is next used. Does so too once the kernel has refused a piece: what
-    /// this user may lock is then better left to others, such as further rings. Must not be called
-    /// while requests are in flight.
+    /// Unregisters everything if some of it belongs to memory that nobody uses any more. What is
+    /// still in use is registered again by its next transfer. Also unregisters everything once the
+    /// kernel has refused a piece: then the memory that this user may lock is better left to
+    /// others, such as other rings. Must not be called while requests are in flight.
     pub(crate) fn tidy(&mut self, uring: &IoUring) {
         let is_refused = self.stage == Stage::Refused && !self.regions.is_empty();
         if !is_refused && !self.regions.iter().any(|region| region.mapping.is_orphan()) {
@@ -118,7 +118,7 @@ impl Registered {
         self.forget();
     }
 
-    /// The region of `mapping`, made if there is room for any of its pieces.
+    /// The region of `mapping`. Creates it if there is room for any of its pieces.
     fn region(&mut self, mapping: &Arc<Mapping>) -> Option<usize> {
         if let Some(index) = self.regions.iter().position(|region| Arc::ptr_eq(&region.mapping, mapping)) {
             return Some(index);
@@ -138,7 +138,7 @@ impl Registered {
         let bytes = PIECE.min(region.mapping.bytes() - start);
         let memory = libc::iovec { iov_base: region.mapping.address(start).cast(), iov_len: bytes as usize };
         // SAFETY: the piece lies inside the mapping, which the region keeps alive until the kernel
-        // has given it up.
+        // has released it.
         let update =
             unsafe { uring.submitter().register_buffers_update((region.first + piece) as u32, &[memory], None) };
         if let Err(error) = update {
@@ -152,7 +152,7 @@ impl Registered {
         true
     }
 
-    /// The ring is about to be closed, which unpins all of it.
+    /// Called before the ring is closed, which unpins everything.
     pub(crate) fn closing(&mut self) {
         self.pinned.clear();
     }
@@ -166,7 +166,7 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // The ring is closed before this, so that the kernel has given the memory up.
+        // The ring is closed before this, so the kernel has released the memory.
         self.forget();
     }
 }

@@ -1,22 +1,22 @@
-//! One read or write of the kernel's.
+//! One read or write request to the kernel.
 
 use std::{io, sync::Arc};
 
 use crate::{ALIGN, Direction, File};
 
-/// A part of a transfer that one call moves, and how much of it has been.
+/// A part of a transfer that one call moves, and its progress.
 pub(crate) struct Request {
     pub(crate) direction: Direction,
     pub(crate) file: Arc<File>,
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
     pub(crate) address: *mut u8,
-    /// Under which number the memory is registered.
+    /// The kernel's index of the memory, if it is registered.
     pub(crate) registered: Option<u16>,
     pub(crate) moved: u64,
 }
 
-/// What is left of a request.
+/// The rest of a request.
 pub(crate) struct Rest {
     pub(crate) offset: u64,
     pub(crate) bytes: usize,
@@ -36,12 +36,12 @@ impl Request {
         }
     }
 
-    /// Notes that the kernel has moved `count` more bytes. An error if it does not get on: the file
-    /// has ended, or takes no more.
+    /// Records that the kernel has moved `count` more bytes. Returns an error if there was no
+    /// progress: the file has ended, or takes no more.
     pub(crate) fn advance(&mut self, count: u64) -> io::Result<()> {
         let before = self.moved;
         self.moved += count;
-        // Past the page cache the next call must begin at a multiple again.
+        // With O_DIRECT the next call must begin at a multiple of `ALIGN` again.
         if self.file.is_direct() && !self.is_whole() {
             self.moved = self.moved / ALIGN * ALIGN;
         }
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     fn request(is_direct: bool, direction: Direction) -> Request {
-        // A pipe keeps the flag, whatever it does with it.
+        // A pipe accepts the flag, although it does not use it.
         let (pipe, _) = std::io::pipe().unwrap();
         if is_direct {
             fcntl_setfl(&pipe, OFlags::DIRECT).unwrap();

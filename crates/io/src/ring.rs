@@ -1,4 +1,4 @@
-//! One queue of requests to and from the kernel, through io_uring.
+//! One submission and completion queue of io_uring.
 
 use std::{
     io,
@@ -16,14 +16,14 @@ use rustix::io::Errno;
 
 use crate::{Direction, registered::Registered, request::Request};
 
-/// A queue, and the memory that its kernel side knows.
+/// A ring, and its registered memory.
 pub(crate) struct Ring {
-    // Dropped in this order: the kernel lets go of the memory first.
+    // Dropped in this order: the kernel must release the memory first.
     uring: IoUring,
     pub(crate) registered: Registered,
 }
 
-/// The queues of one carrier: one for each `run` that there were at the same time.
+/// The rings of one carrier: as many as there were concurrent calls of `run`.
 pub(crate) struct Rings {
     depth: u32,
     register: bool,
@@ -32,28 +32,28 @@ pub(crate) struct Rings {
 }
 
 impl Rings {
-    /// None yet; each will have room for `depth` requests, and memory registered if `register`.
+    /// No rings yet. Each will have room for `depth` requests, and registered memory if `register`.
     pub(crate) fn new(depth: u32, register: bool) -> Self {
         Self { depth, register, idle: Mutex::default(), registered_bytes: Arc::default() }
     }
 
-    /// How many requests can be in flight on each.
+    /// How many requests can be in flight on each ring.
     pub(crate) fn depth(&self) -> u32 {
         self.depth
     }
 
-    /// How much memory is registered with the kernel at present.
+    /// How many bytes are registered with the kernel at present.
     pub(crate) fn registered_bytes(&self) -> u64 {
         self.registered_bytes.load(Relaxed)
     }
 
-    /// A queue that nobody uses.
+    /// An idle ring, or a new one.
     pub(crate) fn take(&self) -> io::Result<Ring> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         idle.map_or_else(|| Ring::new(self.depth, self.register, Arc::clone(&self.registered_bytes)), Ok)
     }
 
-    /// Takes a queue back that is not needed any more.
+    /// Returns a ring that is idle again.
     pub(crate) fn give(&self, ring: Ring) {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(ring);
     }
@@ -65,18 +65,18 @@ impl Drop for Ring {
     }
 }
 
-/// A request that came back: its number, and the bytes moved or the error.
+/// A completed request: its number, and the bytes moved or the error.
 pub(crate) struct Completion {
     pub(crate) request: usize,
     pub(crate) result: Result<u64, Errno>,
 }
 
 impl Ring {
-    /// A queue for `depth` requests; an error where the system has no io_uring, or none that can do
-    /// what is needed.
+    /// A ring for `depth` requests. Returns an error if the system has no io_uring, or lacks a
+    /// feature that is needed.
     fn new(depth: u32, register: bool, registered_bytes: Arc<AtomicU64>) -> io::Result<Self> {
-        // With `coop_taskrun` the kernel does not interrupt this thread to tell of a completion
-        // that it will ask for anyway. Kernels before 5.19 do not know it.
+        // With `coop_taskrun` the kernel does not interrupt this thread for a completion, which
+        // this thread collects anyway. Kernels before 5.19 do not support it.
         let uring = match IoUring::builder().setup_coop_taskrun().build(depth) {
             Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => IoUring::new(depth)?,
             result => result?,
@@ -89,41 +89,39 @@ impl Ring {
         Ok(Self { uring, registered: Registered::new(register, registered_bytes) })
     }
 
-    /// The kernel's queue, for registering memory with it.
+    /// The io_uring and the registered memory, to register more.
     pub(crate) fn split(&mut self) -> (&IoUring, &mut Registered) {
         (&self.uring, &mut self.registered)
     }
 
-    /// Puts what is left of `request` into the queue. The kernel sees it at the next `submit` or
-    /// `wait`.
+    /// Queues the rest of `request`. The kernel sees it at the next `submit` or `wait`.
     ///
     /// # Safety
     /// The request's memory must stay valid, and for a read unused by anyone else, until the
-    /// request has come back. No more requests may be in the queue than it was made for.
+    /// request has completed. At most `depth` requests may be queued.
     pub(crate) unsafe fn push(&mut self, number: usize, request: &Request) {
         let entry = entry(request).user_data(number as u64);
-        // SAFETY: the entry is valid by the duty of the caller; its file is open as long as the
-        // request has it.
+        // SAFETY: the caller guarantees that the entry is valid; the request keeps its file open.
         let pushed = unsafe { self.uring.submission().push(&entry) };
         assert!(pushed.is_ok(), "more requests than the queue was made for");
     }
 
-    /// Hands the queue to the kernel. What it does not take now it is offered again by `wait`.
+    /// Submits the queue to the kernel. What the kernel does not take now, `wait` submits again.
     pub(crate) fn submit(&mut self) {
         if let Err(error) = self.uring.submit() {
             tracing::trace!(%error, "the kernel takes requests later");
         }
     }
 
-    /// Hands the queue to the kernel and waits until a request has come back, or a signal.
+    /// Submits the queue to the kernel and waits until a request has completed or a signal has
+    /// arrived.
     ///
-    /// Panics if the kernel does not know the queue any more.
+    /// Panics if the kernel does not know the ring any more.
     pub(crate) fn wait(&mut self) {
         let Err(error) = self.uring.submit_and_wait(1) else { return };
         match Errno::from_io_error(&error) {
             Some(Errno::INTR) => {}
-            // Short of memory or room: as requests come back there will be more; without any, after
-            // a while.
+            // Out of memory or queue space: completions will free some. Without any, wait a moment.
             Some(Errno::AGAIN | Errno::BUSY | Errno::NOMEM) => {
                 if self.uring.completion().is_empty() {
                     thread::sleep(Duration::from_millis(1));
@@ -133,7 +131,7 @@ impl Ring {
         }
     }
 
-    /// Collects the requests that have come back.
+    /// Collects the completed requests.
     pub(crate) fn completions(&mut self, into: &mut Vec<Completion>) {
         into.extend(self.uring.completion().map(|entry| Completion {
             request: entry.user_data() as usize,

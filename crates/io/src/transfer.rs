@@ -1,4 +1,4 @@
-//! What is transferred: memory, files and offsets, and the rules that they keep.
+//! Transfers: memory, files and offsets, and their rules.
 
 use std::{fmt, io, ptr::NonNull, sync::Arc};
 
@@ -7,30 +7,30 @@ use smallvec::SmallVec;
 
 use crate::{ALIGN, File};
 
-/// The memory side of a transfer, which owns it: nobody else can use it until it is given back.
+/// The memory of a transfer. The transfer owns it: nobody else can use it until it is returned.
 ///
 /// # Safety
-/// From the first call of [`bytes`](Self::bytes) until the value is dropped or given back:
-/// - all calls return the same memory, which stays valid and in its place, also when the value
+/// From the first call of [`bytes`](Self::bytes) until the value is dropped or returned:
+/// - all calls return the same memory, which stays valid at the same address, even if the value
 ///   moves;
 /// - nobody else writes to it;
 /// - if [`is_exclusive`](Self::is_exclusive), nobody else reads it either;
-/// - [`mapping`](Self::mapping) tells the truth.
+/// - [`mapping`](Self::mapping) is correct.
 pub unsafe trait Memory {
     /// The memory.
     fn bytes(&mut self) -> NonNull<[u8]>;
 
-    /// Whether nobody else uses it, so that it can be filled from a file.
+    /// Whether nobody else uses it, so that a read may fill it.
     fn is_exclusive(&self) -> bool;
 
-    /// The mapping that it lies in, and where in it, if it is worth to register that with the
-    /// kernel because more transfers will follow.
+    /// The mapping that contains it, and the offset there, if more transfers of this mapping will
+    /// follow, so that registering it with the kernel pays.
     fn mapping(&self) -> Option<(&Arc<Mapping>, u64)> {
         None
     }
 }
 
-/// Where a transfer goes.
+/// The direction of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// From memory to files.
@@ -48,35 +48,35 @@ impl fmt::Display for Direction {
     }
 }
 
-/// A place in a file.
+/// A range of a file.
 #[derive(Debug, Clone)]
 pub struct Piece {
     /// The file.
     pub file: Arc<File>,
-    /// Where in the file.
+    /// The offset in the file.
     pub offset: u64,
-    /// How much.
+    /// The length.
     pub bytes: u64,
 }
 
-/// Places in files that follow each other in memory: nearly always one.
+/// Ranges of files that follow each other in memory. Nearly always one.
 pub type Pieces = SmallVec<[Piece; 1]>;
 
-/// Bytes on their way between memory and files.
+/// A transfer between memory and files.
 #[derive(Debug)]
 pub struct Transfer<M> {
     /// The memory, which the transfer owns.
     pub memory: M,
-    /// Where it goes.
+    /// Its direction.
     pub direction: Direction,
-    /// Where in files, in the order of the memory; together as long as the memory. They are moved
+    /// The ranges of files, in the order of the memory, with the same total length. They are moved
     /// in any order, and must not overlap.
     pub pieces: Pieces,
 }
 
 impl<M: Memory> Transfer<M> {
-    /// An error of the kind `InvalidInput` if the rules are not kept: pieces as long as the memory,
-    /// memory to be filled exclusive, and everything at multiples of [`ALIGN`] past the page cache.
+    /// Returns an error of kind `InvalidInput` unless the pieces are as long as the memory, memory
+    /// to fill is exclusive, and everything is a multiple of [`ALIGN`] with O_DIRECT.
     pub fn check(&mut self) -> io::Result<()> {
         let refuse = |reason: String| Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
         if self.direction == Direction::Read && !self.memory.is_exclusive() {
@@ -104,12 +104,12 @@ impl<M: Memory> Transfer<M> {
     }
 }
 
-/// What to transfer next, and who is told when it has been.
+/// A source of transfers, which also receives their results.
 pub trait Feed<M> {
-    /// The next transfer, or nothing for the moment.
+    /// The next transfer, or `None` if there is none at present.
     fn next(&mut self) -> Option<Transfer<M>>;
 
-    /// Takes a transfer back. Called exactly once for each, in any order. After an error any part
-    /// of it may have been moved.
+    /// Returns a transfer. Called exactly once for each, in any order. After an error, any part of
+    /// it may have been moved.
     fn done(&mut self, transfer: Transfer<M>, result: io::Result<()>);
 }

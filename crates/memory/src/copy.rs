@@ -1,11 +1,11 @@
 //! The fastest copy between two places in memory.
 //!
-//! A snapshot is copied once and not looked at for a while. Stores that bypass the caches suit
-//! that: the target is not read first only to be overwritten, and what the program has in its
-//! caches stays there. Long copies are shared between threads where that is faster, which depends
-//! on the machine and on what else it does: so it is measured as it goes.
+//! A snapshot is copied once and then not read for a while. Stores that bypass the caches
+//! (non-temporal stores) suit that: the target is not read before it is overwritten, and the
+//! program's data stays in the caches. Long copies are shared between threads if that is faster.
+//! This depends on the machine and its load, so it is measured continuously.
 //!
-//! Measured between two stretches of 1 GiB, touched, in huge pages, GB/s:
+//! Measured between two touched buffers of 1 GiB in huge pages, in GB/s:
 //!
 //! | bytes per copy | copy_from_slice | past the caches, one thread |
 //! |---|---|---|
@@ -15,9 +15,9 @@
 //! | 32 MiB | 6.7 | 10.2 |
 //! | 128 MiB | 10.2-11.4 (the C library bypasses the caches here too) | 10.3 |
 //!
-//! A second thread made no difference in that run, in which other programs used the two cores as
-//! well; on the same machine when it was quiet, it made copies of 32 MiB 1.8 times as fast (18.5
-//! against 10.2), with threads that were started each time.
+//! A second thread made no difference in that run, during which other programs used the two cores
+//! as well. On the same machine without other load, it made copies of 32 MiB 1.8 times as fast
+//! (18.5 against 10.2), with threads that were started for each copy.
 
 mod crew;
 mod stores;
@@ -33,41 +33,41 @@ use std::{
 
 use crew::Crew;
 
-/// From here on the caches are bypassed.
+/// Copies of at least this length bypass the caches.
 const BYPASS_BYTES_MIN: usize = 64 << 10;
-/// From here on several threads are tried; to wake one takes some 10 microseconds, in which one
-/// thread copies 0.1 MB.
+/// Copies of at least this length may use several threads. Waking one takes some 10 microseconds,
+/// in which one thread copies 0.1 MB.
 const SHARED_BYTES_MIN: usize = 4 << 20;
-/// What a thread takes at a time, so that one that got less of its core takes less of the work.
+/// How much a thread copies at a time. A thread that gets less of its core then takes fewer shares.
 const SHARE_BYTES: usize = 1 << 20;
-/// Lengths that differ by a factor of two are measured apart, up to this many.
+/// The number of length classes, each of twice the length of the previous one, that are measured
+/// separately.
 const CLASSES: usize = 8;
-/// The slower way is tried again after so many copies at first, then after twice as many, and so
-/// on.
+/// The slower way is tried again after this many copies, then after twice as many, and so on.
 const COPIES_PER_TRIAL_MIN: u32 = 4;
-/// But no later than after so many.
+/// But after this many at the latest.
 const COPIES_PER_TRIAL_MAX: u32 = 64;
-/// A way that takes so many times as long is much slower.
+/// A way is much slower if it takes this many times as long.
 const MUCH: f64 = 1.5;
 
-/// Copies bytes in the way that is fastest for their number on this machine at this time.
+/// Copies bytes in the way that is fastest for their number, on this machine, at present.
 #[derive(Debug)]
 pub struct Copier {
     threads_max: usize,
     threads_used: AtomicUsize,
     classes: Mutex<[Class; CLASSES]>,
-    /// Called up at the first copy that is worth it.
+    /// Started by the first copy that needs it.
     crew: OnceLock<Crew>,
 }
 
-/// What has been measured for copies of one order of length.
+/// The measurements of copies in one length class.
 #[derive(Debug, Default, Clone, Copy)]
 struct Class {
-    /// Bytes per second, averaged over time, by one thread and by several.
+    /// Bytes per second, as a moving average, with one thread and with several.
     alone: Option<f64>,
     shared: Option<f64>,
     copies_since_trial: u32,
-    /// How many trials have not changed the choice.
+    /// How many consecutive trials have not changed the choice.
     trials_in_vain: u32,
 }
 
@@ -94,7 +94,7 @@ impl Copier {
         let class = class.min(CLASSES - 1);
         let is_shared = self.classes()[class].choose();
         self.threads_used.store(if is_shared { self.threads_max } else { 1 }, Relaxed);
-        // Called up before the clock starts: that is no part of any later copy.
+        // Start the crew before the clock: it costs later copies nothing.
         let crew = is_shared.then(|| self.crew.get_or_init(|| Crew::new(self.threads_max - 1)));
         let start = Instant::now();
         match crew {
@@ -105,7 +105,7 @@ impl Copier {
         self.classes()[class].measured(is_shared, bytes_per_second);
     }
 
-    /// The threads that the latest copy used.
+    /// How many threads the latest copy used.
     pub fn threads_used(&self) -> usize {
         self.threads_used.load(Relaxed)
     }
@@ -122,7 +122,7 @@ impl Default for Copier {
 }
 
 impl Class {
-    /// Whether the next copy is to be shared between threads.
+    /// Whether to share the next copy between threads.
     fn choose(&mut self) -> bool {
         self.copies_since_trial += 1;
         let is_trial = self.copies_since_trial > self.copies_until_trial();
@@ -130,13 +130,13 @@ impl Class {
             self.copies_since_trial = 0;
             self.trials_in_vain += 1;
         }
-        // Sharing comes first: it is the likelier one to be faster.
+        // Try sharing first: it is more likely to be faster.
         let is_shared_faster = self.is_shared_faster().unwrap_or(true);
         is_shared_faster != is_trial
     }
 
-    /// The way that is not in use is tried again soon at first, and then ever more rarely; rarely
-    /// at once if it was much slower.
+    /// The way that is not in use is tried again soon at first, then more and more rarely; rarely
+    /// from the start if it was much slower.
     fn copies_until_trial(&self) -> u32 {
         let is_close = |(alone, shared): (f64, f64)| alone.min(shared) * MUCH > alone.max(shared);
         match self.alone.zip(self.shared).is_none_or(is_close) {
@@ -152,8 +152,8 @@ impl Class {
     fn measured(&mut self, is_shared: bool, bytes_per_second: f64) {
         let before = self.is_shared_faster();
         let is_in_use = before.is_none_or(|is_shared_faster| is_shared_faster == is_shared);
-        // The way in use is measured often, and averaged against noise. A trial of the other one is
-        // rare, so that what was known of it is old: it is believed at once.
+        // The way in use is measured often, so its noise is averaged out. The other one is measured
+        // rarely and its old rate is out of date, so a trial replaces it.
         let weight = if is_in_use { 0.25 } else { 1.0 };
         let rate = if is_shared { &mut self.shared } else { &mut self.alone };
         *rate = Some(rate.map_or(bytes_per_second, |known| (1.0 - weight) * known + weight * bytes_per_second));

@@ -1,28 +1,28 @@
-//! What can go wrong with memory.
+//! Errors of memory: what failed, and what to do about it.
 
 use std::{io, ops::Range};
 
-/// The outcome of what was asked of memory.
+/// The result of a call.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong, and what can be done about it.
+/// What failed, and what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The system gives no address space, or there never was as much memory.
+    /// The system provides no address space, or the machine never has that much memory.
     #[error("cannot reserve {bytes} bytes of host memory: {source}; set a lower limit")]
     NoMemory {
-        /// The bytes asked for.
+        /// The bytes requested.
         bytes: u64,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// There is no more memory now. What has been touched before can be used as before.
+    /// There is no more memory at present. Touched memory remains usable.
     #[error("no memory for {bytes} more bytes: {limit}; free some, or set a lower limit")]
     Exhausted {
-        /// The bytes asked for.
+        /// The bytes requested.
         bytes: u64,
-        /// What there is, and why not more.
+        /// How much there is, and what limits it.
         limit: String,
     },
     /// This user may not pin that much memory.
@@ -35,44 +35,44 @@ pub enum Error {
     PinLimit {
         /// The bytes that would be locked.
         bytes: u64,
-        /// The bytes that may be.
+        /// The bytes that this user may lock.
         limit_bytes: u64,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A range outside of the mapping.
     #[error("bytes {} to {} are not all in a mapping of {bytes} bytes", range.start, range.end)]
     OutOfRange {
-        /// The bytes asked for.
+        /// The range requested.
         range: Range<u64>,
-        /// The bytes there are.
+        /// The length of the mapping.
         bytes: u64,
     },
     /// Write access to a mapping that was opened read-only.
     #[error("the mapping is read-only; open it for reading and writing")]
     ReadOnly,
-    /// The file does not lie on persistent memory that can be mapped directly.
+    /// The file is not on persistent memory that can be mapped directly.
     #[error(
         "cannot map the file with DAX: {source}; put it on a file system on persistent memory that \
          is mounted with `-o dax`, or map it as an ordinary file"
     )]
     NoDax {
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A memfd that its owner could shrink, which would end every process that uses it.
+    /// A memfd that its owner could shrink, which would kill every process that uses it.
     #[error("the memfd is not sealed against shrinking; it must not be trusted")]
     Unsealed,
-    /// An earlier flush failed: the system may have dropped what was written, and would not say so
-    /// again.
+    /// An earlier flush failed: the system may have dropped what was written, and reports that only
+    /// once.
     #[error("an earlier flush of this mapping failed; close it and check the file")]
     Distrusted,
     /// A call failed.
     #[error("cannot {attempt}: {source}")]
     Failed {
-        /// What was tried.
+        /// What was attempted.
         attempt: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }

@@ -1,11 +1,11 @@
 //! Memory from the system.
 //!
-//! A [`Mapping`] is a piece of address space with one of several [`Backing`]s behind it: anonymous
-//! memory, chunks of a shared buffer, a memfd, a file, or a file on persistent memory (DAX). It
-//! hands out raw addresses; who uses it decides who may write where. [`Private`] is the simple
-//! case, memory with one owner, as a slice. [`Maps`] tells what lies where in this process,
-//! [`limits`] how much memory it may still take, [`pinned_by_others`] how much of it hardware may
-//! write to, and [`Copier`] copies.
+//! A [`Mapping`] is a piece of address space with one of several [`Backing`]s: anonymous memory,
+//! chunks of a shared buffer, a memfd, a file, or a file on persistent memory (DAX). It hands out
+//! raw addresses; its users decide who may write where. [`Private`] is the simple case: memory with
+//! one owner, as a slice. [`Maps`] describes the mappings of this process, [`limits`] how much
+//! memory it may still take, [`pinned_by_others`] how much of it hardware may write to. [`Copier`]
+//! copies.
 
 mod copy;
 mod error;
@@ -24,16 +24,16 @@ pub use maps::{Maps, Piece};
 pub use pinned::{Pinned, pinned_by_others};
 pub use private::Private;
 
-/// What a mapping, or a piece of this process's memory, may be used for.
+/// The access that a mapping, or a piece of this process's memory, allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Only for reading.
+    /// Read only.
     Read,
-    /// For reading and writing.
+    /// Read and write.
     ReadWrite,
 }
 
-/// The length of a page of this system.
+/// The page size of this system.
 pub fn page_bytes() -> usize {
     rustix::param::page_size()
 }

@@ -1,8 +1,8 @@
-//! How much memory this process may have: what the machine has, and what its control groups allow.
+//! How much memory this process may use: what the machine has, and what its control groups allow.
 //!
-//! A system hands out more address space than it has memory, and kills a program that comes to use
-//! it. So whoever takes memory asks here first. Reading and parsing are separate, so that both
-//! versions of control groups can be tested anywhere.
+//! A system hands out more address space than it has memory, and kills a program that then uses it.
+//! So everything that takes memory checks here first. Reading and parsing are separate, so that
+//! both versions of control groups can be tested on any machine.
 
 use std::{
     fmt, fs, io,
@@ -12,24 +12,24 @@ use std::{
 
 use crate::{Error, Result};
 
-/// What is left to others and to the program itself, of the smallest limit: page tables (1/512 with
-/// small pages), stacks, the kernel's buffers for I/O, counters that run behind by some pages per
-/// core, and estimates that are just that.
+/// The fraction of the smallest limit that is not used. It is for page tables (1/512 with small
+/// pages), stacks, the kernel's I/O buffers, counters that lag by some pages per core, and inexact
+/// estimates.
 const MARGIN_SHARE: u64 = 16;
 const MARGIN_BYTES_MAX: u64 = 1 << 30;
 
-/// Limits are read again when so much has been taken. Reading took 0.15 ms where this was written,
-/// nearly as long as the touch of a huge page.
+/// Limits are read again after this many bytes have been taken. Reading took 0.15 ms when measured,
+/// nearly as long as touching a huge page.
 pub(crate) const LOOK_EVERY_BYTES: u64 = 64 << 20;
-/// Or when this part of what was left has been taken, as others take too.
+/// Or after this fraction of what was left, because others take memory too.
 const LOOK_EVERY_SHARE: u64 = 16;
 
-/// An amount of memory, and what it comes from.
+/// An amount of memory, and what limits it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limit {
-    /// How much.
+    /// The amount.
     pub bytes: u64,
-    /// Whose limit it is, as the end of a sentence that begins with the number.
+    /// What limits it, as the end of a sentence that begins with the number.
     pub from: String,
 }
 
@@ -39,35 +39,36 @@ impl fmt::Display for Limit {
     }
 }
 
-/// What this process may have of memory.
+/// How much memory this process may have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// More than this it can never have.
+    /// The most that it can ever have.
     pub most: Limit,
-    /// So much is left now, beyond the margin.
+    /// What is left now, after the margin.
     pub left: Limit,
 }
 
 impl Limits {
-    /// As they are at this moment.
+    /// The present limits.
     pub fn read() -> io::Result<Self> {
         let meminfo = fs::read_to_string("/proc/meminfo")?;
-        let machine = machine(&meminfo).ok_or_else(|| io::Error::other("/proc/meminfo says nothing of memory"))?;
-        // A system without control groups, or one that hides them, sets no limit by them.
+        let machine =
+            machine(&meminfo).ok_or_else(|| io::Error::other("/proc/meminfo has no MemTotal or MemAvailable"))?;
+        // Without visible control groups, there is no limit from them.
         let text = |path| fs::read_to_string(path).unwrap_or_default();
         let groups = groups(&text("/proc/self/cgroup"), &text("/proc/self/mountinfo"));
         let levels = groups.iter().flat_map(Group::levels).filter_map(|level| level.read());
         Ok(levels.fold(machine, Self::and))
     }
 
-    /// Both these and the limits of another place.
+    /// The stricter of these limits and others.
     fn and(self, other: Self) -> Self {
         let smaller = |one: Limit, other: Limit| if other.bytes < one.bytes { other } else { one };
         Self { most: smaller(self.most, other.most), left: smaller(self.left, other.left) }
     }
 
-    /// A place that may hold `most` in all and `wanted` at best, of which `used` cannot be had
-    /// again.
+    /// The limits of a place that can hold `most` in total, and `wanted` without penalty, of which
+    /// `used` bytes cannot be reclaimed.
     fn new(most: u64, wanted: u64, used: u64, place: &str) -> Self {
         let left = wanted.saturating_sub(used).saturating_sub(margin(wanted));
         Self {
@@ -77,14 +78,14 @@ impl Limits {
     }
 }
 
-/// The bytes of memory that this process could take now without being ended for it: what the
-/// machine and its control groups have left, less a margin.
+/// How many bytes this process could take now without being killed for it: what the machine and its
+/// control groups have left, minus a margin.
 pub fn memory_left() -> io::Result<u64> {
     Ok(Limits::read()?.left.bytes)
 }
 
-/// How much of `bytes` this process can have: less, with a warning, if the rest is in use, and an
-/// error if there never was as much. A multiple of `unit`, if `bytes` is one.
+/// How much of `bytes` this process can have. Less than `bytes`, with a warning, if the rest is in
+/// use; an error if the machine never has that much. A multiple of `unit`, if `bytes` is one.
 pub fn granted(bytes: u64, unit: u64) -> Result<u64> {
     let Ok(Limits { most, left }) = Limits::read() else { return Ok(bytes) };
     let refusal =
@@ -103,16 +104,16 @@ pub fn granted(bytes: u64, unit: u64) -> Result<u64> {
     Ok(granted)
 }
 
-/// Leave to take memory, asked for in advance so that limits are not read for every page.
+/// Permission to take memory, obtained in advance, so that limits are not read for every page.
 #[derive(Debug, Default)]
 pub(crate) struct Allowance {
-    /// So much may be taken before limits are read again.
+    /// How much may be taken before limits are read again.
     bytes: Mutex<u64>,
 }
 
 impl Allowance {
-    /// An error if the system would rather kill this program than give it `bytes` more; of which so
-    /// many are `missing`, where that has to be looked at.
+    /// Returns an error if the system could kill this program for taking `bytes` more. `missing`
+    /// counts how many of them are not provided yet, and is called only if limits have to be read.
     pub(crate) fn take(&self, bytes: u64, missing: impl FnOnce() -> u64) -> Result<()> {
         let mut allowed = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         if *allowed >= bytes {
@@ -120,7 +121,7 @@ impl Allowance {
             return Ok(());
         }
         let missing_bytes = missing();
-        // Where nothing is known of limits, none can be respected.
+        // If the limits cannot be read, they cannot be respected.
         let Ok(Limits { left, .. }) = Limits::read() else { return Ok(()) };
         if missing_bytes > left.bytes {
             return Err(Error::Exhausted { bytes: missing_bytes, limit: left.to_string() });
@@ -145,21 +146,21 @@ pub(crate) fn locked_bytes() -> u64 {
     fs::read_to_string("/proc/self/status").ok().and_then(|status| field(&status, "VmLck")).unwrap_or(0)
 }
 
-/// The bytes of `name: NUMBER kB`.
+/// The bytes in a line `name: NUMBER kB`.
 fn field(text: &str, name: &str) -> Option<u64> {
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The two ways in which Linux has done control groups. A machine may have both; memory is in one
-/// of them.
+/// The two versions of control groups in Linux. A machine may have both; one of them controls
+/// memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Version {
     One,
     Two,
 }
 
-/// The control group of this process, as it is mounted.
+/// The control group of this process, and where it is mounted.
 #[derive(Debug, PartialEq, Eq)]
 struct Group {
     version: Version,
@@ -168,14 +169,14 @@ struct Group {
 }
 
 impl Group {
-    /// The group and all that it lies in: the limit of each holds.
+    /// The group and all groups that contain it: the limits of all of them apply.
     fn levels(&self) -> impl Iterator<Item = Level<'_>> {
         let inside = self.directory.ancestors().take_while(|path| path.starts_with(&self.mount));
         inside.map(|directory| Level { version: self.version, directory })
     }
 }
 
-/// One control group on the way up.
+/// One control group of these.
 struct Level<'a> {
     version: Version,
     directory: &'a Path,
@@ -198,36 +199,35 @@ impl Level<'_> {
     }
 }
 
-/// The limits of a group from its files; nothing if it has none.
+/// The limits of a group from its files; `None` if it has none.
 fn version_one(limit: &str, usage: &str, stat: &str, place: &str) -> Option<Limits> {
     let limit = limit.trim().parse().ok()?;
     let usage: u64 = usage.trim().parse().ok()?;
     Some(Limits::new(limit, limit, usage.saturating_sub(file_cache(stat, "total_inactive_file")), place))
 }
 
-/// As above. Beyond `high` the system slows a group down rather than to end it, which is no better
+/// As above. Beyond `high` the system slows a group down instead of killing it, which is no better
 /// for a cache.
 fn version_two(max: &str, high: &str, current: &str, stat: &str, place: &str) -> Option<Limits> {
-    // A limit that is not set is the word "max".
+    // If a limit is not set, the file contains the word "max".
     let (max, high) = (max.trim().parse::<u64>().ok(), high.trim().parse::<u64>().ok());
     let current: u64 = current.trim().parse().ok()?;
     let wanted = max.into_iter().chain(high).min()?;
     Some(Limits::new(max.unwrap_or(u64::MAX), wanted, current.saturating_sub(file_cache(stat, "inactive_file")), place))
 }
 
-/// What the system takes away first when memory is short: cached files that nobody used lately.
+/// What the system reclaims first when memory is short: cached files that were not used recently.
 fn file_cache(stat: &str, name: &str) -> u64 {
     let value = stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     value.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
 }
 
-/// Where the groups of this process are, from the texts of /proc/self/cgroup and
-/// /proc/self/mountinfo.
+/// The groups of this process, from the contents of /proc/self/cgroup and /proc/self/mountinfo.
 fn groups(cgroup: &str, mountinfo: &str) -> Vec<Group> {
     cgroup.lines().filter_map(|line| group(line, mountinfo)).collect()
 }
 
-/// The group of one line, such as `4:memory:/a/b` in version one and `0::/a/b` in version two.
+/// Parses one line, such as `4:memory:/a/b` in version one and `0::/a/b` in version two.
 fn group(line: &str, mountinfo: &str) -> Option<Group> {
     let mut parts = line.splitn(3, ':');
     let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
@@ -237,8 +237,8 @@ fn group(line: &str, mountinfo: &str) -> Option<Group> {
         _ => return None,
     };
     let (root, mount) = mountinfo.lines().find_map(|line| mounted(line, version))?;
-    // In a container the path may lead out of what is mounted; then the top of that is the nearest
-    // that can be seen.
+    // In a container the path may lie outside of what is mounted. Then the root of the mount is the
+    // closest visible group.
     let below = Path::new(path).strip_prefix(&root).ok().filter(|path| path.components().all(is_plain));
     let directory = below.map_or_else(|| mount.clone(), |below| mount.join(below));
     Some(Group { version, mount, directory })
@@ -248,7 +248,8 @@ fn is_plain(component: std::path::Component<'_>) -> bool {
     matches!(component, std::path::Component::Normal(_))
 }
 
-/// Which part of the groups a line of mountinfo mounts, and where, if it is of this version.
+/// For a line of mountinfo: which part of the group hierarchy it mounts, and where, if it is of
+/// this version.
 fn mounted(line: &str, version: Version) -> Option<(PathBuf, PathBuf)> {
     let (place, what) = line.split_once(" - ")?;
     let mut place = place.split(' ').skip(3);
@@ -262,7 +263,7 @@ fn mounted(line: &str, version: Version) -> Option<(PathBuf, PathBuf)> {
     is_wanted.then(|| (unescaped(root).into(), unescaped(mount).into()))
 }
 
-/// Mountinfo writes blanks and the like as a backslash and three octal digits.
+/// Mountinfo escapes spaces and some other characters as a backslash and three octal digits.
 fn unescaped(text: &str) -> String {
     let mut parts = text.split('\\');
     let mut plain = parts.next().unwrap_or_default().to_owned();

@@ -1,9 +1,9 @@
-//! Writing cache lines back to memory, so that persistent memory has them.
+//! Writes cache lines back to persistent memory.
 //!
 //! A store to persistent memory survives a power cut once its cache line has left the caches. The
-//! instruction for it is chosen at run time: `clwb` keeps the line in the cache, `clflushopt`
+//! instruction for that is chosen at run time: `clwb` keeps the line in the cache, `clflushopt`
 //! evicts it, and `clflush`, which every processor has, also waits for the previous one. A store
-//! fence after the last one orders them before whatever is stored next.
+//! fence after the last line orders the write-backs before all later stores.
 
 /// The instruction that writes a cache line back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,16 +14,16 @@ pub(crate) enum Instruction {
     Clflush,
 }
 
-/// Cache lines of every supported processor are this long.
+/// The length of a cache line on every supported processor.
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "no other processor is supported"))]
 const LINE: usize = 64;
 
-/// The best instruction that this processor has; nothing if it is of another architecture.
+/// The best instruction of this processor; `None` on other architectures.
 pub(crate) fn instruction() -> Option<Instruction> {
     instructions().first().copied()
 }
 
-/// All instructions that this processor has, the best first.
+/// All instructions of this processor, best first.
 #[cfg(target_arch = "x86_64")]
 fn instructions() -> &'static [Instruction] {
     use std::{
@@ -48,7 +48,7 @@ fn instructions() -> &'static [Instruction] {
     &[]
 }
 
-/// Begins to write back every line that `bytes` from `start` touch. [`fence`] has to follow.
+/// Begins to write back every cache line of `bytes` from `start`. [`fence`] has to follow.
 ///
 /// # Safety
 /// The bytes must be mapped, and the processor must have the instruction.
@@ -57,8 +57,8 @@ pub(crate) unsafe fn write_back(instruction: Instruction, start: *const u8, byte
     use std::arch::{asm, x86_64::_mm_clflush};
     for line in lines(start.addr(), bytes) {
         let line = start.with_addr(line);
-        // SAFETY: the line holds a mapped byte, and writing it back changes none; the processor has
-        // the instruction by the duty of the caller.
+        // SAFETY: the line holds a mapped byte, and writing it back changes none; the caller
+        // guarantees that the processor has the instruction.
         unsafe {
             match instruction {
                 Instruction::Clwb => asm!("clwb [{}]", in(reg) line, options(nostack, preserves_flags)),
@@ -78,7 +78,7 @@ pub(crate) fn fence() {
     unsafe { std::arch::x86_64::_mm_sfence() };
 }
 
-/// The addresses of the cache lines that `bytes` from `start` touch.
+/// The addresses of the cache lines of `bytes` from `start`.
 #[cfg(target_arch = "x86_64")]
 fn lines(start: usize, bytes: usize) -> impl Iterator<Item = usize> {
     let first = if bytes == 0 { start } else { start / LINE * LINE };

@@ -1,8 +1,7 @@
-//! Address space from the system, and what lies behind it.
+//! Reserves address space, and maps what backs it.
 //!
-//! All of it is reserved at once and keeps its address. `file.rs` has what is backed by a
-//! descriptor, and how that is flushed; `provide.rs` has the system provide memory ahead of its
-//! use.
+//! All of the address space is reserved at once, and addresses never change. `file.rs` maps and
+//! flushes what has a descriptor. `provide.rs` has the system provide memory ahead of its use.
 
 mod file;
 mod provide;
@@ -26,27 +25,27 @@ use rustix::{
 
 use crate::{Access, Error, Result, limits::Allowance, page_bytes};
 
-/// The length of a huge page. Every mapping but one of small pages starts at a multiple of it.
+/// The size of a huge page. Every mapping starts at a multiple of it, except those of small pages.
 pub const HUGE_PAGE: usize = 2 << 20;
 
-/// The pages that anonymous memory is made of.
+/// The page size of anonymous memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pages {
-    /// The ordinary pages of the processor: 4 KiB on x86-64.
+    /// Ordinary pages of the processor: 4 KiB on x86-64.
     Small,
-    /// Huge pages, as far as the system has them.
+    /// Huge pages, as far as the system has any.
     Huge,
 }
 
-/// What lies behind a mapping.
+/// What a mapping is backed by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Backing {
     /// Memory of this process alone.
     Anonymous(Pages),
-    /// Chunks of a file that processes share, each put in its place when it is needed.
+    /// Chunks of a file that processes share, each mapped when it is needed.
     Chunks {
-        /// The length of each.
+        /// The length of each chunk.
         bytes: u64,
     },
     /// Memory with a descriptor, which other processes can map as well.
@@ -59,8 +58,8 @@ pub enum Backing {
 
 /// A piece of address space.
 ///
-/// It hands out addresses, and slices only to who promises to keep Rust's rules: several owners may
-/// have parts of one mapping, and some of its backings can also be changed by other processes.
+/// It hands out addresses, and slices only to callers that promise to follow Rust's rules: several
+/// owners may have parts of one mapping, and other processes can change some of its backings.
 /// [`Private`](crate::Private) is a mapping with one owner, as a slice.
 ///
 /// | backing | usable | grows | touching takes memory | flush |
@@ -71,18 +70,18 @@ pub enum Backing {
 /// | file | at once | yes | no, it fills the page cache | msync |
 /// | DAX | at once | yes | no | cache lines and a fence |
 ///
-/// Its pages must not be given back while they are registered with the kernel or a device, which
-/// would go on to use the old ones: see [`keep_registered`](Self::keep_registered).
+/// Its pages must not be released while they are registered with the kernel or a device, which
+/// would continue to use the old ones: see [`keep_registered`](Self::keep_registered).
 pub struct Mapping {
     backing: Backing,
     access: Access,
     reserved: NonNull<u8>,
     reserved_bytes: usize,
     start: NonNull<u8>,
-    /// What can be used. It only grows.
+    /// The usable bytes. They only increase.
     bytes: AtomicU64,
     bytes_max: u64,
-    /// How many of its owners only keep it because its memory is registered.
+    /// How many of its owners keep it only because its memory is registered.
     registrations: AtomicUsize,
     allowance: Allowance,
     descriptor: Option<OwnedFd>,
@@ -94,24 +93,24 @@ pub struct Mapping {
     _keep: Option<Box<dyn Send + Sync>>,
 }
 
-// SAFETY: the pointers are to address space that belongs to this value alone, as long as it lives;
-// who may use the memory in it is for those to say who use the addresses.
+// SAFETY: the pointers are to address space that belongs to this value alone as long as it lives;
+// the users of the addresses decide who may access the memory.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; what changes is atomic or behind mutexes.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Zeroed memory of this process alone. It costs nothing until it is written or touched.
+    /// Zeroed memory of this process alone. It takes no memory until it is written or touched.
     pub fn anonymous(bytes: u64, pages: Pages) -> Result<Self> {
         let mapping = Self::reserve(Backing::Anonymous(pages), Access::ReadWrite, bytes)?;
         mapping.advise_pages(&(0..bytes), pages);
         Ok(mapping)
     }
 
-    /// Address space for chunks of `chunk_bytes`, a multiple of [`HUGE_PAGE`]; the last one may be
-    /// longer than what is left of `bytes`. Nothing of it can be used before [`put_chunk`].
+    /// Address space for chunks of `chunk_bytes`, a multiple of [`HUGE_PAGE`]. The last chunk may
+    /// extend beyond `bytes`. Nothing of it can be used before [`put_chunk`].
     ///
-    /// `keep` is dropped when the address space has been given back.
+    /// `keep` is dropped after the address space has been released.
     ///
     /// [`put_chunk`]: Self::put_chunk
     pub fn chunks(bytes: u64, chunk_bytes: u64, keep: impl Send + Sync + 'static) -> Result<Self> {
@@ -121,7 +120,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Address space for `bytes_max`, all of which counts as usable.
+    /// Reserves address space for `bytes_max`, all of which counts as usable.
     fn reserve(backing: Backing, access: Access, bytes_max: u64) -> Result<Self> {
         let no_memory = |errno: Errno| Error::NoMemory { bytes: bytes_max, source: errno.into() };
         let (protection, chunk, align) = match backing {
@@ -131,17 +130,17 @@ impl Mapping {
             Backing::Memfd | Backing::File | Backing::Dax => (ProtFlags::empty(), 1, HUGE_PAGE),
         };
         let length = usize::try_from(bytes_max).ok().and_then(|bytes| bytes.max(1).checked_next_multiple_of(chunk));
-        // The start may be shifted by less than the alignment.
+        // Aligning the start may shift it by less than the alignment.
         let shifted = length.and_then(|length| length.checked_next_multiple_of(page_bytes()));
         let reserved_bytes =
             shifted.and_then(|length| length.checked_add(align - page_bytes())).ok_or(no_memory(Errno::NOMEM))?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at an address of the system's choice touches no memory of anyone
-        // else.
+        // SAFETY: a new mapping at an address that the system chooses affects no other memory.
         let address = unsafe { mmap_anonymous(ptr::null_mut(), reserved_bytes, protection, flags) };
         let reserved = NonNull::new(address.map_err(no_memory)?.cast::<u8>()).ok_or(no_memory(Errno::NOMEM))?;
         let shift = reserved.as_ptr().align_offset(align);
-        // SAFETY: the shift is less than the alignment, and so much more was reserved than is used.
+        // SAFETY: the shift is less than the alignment, and the reservation is larger than what is
+        // used by that.
         let start = unsafe { reserved.add(shift) };
         Ok(Self {
             backing,
@@ -160,31 +159,32 @@ impl Mapping {
         })
     }
 
-    /// What lies behind it.
+    /// What it is backed by.
     pub fn backing(&self) -> Backing {
         self.backing
     }
 
-    /// What it may be used for.
+    /// The access that it allows.
     pub fn access(&self) -> Access {
         self.access
     }
 
-    /// Its length. What has been in it stays in it.
+    /// Its length. It never shrinks.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Acquire)
     }
 
-    /// What it can grow to.
+    /// The length to which it can grow.
     pub fn bytes_max(&self) -> u64 {
         self.bytes_max
     }
 
     /// The address of byte `at`, which never changes. Panics beyond the end.
     ///
-    /// To use it is to keep these rules: the mapping lives; a chunk has been put there, if it is
-    /// one of chunks; nobody writes where it is read-only; no process shrinks the file, which would
-    /// end the program at the next access; and who writes is alone, in this process and all others.
+    /// Whoever uses it must guarantee: the mapping is alive; in a mapping of chunks, a chunk has
+    /// been put there; nobody writes if it is read-only; no process shrinks the file, which would
+    /// kill the program at the next access; and only one writer at a time, in this process and all
+    /// others.
     pub fn address(&self, at: u64) -> *mut u8 {
         assert!(at <= self.bytes(), "byte {at} is beyond the end of a mapping of {} bytes", self.bytes());
         self.pointer(at)
@@ -216,7 +216,7 @@ impl Mapping {
         Ok(unsafe { slice::from_raw_parts_mut(self.pointer(range.start), (range.end - range.start) as usize) })
     }
 
-    /// An error unless `range` lies inside.
+    /// Returns an error unless `range` lies inside the mapping.
     pub fn check(&self, range: &Range<u64>) -> Result<()> {
         let bytes = self.bytes();
         if range.start <= range.end && range.end <= bytes {
@@ -225,23 +225,22 @@ impl Mapping {
         Err(Error::OutOfRange { range: range.clone(), bytes })
     }
 
-    /// Puts a chunk of `file`, which begins at `offset`, behind chunk `index` of the address space.
+    /// Maps a chunk of `file`, which begins at `offset`, as chunk `index` of the address space.
     ///
     /// # Safety
-    /// Nobody may use the memory of this chunk of the mapping at the time, or rely on what is in
-    /// it.
+    /// Nobody may use the memory of this chunk at the time, or rely on its contents.
     pub unsafe fn put_chunk(&self, index: u64, file: impl AsFd, offset: u64) -> Result<()> {
         let (address, bytes) = self.chunk(index)?;
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
-        // SAFETY: the range is a whole chunk of the reserved address space, which nobody uses by
-        // the duty of the caller.
+        // SAFETY: the range is a whole chunk of the reserved address space, and the caller
+        // guarantees that nobody uses it.
         let mapped = unsafe { mmap(address.cast(), bytes, protection, flags, file, offset) };
         mapped.map_err(Error::failed("map a chunk of shared memory"))?;
         self.advise_pages(&(index * bytes as u64..(index + 1) * bytes as u64), Pages::Huge);
         Ok(())
     }
 
-    /// Takes the memory behind chunk `index` away again, if there is any.
+    /// Unmaps chunk `index`, if it is mapped.
     ///
     /// # Safety
     /// As for [`put_chunk`](Self::put_chunk).
@@ -250,10 +249,10 @@ impl Mapping {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
         // SAFETY: as in `put_chunk`.
         let unmapped = unsafe { mmap_anonymous(address.cast(), bytes, ProtFlags::empty(), flags) };
-        unmapped.map(drop).map_err(Error::failed("take a chunk of shared memory away"))
+        unmapped.map(drop).map_err(Error::failed("unmap a chunk of shared memory"))
     }
 
-    /// Where a chunk lies, and its length.
+    /// The address and length of a chunk.
     fn chunk(&self, index: u64) -> Result<(*mut u8, usize)> {
         let Backing::Chunks { bytes } = self.backing else {
             let range = 0..0;
@@ -266,19 +265,19 @@ impl Mapping {
         Ok((self.pointer(start), bytes as usize))
     }
 
-    /// Keeps it alive because its memory is registered with the kernel or a device.
+    /// Keeps the mapping alive because its memory is registered with the kernel or a device.
     pub fn keep_registered(self: &Arc<Self>) -> Kept {
         self.registrations.fetch_add(1, Relaxed);
         Kept(Arc::clone(self))
     }
 
-    /// Whether somebody keeps its memory registered.
+    /// Whether its memory is registered.
     pub fn is_registered(&self) -> bool {
         self.registrations.load(Relaxed) > 0
     }
 
-    /// Whether nobody uses it any more and it only lives because it is registered. Stays true once
-    /// it is.
+    /// Whether it is alive only because it is registered, and nobody else uses it. Once true, it
+    /// stays true.
     pub fn is_orphan(self: &Arc<Self>) -> bool {
         Arc::strong_count(self) <= self.registrations.load(Relaxed)
     }
@@ -289,7 +288,7 @@ impl Mapping {
         unsafe { self.start.as_ptr().add(at as usize) }
     }
 
-    /// The whole pages that `range` touches: where they begin, and their length.
+    /// The whole pages that contain `range`: address and length.
     fn pages_of(&self, range: &Range<u64>) -> (*mut u8, usize) {
         let page = page_bytes() as u64;
         let start = range.start / page * page;
@@ -305,14 +304,14 @@ impl fmt::Debug for Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: this is the whole of what was reserved, and its owner is the last one.
+        // SAFETY: this is the whole reservation, and this is its last owner.
         if let Err(errno) = unsafe { munmap(self.reserved.as_ptr().cast(), self.reserved_bytes) } {
             tracing::warn!(%errno, "cannot give host memory back");
         }
     }
 }
 
-/// A share in a mapping that only keeps it registered.
+/// An owner of a mapping that keeps it only because it is registered.
 #[derive(Debug)]
 pub struct Kept(Arc<Mapping>);
 

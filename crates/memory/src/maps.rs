@@ -1,4 +1,4 @@
-//! What kind of memory lies where in this process: the one reader of /proc/self/maps.
+//! The mapped memory of this process: the only reader of /proc/self/maps.
 
 use std::{
     fs::File,
@@ -14,7 +14,7 @@ use rustix::{
 
 use crate::Access;
 
-/// A stretch of memory of one kind.
+/// A range of memory with the same properties.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Piece {
     /// Its addresses.
@@ -23,14 +23,15 @@ pub struct Piece {
     pub is_readable: bool,
     /// Whether it can be written.
     pub is_writable: bool,
-    /// Neither shared nor of a file: only this process can change it, and only here.
+    /// Neither shared nor backed by a file: only this process can change it, and only through this
+    /// mapping.
     pub is_private_anonymous: bool,
 }
 
-/// What lies where in this process.
+/// The mappings of this process.
 ///
-/// Linux 6.11 and later answer each question as of the moment it is asked. Before, all of it is
-/// read once, and the answers are as of then.
+/// On Linux 6.11 and later, every query reads the present state. On older kernels the file is read
+/// once, in [`now`](Self::now), and queries return the state of that moment.
 #[derive(Debug)]
 pub struct Maps(Way);
 
@@ -41,7 +42,7 @@ enum Way {
 }
 
 impl Maps {
-    /// As it is now.
+    /// The mappings as they are now.
     pub fn now() -> io::Result<Self> {
         let file = File::open("/proc/self/maps")?;
         match query(&file, 0) {
@@ -51,7 +52,7 @@ impl Maps {
         }
     }
 
-    /// The pieces of `range` that are mapped, ascending and cut to it.
+    /// The mapped pieces of `range`, ascending, clipped to it.
     pub fn pieces(&self, range: &Range<usize>) -> io::Result<Vec<Piece>> {
         let mut pieces = Vec::new();
         let mut rest = range.clone();
@@ -62,7 +63,7 @@ impl Maps {
         Ok(pieces)
     }
 
-    /// The first piece of `range`, cut to it.
+    /// The first mapped piece of `range`, clipped to it.
     fn first(&self, range: &Range<usize>) -> io::Result<Option<Piece>> {
         if range.is_empty() {
             return Ok(None);
@@ -83,12 +84,12 @@ impl Maps {
         self.all(range, |piece| piece.is_private_anonymous && piece.is_readable)
     }
 
-    /// Whether all of `range` is mapped and can be read, or read and written.
+    /// Whether all of `range` is mapped and allows this access.
     pub fn allows(&self, range: &Range<usize>, access: Access) -> io::Result<bool> {
         self.all(range, |piece| piece.is_readable && (piece.is_writable || access == Access::Read))
     }
 
-    /// Whether all of `range` is mapped, in pieces that are wanted.
+    /// Whether all of `range` is mapped and every piece meets the condition.
     fn all(&self, range: &Range<usize>, is_wanted: impl Fn(&Piece) -> bool) -> io::Result<bool> {
         let mut rest = range.clone();
         while !rest.is_empty() {
@@ -101,7 +102,7 @@ impl Maps {
     }
 }
 
-/// The piece at `at`, or else the next one after it.
+/// The piece that contains `at`, otherwise the next one after it.
 fn query(maps: &File, at: usize) -> rustix::io::Result<Option<Piece>> {
     const QUERY: Opcode = opcode::read_write::<procmap_query>(b'f', 17);
     // SAFETY: all fields are numbers, and 0 is valid for them.
@@ -109,7 +110,7 @@ fn query(maps: &File, at: usize) -> rustix::io::Result<Option<Piece>> {
     query.size = size_of::<procmap_query>() as u64;
     query.query_flags = flags::PROCMAP_QUERY_COVERING_OR_NEXT_VMA as u64;
     query.query_addr = at as u64;
-    // SAFETY: the structure of this request, without the pointers for names that it could have.
+    // SAFETY: the structure of this request, without the optional pointers for names.
     match unsafe { ioctl(maps, Updater::<QUERY, _>::new(&mut query)) } {
         Err(Errno::NOENT) => return Ok(None),
         outcome => outcome?,
@@ -125,12 +126,12 @@ fn query(maps: &File, at: usize) -> rustix::io::Result<Option<Piece>> {
 
 fn read(maps: impl BufRead) -> io::Result<Vec<Piece>> {
     let unknown = |line: &str| io::Error::other(format!("/proc/self/maps has the line {line:?}"));
-    // Names of files may be any bytes; all that is read here is before them.
+    // File names may contain any bytes, but everything parsed here comes before them.
     let lines = maps.split(b'\n').map(|line| Ok(String::from_utf8_lossy(&line?).into_owned()));
     lines.map(|line: io::Result<String>| line.and_then(|line| piece(&line).ok_or_else(|| unknown(&line)))).collect()
 }
 
-/// A line such as `7f01c0000000-7f01c0021000 rw-p 00000000 00:00 0`.
+/// Parses a line such as `7f01c0000000-7f01c0021000 rw-p 00000000 00:00 0`.
 fn piece(line: &str) -> Option<Piece> {
     let mut words = line.split_ascii_whitespace();
     let (start, end) = words.next()?.split_once('-')?;
@@ -190,7 +191,7 @@ mod tests {
             return eprintln!("SKIPPED, as this kernel has no PROCMAP_QUERY");
         };
         let whole = 0..usize::MAX / 2;
-        // The program's own files; what is anonymous changes while tests run.
+        // Compare only mapped files: anonymous mappings change while tests run.
         let of_files = |maps: Maps| {
             let pieces = maps.pieces(&whole).unwrap().into_iter();
             pieces.filter(|piece| !piece.is_private_anonymous).collect::<Vec<_>>()
@@ -198,7 +199,7 @@ mod tests {
         assert_eq!(of_files(queried), of_files(listed()));
     }
 
-    /// Memory of sixteen pages with rights as told: 1 none, 2 read, 3 read and write.
+    /// Sixteen pages with these access rights: 1 none, 2 read, 3 read and write.
     fn patchwork(rights: &[u8; 16]) -> Private {
         let memory = Private::new(16 * page_bytes(), Pages::Small).unwrap();
         for (page, &rights) in rights.iter().enumerate() {

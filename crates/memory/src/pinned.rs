@@ -1,8 +1,8 @@
-//! Memory of this process that is pinned for direct access: buffers that are registered with
-//! io_uring, and what RDMA has registered.
+//! Memory of this process that is pinned for direct access: buffers registered with io_uring or for
+//! RDMA.
 //!
 //! The system counts such memory for the whole process (`VmPin` in /proc/self/status), and does not
-//! say where it is. What Outcrop itself has registered is subtracted: nobody else writes there.
+//! report where it is. What Outcrop itself has registered is subtracted: nobody else writes there.
 
 use std::{
     fs, io,
@@ -11,21 +11,21 @@ use std::{
 
 use crate::page_bytes;
 
-/// What all [`Pinned`] of this process have. Never more than the system counts for them.
+/// The bytes of all [`Pinned`] of this process. At no time more than the system counts for them.
 static OURS: AtomicU64 = AtomicU64::new(0);
 
-/// How often that has changed.
+/// How many times `OURS` has changed.
 static CHANGES: AtomicU64 = AtomicU64::new(0);
 
-/// How often to try to read two numbers that belong together.
+/// How many times to try to read two consistent numbers.
 const TRIES: usize = 8;
 
-/// Memory that Outcrop has pinned: [`pinned_by_others`] does not count it.
+/// Memory that Outcrop has pinned, and that [`pinned_by_others`] does not count.
 #[derive(Debug, Default)]
 pub struct Pinned(u64);
 
 impl Pinned {
-    /// So many bytes more are pinned. To be called after that was done.
+    /// Counts `bytes` as pinned. Call it after pinning them.
     pub fn add(&mut self, bytes: u64) {
         let bytes = bytes.next_multiple_of(page_bytes() as u64);
         self.0 += bytes;
@@ -33,7 +33,7 @@ impl Pinned {
         CHANGES.fetch_add(1, SeqCst);
     }
 
-    /// Nothing of it is pinned any more. To be called before that is done.
+    /// Counts nothing as pinned any more. Call it before unpinning.
     pub fn clear(&mut self) {
         OURS.fetch_sub(std::mem::take(&mut self.0), SeqCst);
         CHANGES.fetch_add(1, SeqCst);
@@ -46,8 +46,8 @@ impl Drop for Pinned {
     }
 }
 
-/// How many bytes of this process somebody else than Outcrop has pinned. More than there are, but
-/// never less, while Outcrop pins or unpins memory.
+/// How many bytes of this process are pinned by others than Outcrop. While Outcrop pins or unpins
+/// memory, the result can be too large, but never too small.
 pub fn pinned_by_others() -> io::Result<u64> {
     for _ in 0..TRIES {
         let changes = CHANGES.load(SeqCst);
@@ -60,7 +60,7 @@ pub fn pinned_by_others() -> io::Result<u64> {
     pinned_bytes()
 }
 
-/// How many bytes of this process are pinned, as the system counts them.
+/// How many bytes of this process are pinned, according to the system.
 fn pinned_bytes() -> io::Result<u64> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmPin:"));

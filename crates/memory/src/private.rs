@@ -1,4 +1,4 @@
-//! Anonymous memory with one owner: a slice, apart from the allocator's memory.
+//! Anonymous memory with one owner, as a slice, outside of the allocator's memory.
 
 use std::{
     fmt,
@@ -8,26 +8,26 @@ use std::{
 
 use crate::{Mapping, Pages, Result};
 
-/// Zeroed memory that nobody else knows of. The system provides it as it is written or touched.
+/// Zeroed memory that nobody else can access. The system provides it when it is written or touched.
 pub struct Private(Mapping);
 
 impl Private {
-    /// At least `bytes`, in whole pages, and at least one page.
+    /// At least `bytes`, rounded up to whole pages, and at least one page.
     pub fn new(bytes: usize, pages: Pages) -> Result<Self> {
         let bytes = bytes.max(1).next_multiple_of(crate::page_bytes());
         Ok(Self(Mapping::anonymous(bytes as u64, pages)?))
     }
 
-    /// The mapping behind it, for touching (pre-faulting) and pinning. As long as the slice is in
-    /// use, nobody may write through the mapping's addresses.
+    /// The mapping behind it, for touching (pre-faulting) and pinning. While the slice is in use,
+    /// nobody may write through the mapping's addresses.
     pub fn mapping(&self) -> &Mapping {
         &self.0
     }
 
-    /// Never to be given back.
+    /// Keeps the memory until the process ends.
     pub fn leak(self) -> &'static mut [u8] {
         let kept = ManuallyDrop::new(self);
-        // SAFETY: as in `deref_mut`, its owner is gone, and it is never unmapped.
+        // SAFETY: as in `deref_mut`; the owner is gone, and the memory is never unmapped.
         unsafe { std::slice::from_raw_parts_mut(kept.0.address(0), kept.0.bytes() as usize) }
     }
 }

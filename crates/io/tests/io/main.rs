@@ -1,3 +1,3 @@
-//! All tests of this crate from outside: one program, so that there is one to link.
+//! Integration tests of transfers. One program, so that only one has to be linked.
 
 mod transfers;

@@ -1,5 +1,5 @@
-//! Transfers to and from real files: both methods give the same bytes and the same errors, whatever
-//! the lengths, offsets, pieces and depths are.
+//! Transfers to and from real files: both methods produce the same bytes and the same errors for
+//! all lengths, offsets, pieces and depths.
 
 use std::{
     collections::VecDeque,
@@ -45,12 +45,12 @@ impl Part {
     }
 
     fn slice(&mut self) -> &mut [u8] {
-        // SAFETY: every test makes parts that do not overlap, and has this one.
+        // SAFETY: the parts of a test do not overlap, and this one is borrowed exclusively.
         unsafe { self.mapping.slice_mut(self.at..self.at + self.bytes) }.unwrap()
     }
 }
 
-// SAFETY: the mapping keeps its place and lives as long as the part, which nobody else uses.
+// SAFETY: the mapping stays in place and lives as long as the part, which nobody else uses.
 unsafe impl Memory for Part {
     fn bytes(&mut self) -> NonNull<[u8]> {
         NonNull::from(self.slice())
@@ -65,7 +65,7 @@ unsafe impl Memory for Part {
     }
 }
 
-/// Transfers to do, and what became of them.
+/// Transfers to carry out, and their results.
 #[derive(Default)]
 struct List {
     waiting: VecDeque<Transfer<Part>>,
@@ -117,7 +117,7 @@ fn open(path: &Path, flags: OFlags) -> io::Result<Arc<File>> {
     Ok(Arc::new(File::new(options.open(path)?.into())?))
 }
 
-/// A directory whose files can bypass the page cache, if there is one here.
+/// A directory whose files support O_DIRECT, if there is one here.
 fn direct_directory() -> Option<TempDir> {
     for place in [std::env::temp_dir(), PathBuf::from(env!("CARGO_TARGET_TMPDIR"))] {
         let directory = tempdir_in(place).ok()?;
@@ -144,8 +144,8 @@ fn what_one_method_wrote_the_other_reads() {
     }
 }
 
-/// Where the pieces of one transfer lie: file, offset and length, in units. They do not overlap, as
-/// nothing is said about the order in which they are moved.
+/// The pieces of one transfer: file, offset and length, in units. They do not overlap, because
+/// pieces are moved in any order.
 type Plan = Vec<(usize, u64, u64)>;
 
 fn plans() -> impl Strategy<Value = Vec<Plan>> {
@@ -163,7 +163,8 @@ fn plans() -> impl Strategy<Value = Vec<Plan>> {
     prop::collection::vec(plan, 1..12)
 }
 
-/// Writes transfers of several pieces and reads them back in other requests; the files that result.
+/// Writes transfers of several pieces, and reads them back with other requests. Returns the
+/// contents of the files.
 fn files_after(method: Method, plans: &[Plan], unit: u64, depth: u32, directory: &Path, flags: OFlags) -> Vec<Vec<u8>> {
     let paths: Vec<_> = (0..3).map(|number| directory.join(format!("{method:?}-{number}"))).collect();
     let files: Vec<_> = paths.iter().map(|path| open(path, flags).unwrap()).collect();
@@ -176,7 +177,7 @@ fn files_after(method: Method, plans: &[Plan], unit: u64, depth: u32, directory:
         plan.iter().map(piece).collect::<Pieces>()
     };
     let carrier = carrier(method, depth, 3 * ALIGN);
-    // One after the other: they may overlap.
+    // One after the other, because different transfers may overlap.
     for (seed, plan) in plans.iter().enumerate() {
         let pieces = pieces_of(plan);
         let bytes = pieces.iter().map(|piece| piece.bytes).sum();
@@ -184,7 +185,7 @@ fn files_after(method: Method, plans: &[Plan], unit: u64, depth: u32, directory:
         carry(&carrier, Transfer { memory, direction: Direction::Write, pieces }).1.unwrap();
     }
     let found = paths.iter().map(|path| fs::read(path).unwrap()).collect::<Vec<_>>();
-    // All at once: reads do not disturb each other.
+    // All at once: reads may overlap.
     let mut list = List::default();
     for plan in plans {
         let pieces = pieces_of(plan);
@@ -250,7 +251,7 @@ fn there_may_be_more_transfers_than_the_ring_has_entries() {
     }
 }
 
-/// Counts how many transfers were asked for before the first came back.
+/// Counts how many transfers were requested before the first was returned.
 #[derive(Default)]
 struct Eager {
     list: List,
@@ -278,7 +279,7 @@ fn the_next_transfer_is_in_hand_before_there_is_room_for_it() {
         let pieces = one(&file, index * 16 * KIB, 16 * KIB);
         feed.list.waiting.push_back(Transfer { memory, direction: Direction::Write, pieces });
     }
-    // The first fills the ring.
+    // The first transfer fills the ring.
     carrier(Method::Uring, 2, 8 * KIB).run(&mut feed);
     assert_eq!((feed.list.done.len(), feed.asked_early), (5, 2));
 }
@@ -311,7 +312,7 @@ fn a_file_that_ends_too_early_past_the_page_cache_is_an_error() {
     assert!(file.is_direct());
     for method in METHODS {
         let carrier = carrier(method, 4, 16 * KIB);
-        // The end lies inside of a unit, at one, and before everything.
+        // The file ends inside a unit, at the end of a unit, and inside the first unit.
         for bytes in [5 * ALIGN + 100, 5 * ALIGN, 10] {
             fs::write(&path, pattern(1, bytes)).unwrap();
             let whole = bytes / ALIGN * ALIGN;
@@ -378,7 +379,7 @@ fn what_is_not_aligned_is_refused_past_the_page_cache() {
             }
         }
         assert_eq!(read(&carrier, &file, 0, 4 * ALIGN).unwrap(), pattern(1, 4 * ALIGN), "nothing was written");
-        // Slices are copied; their offsets and lengths have to be aligned all the same.
+        // Slices are copied, but their offsets and lengths still have to be aligned.
         let mut slice = vec![0; 5 * ALIGN as usize + 1];
         slice[1..].copy_from_slice(&pattern(2, 5 * ALIGN));
         carrier.write(&file, 3 * ALIGN, &slice[1..]).unwrap();
@@ -465,7 +466,7 @@ fn memory_of_every_backing_is_transferred() {
         result.unwrap();
         assert!(*transfer.memory.slice() == pattern(5, bytes), "{mapping:?} {method:?}");
     }
-    // A mapping that grows later is not a trap.
+    // A mapping that grows later is no problem.
     mapped.grow(8 * MIB).unwrap();
     let part = Part { mapping: mapped, at: MIB, bytes: 4 * MIB, is_exclusive: true, is_registered: true };
     let transfer = Transfer { memory: part, direction: Direction::Write, pieces: one(&file, 0, 4 * MIB) };

@@ -1,8 +1,8 @@
-//! Threads that help with long copies and sleep between them.
+//! Threads that help with long copies and sleep in between.
 //!
-//! They are kept, not started each time: a thread that is just ending probably still holds its core
-//! when the copy is over, so that whoever is woken up then is put on the program's core instead of
-//! the free one. That is a reading of the timings, not proven.
+//! They are kept, not started for each copy. A thread that is just ending seems to occupy its core
+//! still when the copy is over, so that a thread woken at that time is put on the program's core
+//! instead of the free one. Timings suggest this; it is not proven.
 
 use std::{
     fmt, hint,
@@ -17,16 +17,16 @@ use std::{
 
 use super::{SHARE_BYTES, copy_alone};
 
-/// How long it takes to copy a share, roughly.
+/// Roughly how long it takes to copy one share.
 const LOOKING: Duration = Duration::from_micros(100);
 
-/// The threads. They end when it is dropped.
+/// The threads. They end when the crew is dropped.
 pub(super) struct Crew {
     members: Vec<(Sender<Arc<Work>>, JoinHandle<()>)>,
 }
 
 impl Crew {
-    /// Up to `count` threads; fewer where the system gives no more.
+    /// Starts up to `count` threads; fewer if the system allows no more.
     pub(super) fn new(count: usize) -> Self {
         let start = |number| {
             let (to_member, work) = channel::<Arc<Work>>();
@@ -37,7 +37,7 @@ impl Crew {
         Self { members: (0..count).map_while(start).collect() }
     }
 
-    /// Copies with this thread and those of the crew that come in time.
+    /// Copies with this thread and with those of the crew that arrive in time.
     pub(super) fn copy(&self, target: &mut [u8], source: &[u8]) {
         debug_assert_eq!(target.len(), source.len());
         let work = Arc::new(Work {
@@ -49,10 +49,10 @@ impl Crew {
             left: Condvar::new(),
         });
         for (member, _) in &self.members {
-            // Where a thread has ended, the others do its part.
+            // If a thread has ended, the others do its part.
             let _ = member.send(Arc::clone(&work));
         }
-        // SAFETY: both slices are borrowed until this function returns, and the door is closed
+        // SAFETY: both slices are borrowed until this function returns, and the work is closed
         // before that.
         unsafe { work.copy_shares() };
         work.close();
@@ -74,32 +74,32 @@ impl fmt::Debug for Crew {
     }
 }
 
-/// One copy, of which each thread takes shares.
+/// One copy. Each thread takes shares of it.
 struct Work {
     target: *mut u8,
     source: *const u8,
     bytes: usize,
-    /// Where the next share begins.
+    /// The offset of the next share.
     next: AtomicUsize,
     door: Mutex<Door>,
     left: Condvar,
 }
 
-/// Who is at it. Nobody enters once it is closed.
+/// Which threads are copying. Nobody enters once it is closed.
 #[derive(Default)]
 struct Door {
     is_closed: bool,
     inside: usize,
 }
 
-// SAFETY: the memory behind the pointers is touched only by threads that are inside the door, each
-// share by one of them.
+// SAFETY: only threads that have entered the door access the memory behind the pointers, each share
+// by one of them.
 unsafe impl Send for Work {}
 // SAFETY: as above; the rest is atomic or behind a mutex.
 unsafe impl Sync for Work {}
 
 impl Work {
-    /// Helps until nothing is left, unless the copy is over already.
+    /// Copies shares until none is left, unless the copy has already ended.
     fn help(&self) {
         let mut door = self.door();
         if door.is_closed {
@@ -113,9 +113,9 @@ impl Work {
         self.left.notify_one();
     }
 
-    /// Lets nobody in any more, and waits for those who are inside. They are at their last share:
-    /// to be put to sleep and woken up would take longer than most of them need, so that this
-    /// thread looks for them for a moment first.
+    /// Lets no more threads in, and waits for those that are inside. They are copying their last
+    /// share. Sleeping and waking would take longer than most of them need, so this thread spins
+    /// for a moment first.
     fn close(&self) {
         let mut door = self.door();
         door.is_closed = true;

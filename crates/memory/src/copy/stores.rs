@@ -1,9 +1,10 @@
-//! Copies with stores that bypass the caches, in the widest form that the processor has.
+//! Copies with stores that bypass the caches (non-temporal stores), of the widest kind that the
+//! processor has.
 //!
-//! Four pages are copied side by side, a line of each in turn: the processor reads ahead within a
-//! page only, and so reads ahead in four of them. That makes no difference for copies without a
-//! pause; after 20 ms of arithmetic, when the memory has to wake up as well, 32 MiB took 3.2 ms
-//! instead of 4.0, and 1.65 instead of 2.0 with two threads.
+//! Four pages are copied side by side, one cache line of each in turn. The hardware prefetcher
+//! works within a page, so this prefetches from four pages at once. It makes no difference for
+//! copies without a pause. After 20 ms of arithmetic, when the memory has to leave its idle state
+//! as well, 32 MiB took 3.2 ms instead of 4.0, and 1.65 instead of 2.0 with two threads.
 
 /// Copies `source` to `target`, which must be of the same length.
 #[cfg(target_arch = "x86_64")]
@@ -33,15 +34,15 @@ mod x86 {
         _mm256_stream_si256, _mm512_loadu_si512, _mm512_stream_si512,
     };
 
-    /// What is copied at a time; also a multiple of every store's alignment.
+    /// The unit of copying; a multiple of every store's alignment.
     const LINE: usize = 64;
-    /// The processor reads ahead within this.
+    /// The range within which the hardware prefetches.
     const PAGE: usize = 4096;
-    /// So many pages are copied side by side.
+    /// How many pages are copied side by side.
     const PAGES: usize = 4;
 
-    /// The whole lines in the middle of `target` with their source. What lies before and after is
-    /// copied here.
+    /// Copies the bytes before the first and after the last whole cache line of `target`. Returns
+    /// the lines in between, with their source.
     fn lines<'a>(target: &'a mut [u8], source: &'a [u8]) -> (&'a mut [u8], &'a [u8]) {
         assert_eq!(target.len(), source.len(), "a copy needs as much room as it has bytes");
         let before = target.as_ptr().align_offset(LINE).min(target.len());
@@ -64,9 +65,9 @@ mod x86 {
                 let (target, source) = (target.as_mut_ptr(), source.as_ptr());
                 let copy_line = |at: usize| {
                     for at in (at..at + LINE).step_by(size_of::<$vector>()) {
-                        // SAFETY: `lines` has made both equally long, whole lines; every line that
-                        // is copied below lies inside; a line is a multiple of the vector; the
-                        // target is aligned to a line, and the load needs no alignment.
+                        // SAFETY: `lines` has made both slices whole lines of equal length, and
+                        // every line copied below lies inside them. A line is a multiple of the
+                        // vector. The target is aligned to a line, and the load needs no alignment.
                         unsafe {
                             let vector = $load(source.add(at).cast());
                             $store(target.add(at).cast::<$vector>(), vector);
@@ -84,8 +85,8 @@ mod x86 {
                 for line in (side_by_side..bytes).step_by(LINE) {
                     copy_line(line);
                 }
-                // Stores past the caches are not ordered with others until here: whoever is told
-                // that the copy is complete must see it.
+                // Non-temporal stores are not ordered with other stores before this fence. Whoever
+                // learns that the copy is complete must see all of it.
                 _mm_sfence();
             }
         };

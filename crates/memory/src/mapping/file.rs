@@ -23,7 +23,7 @@ use crate::{Access, Error, Result, lines, page_bytes};
 
 impl Mapping {
     /// New memory with a descriptor, called `name` in /proc. Its length is sealed: nobody who gets
-    /// the [`descriptor`](Self::descriptor) can shrink it, which would end every process that uses
+    /// the [`descriptor`](Self::descriptor) can shrink it, which would kill every process that uses
     /// it, or make it grow.
     pub fn memfd(name: &str, bytes: u64) -> Result<Self> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -34,7 +34,7 @@ impl Mapping {
         Self::of_memfd(memfd, Access::ReadWrite)
     }
 
-    /// The memory of a memfd that another process has made; an error if it could be shrunk.
+    /// Maps a memfd that another process has created. Returns an error if it could be shrunk.
     pub fn of_memfd(memfd: OwnedFd, access: Access) -> Result<Self> {
         let seals = fcntl_get_seals(&memfd).map_err(Error::failed("read the seals of a memfd"))?;
         if !seals.contains(SealFlags::SHRINK) {
@@ -43,14 +43,15 @@ impl Mapping {
         Self::over(Backing::Memfd, memfd, access, 0)
     }
 
-    /// A file through the page cache. It can [`grow`](Self::grow) to `bytes_max`, for which address
-    /// space is reserved.
+    /// Maps a file through the page cache. It can [`grow`](Self::grow) to `bytes_max`, for which
+    /// address space is reserved.
     pub fn file(file: impl AsFd, access: Access, bytes_max: u64) -> Result<Self> {
         Self::over(Backing::File, cloned(file.as_fd())?, access, bytes_max)
     }
 
-    /// A file on persistent memory, without a page cache: what is stored and flushed is durable,
-    /// without any call of the system (MAP_SYNC). [`Error::NoDax`] where the file system has none.
+    /// Maps a file on persistent memory, without a page cache. What is stored and flushed is
+    /// durable without a system call (MAP_SYNC). Returns [`Error::NoDax`] if the file system does
+    /// not support it.
     pub fn dax(file: impl AsFd, access: Access, bytes_max: u64) -> Result<Self> {
         Self::over(Backing::Dax, cloned(file.as_fd())?, access, bytes_max)
     }
@@ -59,7 +60,7 @@ impl Mapping {
         let bytes = file_bytes(&descriptor)?;
         let mut mapping = Self::reserve(backing, access, bytes.max(bytes_max))?;
         mapping.descriptor = Some(descriptor);
-        // An empty file is tried with its first page, so that a refusal comes now and not later.
+        // Of an empty file, map the first page, so that an error is reported now and not later.
         mapping.map_descriptor(&(0..bytes.max(1)))?;
         *mapping.bytes.get_mut() = bytes;
         Ok(mapping)
@@ -70,9 +71,9 @@ impl Mapping {
         self.descriptor.as_ref().map(AsFd::as_fd)
     }
 
-    /// Makes a mapped file, and the mapping, at least `bytes` long. A mapping that is read-only
-    /// only follows the growth that others have done. Addresses stay as they are. When it returns,
-    /// the system has set the space aside and the new length survives a crash.
+    /// Makes a mapped file, and the mapping, at least `bytes` long. A read-only mapping can only
+    /// follow the growth of the file. Addresses do not change. On return, the space is allocated
+    /// and the new length survives a crash.
     pub fn grow(&self, bytes: u64) -> Result<()> {
         let _alone = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.bytes();
@@ -91,7 +92,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// Has the file system set `range` of the file aside, and keep it also after a crash.
+    /// Has the file system allocate `range` of the file, and makes that survive a crash.
     fn make_longer(&self, file: &OwnedFd, range: Range<u64>) -> Result<()> {
         if self.access == Access::Read {
             return Err(Error::ReadOnly);
@@ -99,7 +100,7 @@ impl Mapping {
         self.check_trusted()?;
         match retry_on_intr(|| fallocate(file, FallocateFlags::empty(), range.start, range.end - range.start)) {
             Ok(()) => {}
-            // The file system allocates as it goes. A full one then ends the program at a write.
+            // The file system allocates on write. If it is full then, the write kills the program.
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
                 if file_bytes(file)? < range.end {
                     retry_on_intr(|| ftruncate(file, range.end)).map_err(Error::failed("grow a mapped file"))?;
@@ -110,16 +111,16 @@ impl Mapping {
         retry_on_intr(|| fdatasync(file)).map_err(|errno| self.distrust(errno))
     }
 
-    /// Makes what was written to `range` survive a crash, as the backing needs it; nothing for
-    /// memory that does not survive anyway.
+    /// Makes what was written to `range` survive a crash, in the way that the backing needs. Does
+    /// nothing for memory that does not survive the process.
     ///
-    /// After an error nothing is known of what was written since the last flush: the system may
-    /// have dropped it. All later flushes fail as well.
+    /// After an error, nothing is certain about the bytes written since the last flush: the system
+    /// may have dropped them. All later flushes fail as well.
     pub fn flush(&self, range: Range<u64>) -> Result<()> {
         self.flush_all(&[range])
     }
 
-    /// As `flush`, for several ranges with one fence, or one call of the system.
+    /// As `flush`, for several ranges with one fence or one system call.
     pub fn flush_all(&self, ranges: &[Range<u64>]) -> Result<()> {
         ranges.iter().try_for_each(|range| self.check(range))?;
         self.check_trusted()?;
@@ -142,7 +143,7 @@ impl Mapping {
         }
     }
 
-    /// One call for all from the first to the last page: each call waits for the medium.
+    /// One call from the first to the last page, because each call waits for the medium.
     fn sync(&self, ranges: &[Range<u64>]) -> Result<()> {
         let written = ranges.iter().filter(|range| !range.is_empty());
         let Some(all) = written.cloned().reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)) else { return Ok(()) };
@@ -161,7 +162,8 @@ impl Mapping {
         Error::failed("flush a mapped file")(errno)
     }
 
-    /// Maps the pages of the descriptor that hold `range`, but those that hold what is before it.
+    /// Maps the pages of the descriptor that hold `range`, except a first page that is already
+    /// mapped.
     fn map_descriptor(&self, range: &Range<u64>) -> Result<()> {
         let Some(file) = &self.descriptor else { return Ok(()) };
         let page = page_bytes() as u64;
@@ -178,11 +180,11 @@ impl Mapping {
             _ => MapFlags::SHARED,
         };
         let (address, bytes) = (self.pointer(start), (end - start) as usize);
-        // SAFETY: the pages lie inside the reserved address space, and nobody has used them yet:
-        // they are beyond what was usable until now.
+        // SAFETY: the pages lie inside the reserved address space, beyond what was usable until
+        // now, so nobody has used them yet.
         let mapped = unsafe { mmap(address.cast(), bytes, protection, kind | MapFlags::FIXED, file, start) };
         mapped.map(drop).map_err(|errno| match (self.backing, errno) {
-            // Old kernels do not know the flags.
+            // Old kernels do not support the flags.
             (Backing::Dax, Errno::OPNOTSUPP | Errno::INVAL) => Error::NoDax { source: errno.into() },
             _ => Error::failed("map a file")(errno),
         })
@@ -194,6 +196,6 @@ fn cloned(file: BorrowedFd<'_>) -> Result<OwnedFd> {
 }
 
 fn file_bytes(file: &OwnedFd) -> Result<u64> {
-    let stat = fstat(file).map_err(Error::failed("look at a file"))?;
+    let stat = fstat(file).map_err(Error::failed("read the length of a file"))?;
     Ok(stat.st_size.unsigned_abs())
 }

@@ -16,15 +16,15 @@ use crate::{
 };
 
 impl Mapping {
-    /// Has the system provide the memory of `range` now, so that using it later is fast. No byte
-    /// changes. [`Error::Exhausted`] if there is no more, before the system would kill a program
-    /// for it.
+    /// Has the system provide the memory of `range` now, so that later use is fast. Changes no
+    /// byte. Returns [`Error::Exhausted`] if there is too little memory, before the system would
+    /// kill a program because of it.
     pub fn touch(&self, range: Range<u64>) -> Result<()> {
         self.touch_beside(range, 0)
     }
 
-    /// As `touch`, while others are about to use `promised_bytes` that they have asked for with
-    /// [`may_take`](Self::may_take).
+    /// As `touch`, while others still have to fill `promised_bytes` that
+    /// [`may_take`](Self::may_take) has granted.
     pub fn touch_beside(&self, range: Range<u64>, promised_bytes: u64) -> Result<()> {
         self.check(&range)?;
         for start in range.clone().step_by(LOOK_EVERY_BYTES as usize) {
@@ -37,14 +37,14 @@ impl Mapping {
         Ok(())
     }
 
-    /// Asks for leave to write to `bytes` that have never been touched: [`Error::Exhausted`] if the
-    /// system would kill a program for it. Whoever has it is expected to do so.
+    /// Asks for permission to write to `bytes` that were never touched. Returns
+    /// [`Error::Exhausted`] if the system could kill a program because of that. The caller is
+    /// expected to use the permission.
     pub fn may_take(&self, bytes: u64) -> Result<()> {
         self.allowance.take(bytes, || bytes)
     }
 
-    /// Has the system keep all of it in memory, until it is dropped. What is not touched yet is
-    /// touched by it.
+    /// Locks all of it in memory until it is dropped. This also touches what is untouched.
     pub fn pin(&self) -> Result<()> {
         let range = 0..self.bytes();
         if self.takes_memory() {
@@ -55,7 +55,7 @@ impl Mapping {
         let Err(errno) = outcome else { return Ok(()) };
         let bytes = range.end + limits::locked_bytes();
         match getrlimit(Resource::Memlock).current {
-            // The same numbers also mean other things.
+            // These error numbers have other meanings as well.
             Some(limit_bytes) if bytes > limit_bytes && matches!(errno, Errno::NOMEM | Errno::PERM | Errno::AGAIN) => {
                 Err(Error::PinLimit { bytes, limit_bytes, source: errno.into() })
             }
@@ -63,18 +63,19 @@ impl Mapping {
         }
     }
 
-    /// Says whether a process that is forked gets this memory as well. Private memory that it would
-    /// share until somebody writes to it is copied at once if it is registered for transfers.
+    /// Sets whether a forked process inherits this memory. A fork copies private memory at once if
+    /// it is registered for transfers; otherwise it is shared until a write.
     pub fn keep_from_children(&self, is_kept: bool) {
         let advice = if is_kept { Advice::LinuxDontFork } else { Advice::LinuxDoFork };
-        // SAFETY: the whole of the usable address space; this process sees no difference.
+        // SAFETY: the range is the whole usable address space, and nothing changes for this
+        // process.
         let advised = unsafe { madvise(self.pointer(0).cast(), self.bytes() as usize, advice) };
         if let Err(errno) = advised {
             tracing::debug!(%errno, "a fork will take longer");
         }
     }
 
-    /// Says which pages suit. It is advice: a refusal costs speed only.
+    /// Advises the system which pages to use. If it refuses, only speed is lost.
     pub(super) fn advise_pages(&self, range: &Range<u64>, pages: Pages) {
         let advice = match pages {
             Pages::Small => Advice::LinuxNoHugepage,
@@ -87,21 +88,21 @@ impl Mapping {
         }
     }
 
-    /// Whether writing to it takes memory that nobody can take back.
+    /// Whether writing to it takes memory that the system cannot reclaim.
     fn takes_memory(&self) -> bool {
         matches!(self.backing, Backing::Anonymous(_) | Backing::Chunks { .. } | Backing::Memfd)
     }
 
     fn populate(&self, range: &Range<u64>) -> Result<()> {
-        // To prepare a page of a file for writing is to write it later, whatever becomes of it. Its
-        // space has been set aside when the file has grown.
+        // Preparing a file's page for writing marks it dirty, so it would be written back even if
+        // it never changes. Its space is reserved when the file grows.
         let is_read = self.backing == Backing::File || self.access == Access::Read;
         let advice = if is_read { Advice::LinuxPopulateRead } else { Advice::LinuxPopulateWrite };
         let (address, bytes) = self.pages_of(range);
         // SAFETY: the range lies inside the reserved address space, and no byte of it changes.
         match unsafe { madvise(address.cast(), bytes, advice) } {
             Ok(()) => Ok(()),
-            // A kernel before 5.14.
+            // Linux before 5.14.
             Err(Errno::INVAL) if is_read => self.read_ahead(range),
             Err(Errno::INVAL) => self.populate_by_hand(range),
             Err(errno @ Errno::NOMEM) => {
@@ -118,9 +119,9 @@ impl Mapping {
         unsafe { madvise(address.cast(), bytes, Advice::WillNeed) }.map_err(Error::failed("touch memory"))
     }
 
-    /// Has the kernel add 0 to a number in every page of `range`. It does so in one atomic step, so
-    /// that whatever others write there meanwhile stays; and where there is no memory to be had, it
-    /// answers with an error, where an access of this program would end it.
+    /// Has the kernel add 0 to a number in every page of `range`. This is atomic, so concurrent
+    /// writes are not lost. If there is no memory, the kernel returns an error; a direct access
+    /// would kill the program.
     pub(super) fn populate_by_hand(&self, range: &Range<u64>) -> Result<()> {
         /// FUTEX_OP(FUTEX_OP_ADD, 0, FUTEX_OP_CMP_EQ, 0)
         const ADD_NOTHING: u32 = (libc::FUTEX_OP_ADD as u32) << 28;
@@ -129,8 +130,8 @@ impl Mapping {
         for at in (0..bytes).step_by(page_bytes()) {
             let page = first.wrapping_add(at);
             loop {
-                // SAFETY: the kernel checks both addresses. The first is not waited for by anybody,
-                // and the second is an aligned number in the mapping, which does not change by it.
+                // SAFETY: the kernel checks both addresses. Nobody waits for the first, and the
+                // second is an aligned number in the mapping, to which 0 is added.
                 let outcome = unsafe {
                     libc::syscall(
                         libc::SYS_futex,
@@ -154,7 +155,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// How much of `range` the system has not provided yet.
+    /// How many bytes of `range` the system has not provided yet.
     pub fn missing_bytes(&self, range: &Range<u64>) -> u64 {
         if range.is_empty() || self.check(range).is_err() {
             return 0;

@@ -1,4 +1,4 @@
-//! The copier copies, whatever the length, the addresses and the number of threads.
+//! The copier copies correctly for all lengths, addresses and numbers of threads.
 
 use outcrop_memory::Copier;
 use proptest::prelude::*;
@@ -28,7 +28,7 @@ proptest! {
         extra in 0_usize..3_000_000, from in 0_usize..100, to in 0_usize..100, threads in 1_usize..5,
     ) {
         let copier = Copier::new(threads);
-        // The first copies are by all threads, the fifth by one, and from then on by what was
+        // The first four copies use all threads, the fifth uses one, and later ones whichever is
         // faster.
         for expected in [Some(threads), Some(threads), Some(threads), Some(threads), Some(1), None] {
             check(&copier, (8 << 20) + extra, from, to);

@@ -6,7 +6,7 @@ use tempfile::tempdir;
 
 const MIB: u64 = 1 << 20;
 
-/// In a child: touches each mapping until there is no more.
+/// In a child process: touches each mapping until there is no more memory.
 #[test]
 fn child_touches_all_that_it_may() {
     let Some(directory) = child_directory() else { return };
@@ -22,7 +22,7 @@ fn child_touches_all_that_it_may() {
         assert!(matches!(mapping.pin(), Err(Error::Exhausted { .. })), "pinning would touch the rest");
         assert!(matches!(mapping.may_take(128 * MIB), Err(Error::Exhausted { .. })), "{mapping:?}");
     }
-    // The page cache gives way: a file takes no memory for good.
+    // The page cache can be reclaimed: touching a file takes no memory permanently.
     let file = std::fs::File::options().read(true).write(true).create_new(true).open(directory.join("file")).unwrap();
     let mapping = Mapping::file(&file, Access::ReadWrite, 192 * MIB).unwrap();
     mapping.grow(192 * MIB).unwrap();

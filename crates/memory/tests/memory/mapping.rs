@@ -1,5 +1,5 @@
-//! Mappings of every backing: what is written is there, touching provides memory and changes no
-//! byte, memfds cannot be shrunk, and what a file's mapping has flushed is in the file.
+//! Mappings of every backing: bytes that are written can be read, touching provides memory and
+//! changes no byte, memfds cannot be shrunk, and flushed bytes of a mapped file are in the file.
 
 use std::{
     fs::{File, OpenOptions},
@@ -33,7 +33,7 @@ fn pattern(range: Range<u64>) -> Vec<u8> {
 
 /// Writes a pattern to all of `mapping`.
 fn fill(mapping: &Mapping) {
-    // SAFETY: nobody else uses the mapping, or knows of its file.
+    // SAFETY: nobody else uses the mapping or its file.
     let bytes = unsafe { mapping.slice_mut(0..mapping.bytes()) }.unwrap();
     bytes.copy_from_slice(&pattern(0..mapping.bytes()));
 }
@@ -44,7 +44,7 @@ fn is_filled(mapping: &Mapping) -> bool {
     *bytes == *pattern(0..mapping.bytes())
 }
 
-/// One mapping of each backing that this machine has, of 6 MiB.
+/// One mapping of 6 MiB for each backing that this machine supports.
 fn every_backing() -> Vec<(Mapping, Option<TempDir>)> {
     let (directory, file) = new_file(6 * MIB);
     let (chunk_directory, chunk_file) = new_file(8 * MIB);
@@ -72,7 +72,7 @@ fn every_backing_holds_what_was_written() {
         mapping.flush(MIB..MIB).expect("nothing can be flushed");
         let outside = mapping.flush(MIB..6 * MIB + 1);
         assert!(matches!(outside, Err(Error::OutOfRange { .. })), "{mapping:?}");
-        // SAFETY: refused, whatever the range.
+        // SAFETY: the call is refused, whatever the range.
         let backwards = unsafe { mapping.slice(Range { start: 2, end: 1 }) }.err();
         assert!(matches!(backwards, Some(Error::OutOfRange { .. })), "{mapping:?}");
     }
@@ -139,7 +139,7 @@ fn a_memfd_is_shared_and_cannot_be_shrunk() {
     assert_eq!(fcntl_add_seals(memfd, SealFlags::FUTURE_WRITE), Err(Errno::PERM), "no more seals");
     let other = Mapping::of_memfd(memfd.try_clone_to_owned().unwrap(), Access::Read).unwrap();
     assert!(is_filled(&other) && other.bytes() == 3 * MIB + 100);
-    // SAFETY: refused.
+    // SAFETY: the call is refused.
     assert!(matches!(unsafe { other.slice_mut(0..1) }, Err(Error::ReadOnly)));
     assert!(matches!(mapping.grow(4 * MIB), Err(Error::OutOfRange { .. })));
     drop(mapping);
@@ -159,7 +159,7 @@ fn a_memfd_that_could_be_shrunk_is_refused() {
 
 #[test]
 fn what_was_flushed_is_in_the_file() {
-    // Not a multiple of a page.
+    // The length is not a multiple of a page.
     let (directory, file) = new_file(MIB + 10);
     let mapping = Mapping::file(&file, Access::ReadWrite, 0).unwrap();
     drop(file);
@@ -254,7 +254,7 @@ fn a_file_without_persistent_memory_is_refused_with_a_remedy() {
             }
             Err(error) => panic!("{error}"),
             Ok(mapping) => {
-                // A machine that has it: then it must work.
+                // A machine that supports it: then it must work.
                 mapping.grow(MIB).unwrap();
                 fill(&mapping);
                 mapping.flush(1..MIB).unwrap();
@@ -272,7 +272,7 @@ fn chunks_are_put_removed_and_replaced() {
     let kept = Arc::new(());
     let mapping = Mapping::chunks(6 * MIB, 4 * MIB, Arc::clone(&kept)).unwrap();
     assert!(mapping.touch(0..MIB).is_err(), "there is no memory yet");
-    // SAFETY: nobody uses the chunk, but here, for as long as it is in place.
+    // SAFETY: nobody else uses the chunk while it is mapped.
     let first = |offset| unsafe {
         mapping.put_chunk(1, &file, offset).unwrap();
         mapping.slice(4 * MIB..4 * MIB + 1).unwrap()[0]

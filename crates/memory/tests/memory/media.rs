@@ -1,4 +1,4 @@
-//! Mapped files on media of a test's own: one that is full, and one whose power is cut.
+//! Mapped files on media made for the test: one that is full, and one whose power is cut.
 
 use std::{
     fs::{self, OpenOptions},
@@ -26,8 +26,8 @@ fn fill(mapping: &Mapping, byte: u8) {
     unsafe { mapping.slice_mut(0..mapping.bytes()) }.unwrap().fill(byte);
 }
 
-/// Grows a mapping until the medium is full. Whatever it has must be usable: the system has set it
-/// aside.
+/// Grows a mapping until the medium is full. All of it must be usable, because the system has
+/// allocated it.
 fn fill_up(medium: &Path) {
     let mapping = map(&medium.join("file"), 1 << 30);
     let error = loop {
@@ -59,17 +59,18 @@ fn a_mapping_grows_no_further_than_its_medium() {
     });
 }
 
-/// Cuts the power of a file system: nothing that is not on the medium gets there any more.
+/// Cuts the power of a file system: nothing more reaches the medium.
 fn cut_power(medium: &Path) {
     const SHUTDOWN: Opcode = opcode::read::<u32>(b'X', 125);
     const WITHOUT_JOURNAL: u32 = 2;
     let root = fs::File::open(medium).unwrap();
-    // SAFETY: this call takes a pointer to one number, and ends a file system that is this test's
-    // own.
+    // SAFETY: this call takes a pointer to one number, and shuts down a file system that belongs to
+    // this test.
     unsafe { ioctl(&root, Setter::<SHUTDOWN, u32>::new(WITHOUT_JOURNAL)) }.unwrap();
 }
 
-/// In a process of its own: one that another test starts would have the files open for a moment.
+/// In a process of its own: a process started by another test would inherit the open files for a
+/// moment.
 #[test]
 fn what_was_flushed_survives_a_power_cut_and_a_failed_flush_is_not_forgotten() {
     if alone("media::what_was_flushed_survives_a_power_cut_and_a_failed_flush_is_not_forgotten") {
@@ -81,7 +82,7 @@ fn what_was_flushed_survives_a_power_cut_and_a_failed_flush_is_not_forgotten() {
             return skip(reason);
         }
         let mapping = map(&medium.join("file"), 8 * MIB);
-        // The name has to survive as well; that is the business of who makes the file.
+        // The name has to survive as well; whoever creates the file has to sync the directory.
         fs::File::open(&medium).unwrap().sync_all().unwrap();
         mapping.grow(2 * MIB).unwrap();
         fill(&mapping, 1);
@@ -102,7 +103,7 @@ fn what_was_flushed_survives_a_power_cut_and_a_failed_flush_is_not_forgotten() {
         assert_eq!(found.len() as u64, 3 * MIB, "it has grown for good");
         let (flushed, new) = found.split_at(2 << 20);
         assert!(new.iter().all(|&byte| byte == 0));
-        // The growth may have flushed what was written before it.
+        // Growing may have flushed what was written before it.
         assert!(flushed.iter().all(|&byte| byte == 1) || flushed.iter().all(|&byte| byte == 2));
     });
 }
