@@ -1,9 +1,8 @@
-//! Who is alive: a lock file that a process holds for as long as it lives.
+//! Which processes are alive: a lock file that a process holds for as long as it lives.
 //!
-//! The system gives the lock up when the process ends, in whatever way. What is written in the file
-//! means nothing, and whether it exists says nothing: only the lock does. So anybody may remove it
-//! at any time, and who has taken the lock looks whether the name still leads to the file that it
-//! has locked.
+//! The system releases the lock when the process ends, in whatever way. Only the lock counts, not
+//! the file or its contents. So anybody may remove the file at any time. After taking the lock, a
+//! process checks that the name still refers to the file that it has locked.
 
 use std::{
     fmt, io,
@@ -20,40 +19,40 @@ use rustix::{
 
 use crate::lock::{Bytes, Description, Holder, explained};
 
-/// How often a lock file is opened again that somebody else removes or replaces in the same moment.
+/// How many times to open a lock file again that others remove or replace at the same time.
 const ATTEMPTS_MAX: usize = 1000;
-/// How long those take at least who keep a lock together for a moment.
+/// How long a holder of a shared lock keeps it, roughly.
 const PASSING: Duration = Duration::from_millis(1);
 
-/// A lock file that says that this process lives. Dropping it says that it does no more, and leaves
-/// the file.
+/// A lock file that shows that this process is alive. Dropping it releases the lock, and leaves the
+/// file.
 ///
-/// A forked child neither keeps the lock nor gives it up.
+/// A forked child neither keeps the lock nor releases it.
 #[must_use = "others take this process for dead when this is dropped"]
 pub struct Alive {
     held: Description,
 }
 
-/// Which file is to be locked.
+/// Which file to lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Which {
-    /// One that does not exist, with exactly this mode.
+    /// A new file, with exactly this mode.
     New(Mode),
-    /// One that exists.
+    /// An existing file.
     Old,
-    /// One that is made if it is missing.
+    /// Either: it is created if it is missing.
     Any,
 }
 
 impl Alive {
-    /// Holds the lock file `path`, which is made if it is missing. Nothing if another process, or
+    /// Takes the lock file `path`, which is created if it is missing. `None` if another process, or
     /// another part of this one, holds it.
     pub fn hold(path: &Path) -> io::Result<Option<Self>> {
         Self::hold_at(CWD, path, Which::Any).map_err(explained)
     }
 
-    /// As `hold`, in the directory that is open as `directory`. Nothing, too, if somebody else has
-    /// removed the file.
+    /// As `hold`, in the open directory `directory`. Also `None` if the file has been removed
+    /// meanwhile.
     pub(crate) fn hold_at(
         directory: BorrowedFd<'_>,
         name: impl AsRef<Path>,
@@ -62,7 +61,7 @@ impl Alive {
         let name = name.as_ref();
         for _ in 0..ATTEMPTS_MAX {
             let held = match Description::open(|| open(directory, name, which)) {
-                // Made by somebody else, just now.
+                // It was created by another process just now.
                 Err(Errno::EXIST) if which == Which::Any => continue,
                 opened => opened?,
             };
@@ -77,18 +76,18 @@ impl Alive {
             if matches!(which, Which::New(_)) || held.holder(Bytes::ALL)? == Holder::Exclusive {
                 return Ok(None);
             }
-            // Those who have waited for the end of another holder only pass through.
+            // Only processes that waited for another holder hold the lock, for a moment.
             thread::sleep(PASSING);
         }
         Err(Errno::AGAIN)
     }
 
-    /// Whether it was this process that took it: not so in a forked child.
+    /// Whether this process took it. False in a forked child.
     pub fn is_ours(&self) -> bool {
         self.held.is_ours()
     }
 
-    /// The file; in a forked child it is closed, or another's.
+    /// The file. In a forked child it is closed, or another file.
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
         self.held.as_fd()
     }
@@ -100,13 +99,13 @@ impl fmt::Debug for Alive {
     }
 }
 
-/// A look at the lock file of another process. Looking never looks like holding it.
+/// Watches the lock file of another process, without ever holding it.
 pub struct Watch {
     file: Description,
 }
 
 impl Watch {
-    /// Opens the lock file `path`; nothing if there is none.
+    /// Opens the lock file `path`; `None` if there is none.
     pub fn open(path: &Path) -> io::Result<Option<Self>> {
         Self::open_at(CWD, path).map_err(explained)
     }
@@ -119,12 +118,12 @@ impl Watch {
         }
     }
 
-    /// Whether some process holds it.
+    /// Whether a process holds it.
     pub fn is_alive(&self) -> io::Result<bool> {
         Ok(self.file.holder(Bytes::ALL).map_err(explained)? == Holder::Exclusive)
     }
 
-    /// Waits until no process holds it. To wait is to sleep in the system.
+    /// Waits, without polling, until no process holds it.
     pub fn wait(&self) -> io::Result<()> {
         self.wait_for_end().map_err(explained)
     }
@@ -141,7 +140,7 @@ impl fmt::Debug for Watch {
     }
 }
 
-/// Whether a process holds the lock file `path`. Not so if there is no such file.
+/// Whether a process holds the lock file `path`. False if there is no such file.
 pub fn is_alive(path: &Path) -> io::Result<bool> {
     Watch::open(path)?.map_or(Ok(false), |watch| watch.is_alive())
 }
@@ -150,8 +149,8 @@ fn open(directory: BorrowedFd<'_>, name: &Path, which: Which) -> rustix::io::Res
     match which {
         Which::Old => open_plain(directory, name, OFlags::RDWR),
         Which::New(mode) => make(directory, name, mode),
-        // Not "make it if it is missing" in one call: `fs.protected_regular` refuses that on a file
-        // of another user.
+        // Not with O_CREAT in one call: `fs.protected_regular` refuses that for a file of another
+        // user.
         Which::Any => match open_plain(directory, name, OFlags::RDWR) {
             Err(Errno::NOENT) => open_new(directory, name, Mode::from_raw_mode(0o666)),
             opened => opened,
@@ -159,7 +158,7 @@ fn open(directory: BorrowedFd<'_>, name: &Path, which: Which) -> rustix::io::Res
     }
 }
 
-/// Opens a plain file that exists. Never waits, and follows no link, whatever bears the name.
+/// Opens an existing regular file. Never blocks, and follows no symbolic link.
 pub(crate) fn open_plain(directory: BorrowedFd<'_>, name: &Path, access: OFlags) -> rustix::io::Result<OwnedFd> {
     let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = openat(directory, name, flags, Mode::empty())?;
@@ -170,10 +169,10 @@ pub(crate) fn open_plain(directory: BorrowedFd<'_>, name: &Path, access: OFlags)
     }
 }
 
-/// Makes a file that nobody had, with exactly this mode.
+/// Creates a new file, with exactly this mode.
 pub(crate) fn make(directory: BorrowedFd<'_>, name: &Path, mode: Mode) -> rustix::io::Result<OwnedFd> {
     let file = open_new(directory, name, mode)?;
-    // The process may forbid by default (umask) what others need.
+    // The umask may have removed permissions that others need.
     if let Err(errno) = fchmod(&file, mode) {
         let _ = unlinkat(directory, name, AtFlags::empty());
         return Err(errno);
@@ -186,7 +185,7 @@ fn open_new(directory: BorrowedFd<'_>, name: &Path, mode: Mode) -> rustix::io::R
     openat(directory, name, flags, mode)
 }
 
-/// Whether `name` in `directory` leads to what is open as `open`.
+/// Whether `name` in `directory` is the same file as `open`.
 pub(crate) fn is_same(directory: BorrowedFd<'_>, name: &Path, open: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     let there = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
     let here = fstat(open)?;

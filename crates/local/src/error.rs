@@ -1,12 +1,12 @@
-//! What can go wrong between processes of one machine.
+//! Errors between processes of one machine.
 
 use std::{io, path::PathBuf};
 
 use outcrop_error::{ErrorKind, OfKind};
-/// The outcome of what was tried.
+/// The result of a call.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong, where, and what can be done about it.
+/// What failed, where, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A directory cannot be used.
@@ -14,19 +14,19 @@ pub enum Error {
     Directory {
         /// The directory.
         path: PathBuf,
-        /// What was tried.
+        /// What was attempted.
         attempt: &'static str,
-        /// What can be done.
+        /// What to do.
         remedy: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A buffer that processes share cannot be used.
+    /// A memory segment that processes share cannot be used.
     #[error("cannot share memory through {}: {reason}", path.display())]
     Segment {
         /// Its file.
         path: PathBuf,
-        /// Why, and what can be done.
+        /// Why, and what to do.
         reason: String,
     },
 }

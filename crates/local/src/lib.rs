@@ -1,15 +1,15 @@
-//! How processes of one machine find and outlive each other.
+//! How processes of one machine find each other, and notice when one has ended.
 //!
-//! - [`Alive`] is a lock file that a process holds while it lives; [`is_alive`] and [`Watch`] tell
-//!   others.
-//! - [`Meeting`] is the directory in which processes meet. [`Meeting::alone`] is a short section in
-//!   it for one at a time.
-//! - [`Turn`] lets one process do something at a time, first come first served.
-//! - [`Scratch`] is a directory of one process; if that is killed, the next to come removes it.
-//! - [`Segment`] is memory in a file, of which several processes have chunks.
+//! - [`Alive`] is a lock file that a process holds while it lives. [`is_alive`] and [`Watch`] let
+//!   others see it.
+//! - [`Meeting`] is the directory in which processes meet. [`Meeting::alone`] runs a short critical
+//!   section in it.
+//! - [`Turn`] lets one process at a time do something, first come first served.
+//! - [`Scratch`] is a directory of one process. If the process is killed, the next one removes it.
+//! - [`Segment`] is memory in a file. Several processes own chunks of it.
 //!
-//! All of them stand on one kind of lock, which the system gives up when its holder ends, in
-//! whatever way. A forked child neither keeps what its parent holds nor gives it up.
+//! All of them use one kind of lock, which the system releases when its holder ends, in whatever
+//! way. A forked child neither keeps what its parent holds nor releases it.
 
 mod alive;
 mod error;

@@ -1,25 +1,26 @@
-//! Locks: the only file in which the system is asked for one.
+//! Locks. This is the only file that calls the system's lock functions.
 //!
 //! Files are locked with **open file description locks** (`fcntl` with `F_OFD_SETLK`), not with
 //! `flock` and not with the older POSIX locks of a process:
 //!
-//! - They belong to what was opened. Threads exclude each other like processes do, and closing some
-//!   other descriptor of the same file gives nothing up, as it would with the locks of a process.
-//! - They can be asked about (`F_OFD_GETLK`) without being taken, so that looking at a lock never
-//!   looks like holding it. `flock` can only be tried.
-//! - They cover ranges of bytes, so that one file has room for the locks of a thousand processes.
-//! - NFS and Lustre know them as the POSIX locks of all clients, where they are mounted with locks.
+//! - They belong to an open file description. Threads exclude each other as processes do, and
+//!   closing another descriptor of the same file releases nothing, as it would with the locks of a
+//!   process.
+//! - They can be queried (`F_OFD_GETLK`) without being taken, so a query is never mistaken for a
+//!   holder. `flock` can only be tried.
+//! - They cover ranges of bytes, so one file has room for the locks of a thousand processes.
+//! - NFS and Lustre implement them as POSIX locks between all clients, if they are mounted with
+//!   locks.
 //!
-//! An exclusive one needs a file that is open for writing. A directory never is:
-//! [`Description::lock_directory`] takes `flock` instead. It is for meeting places, which are
-//! local.
+//! An exclusive lock needs a file that is open for writing, which a directory never is:
+//! [`Description::lock_directory`] uses `flock` instead. It is for meeting places, which are local.
 //!
-//! The system gives a lock up when its description is closed everywhere, so when the process ends
-//! in whatever way. A forked child has a copy of every descriptor and would keep the locks of a
-//! dead parent. So a [`Description`] is closed in every child that the C library forks
-//! (`pthread_atfork`); what is executed closes it by itself. Closing gives nothing up while the
-//! parent has it open. A child that the system was asked for directly (`clone`) keeps the copies
-//! until it ends, unless it closes them.
+//! The system releases a lock when its description is closed everywhere, so also when the process
+//! ends in whatever way. A forked child has a copy of every descriptor, and would keep the locks of
+//! a dead parent. So a [`Description`] is closed in every child that the C library forks
+//! (`pthread_atfork`); an executed program closes it by itself. This releases nothing while the
+//! parent has it open. A child made by a direct system call (`clone`) keeps the copies until it
+//! ends, unless it closes them.
 
 use std::{
     io,
@@ -33,7 +34,7 @@ use rustix::{
     io::{Errno, retry_on_intr},
 };
 
-/// A range of bytes that is locked. The file need not have them.
+/// A range of bytes to lock. The file need not be that long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bytes {
     pub(crate) first: u32,
@@ -42,7 +43,7 @@ pub(crate) struct Bytes {
 }
 
 impl Bytes {
-    /// All that there can be.
+    /// All possible bytes.
     pub(crate) const ALL: Self = Self { first: 0, count: 0 };
 
     /// A single one.
@@ -51,35 +52,36 @@ impl Bytes {
     }
 }
 
-/// Who has a range of bytes locked in a way that keeps an exclusive lock from being taken.
+/// Whether a range of bytes is locked in a way that prevents an exclusive lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Holder {
     Nobody,
-    /// One or more, together.
+    /// By one or more shared locks.
     Shared,
     Exclusive,
 }
 
-/// A file or directory that is open in this process and in no forked child. Dropping it gives its
-/// locks up.
+/// A file or directory that is open in this process, and closed in every forked child. Dropping it
+/// releases its locks.
 pub(crate) struct Description {
     file: ManuallyDrop<OwnedFd>,
-    /// Who opened it: a forked child has a copy of this value, but not of the descriptor.
+    /// The process that opened it. A forked child has a copy of this value, but not of the
+    /// descriptor.
     process: u32,
 }
 
 impl Description {
-    /// Keeps what `open` opens from forked children. It must not fork or wait.
+    /// Opens a description that forked children do not keep. `open` must not fork or wait.
     pub(crate) fn open(open: impl FnOnce() -> rustix::io::Result<OwnedFd>) -> rustix::io::Result<Self> {
         close_in_children()?;
-        // Nobody can fork between opening it and noting that it is to be closed.
+        // Under this lock, no thread can fork between opening the file and recording it.
         let mut kept = kept();
         let file = open()?;
         kept.push(file.as_raw_fd());
         Ok(Self { file: ManuallyDrop::new(file), process: std::process::id() })
     }
 
-    /// Whether this process opened it, and not one that this one was forked from.
+    /// Whether this process opened it. False in a forked child.
     pub(crate) fn is_ours(&self) -> bool {
         self.process == std::process::id()
     }
@@ -89,7 +91,7 @@ impl Description {
         if self.is_ours() { Ok(self.file.as_fd()) } else { Err(Errno::BADF) }
     }
 
-    /// Locks `bytes` for this description alone, if nobody has them.
+    /// Takes an exclusive lock on `bytes`, if nobody has a lock on them.
     pub(crate) fn try_lock(&self, bytes: Bytes) -> rustix::io::Result<bool> {
         match fcntl(self.file()?, &mut range(bytes, libc::F_WRLCK), libc::F_OFD_SETLK) {
             Ok(()) => Ok(true),
@@ -98,22 +100,22 @@ impl Description {
         }
     }
 
-    /// Waits until `bytes` can be locked for this description alone.
+    /// Waits for an exclusive lock on `bytes`.
     pub(crate) fn lock(&self, bytes: Bytes) -> rustix::io::Result<()> {
         fcntl(self.file()?, &mut range(bytes, libc::F_WRLCK), libc::F_OFD_SETLKW)
     }
 
-    /// Waits until nobody has `bytes` alone, and then keeps them together with others.
+    /// Waits for a shared lock on `bytes`.
     pub(crate) fn lock_shared(&self, bytes: Bytes) -> rustix::io::Result<()> {
         fcntl(self.file()?, &mut range(bytes, libc::F_RDLCK), libc::F_OFD_SETLKW)
     }
 
-    /// Gives `bytes` up.
+    /// Releases `bytes`.
     pub(crate) fn unlock(&self, bytes: Bytes) -> rustix::io::Result<()> {
         fcntl(self.file()?, &mut range(bytes, libc::F_UNLCK), libc::F_OFD_SETLK)
     }
 
-    /// Who else has any of `bytes`. Takes nothing.
+    /// Whether others have a lock on any of `bytes`. Takes no lock.
     pub(crate) fn holder(&self, bytes: Bytes) -> rustix::io::Result<Holder> {
         let mut found = range(bytes, libc::F_WRLCK);
         fcntl(self.file()?, &mut found, libc::F_OFD_GETLK)?;
@@ -124,7 +126,7 @@ impl Description {
         })
     }
 
-    /// Waits until this directory can be locked for this description alone.
+    /// Waits for an exclusive lock on this directory.
     pub(crate) fn lock_directory(&self) -> rustix::io::Result<()> {
         let file = self.file()?;
         retry_on_intr(|| flock(file, FlockOperation::LockExclusive))
@@ -132,7 +134,7 @@ impl Description {
 }
 
 impl AsFd for Description {
-    /// The descriptor; in a forked child it is closed, or another's.
+    /// The descriptor. In a forked child it is closed, or belongs to another file.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -141,15 +143,15 @@ impl AsFd for Description {
 impl Drop for Description {
     fn drop(&mut self) {
         if !self.is_ours() {
-            // It is closed already, and its number may be another file's by now.
+            // It is already closed, and its number may belong to another file now.
             return;
         }
-        // Closing it would do, but for children that the system was asked for directly.
+        // Closing would be enough, except for children made by a direct system call.
         let given_up = self.unlock(Bytes::ALL).and_then(|()| flock(&*self.file, FlockOperation::Unlock));
         if let Err(errno) = given_up {
             tracing::debug!(%errno, "a lock is given up when its file is closed everywhere");
         }
-        // Nobody can fork between forgetting it and closing it.
+        // Under this lock, no thread can fork between forgetting the file and closing it.
         let mut kept = kept();
         let number = self.file.as_raw_fd();
         kept.retain(|&other| other != number);
@@ -158,13 +160,13 @@ impl Drop for Description {
     }
 }
 
-/// What to do where a file system has no locks; nothing if `errno` says something else.
+/// What to do if a file system has no locks; `None` for other errors.
 pub(crate) fn remedy(errno: Errno) -> Option<&'static str> {
     matches!(errno, Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS)
         .then_some("choose one on a file system with locks (fcntl), or have it mounted with them")
 }
 
-/// The same as an error of the standard library, which says what to do.
+/// The same as an error of the standard library, with advice.
 pub(crate) fn explained(errno: Errno) -> io::Error {
     match (remedy(errno), errno) {
         (Some(remedy), _) => {
@@ -188,7 +190,7 @@ fn range(bytes: Bytes, kind: libc::c_int) -> libc::flock {
     }
 }
 
-/// A command about locks that a signal does not end.
+/// Calls `fcntl` for locks, again if a signal interrupts it.
 fn fcntl(file: BorrowedFd<'_>, range: &mut libc::flock, command: libc::c_int) -> rustix::io::Result<()> {
     retry_on_intr(|| {
         // SAFETY: the descriptor is open, and the commands used here take a pointer to a valid
@@ -200,10 +202,10 @@ fn fcntl(file: BorrowedFd<'_>, range: &mut libc::flock, command: libc::c_int) ->
     })
 }
 
-/// The descriptors of all descriptions of this process, which a forked child closes.
+/// The descriptors of all descriptions of this process. A forked child closes them.
 static KEPT: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
 
-/// What keeps other threads from changing that list while this one forks.
+/// Keeps other threads from changing that list while this one forks.
 static FORKING: Forking = Forking(std::cell::UnsafeCell::new(None));
 
 struct Forking(std::cell::UnsafeCell<Option<MutexGuard<'static, Vec<RawFd>>>>);
@@ -220,8 +222,8 @@ fn close_in_children() -> rustix::io::Result<()> {
     static REGISTERED: Once = Once::new();
     let mut outcome = 0;
     REGISTERED.call_once(|| {
-        // SAFETY: the handlers are functions that live as long as this library, and do nothing that
-        // a handler must not.
+        // SAFETY: the handlers are functions that exist as long as this library, and do nothing
+        // that is forbidden in a handler.
         outcome = unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
     });
     if outcome == 0 { Ok(()) } else { Err(Errno::NOMEM) }

@@ -1,11 +1,10 @@
 //! The meeting place: a directory in memory in which processes of one machine find each other's
 //! files.
 //!
-//! Nobody has to make one: the system provides `/dev/shm`, with the mode of a temporary directory.
-//! Its files are made by one user and opened by others. So they are opened in two ways only: as new
-//! ones that must not exist, or as old ones that must (`fs.protected_regular` refuses "make it if
-//! it is missing" on a file of another user). No file is believed before it is known to be a plain
-//! one.
+//! Nobody has to create one: the system provides `/dev/shm`, with the mode of a temporary
+//! directory. Its files are created by one user and opened by others. So they are opened in two
+//! ways only: as new files that must not exist, or as existing files (`fs.protected_regular`
+//! refuses O_CREAT for a file of another user). Only regular files are used.
 
 use std::{
     ffi::OsStr,
@@ -25,9 +24,9 @@ use crate::{
     lock::Description,
 };
 
-/// Names another directory; all processes that are to know of each other must be given the same.
+/// Chooses another directory. All processes that should find each other must have the same one.
 const VARIABLE: &str = "OUTCROP_MEETING_DIR";
-/// On every Linux with POSIX shared memory; empty after a reboot, as it should be.
+/// Exists on every Linux with POSIX shared memory, and is empty after a reboot.
 const USUAL: &str = "/dev/shm";
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
@@ -39,30 +38,30 @@ pub struct Meeting {
 }
 
 impl Meeting {
-    /// Where processes of this machine meet: `OUTCROP_MEETING_DIR`. Default: `/dev/shm`, or the
-    /// directory for temporary files where that is missing.
+    /// The directory where processes of this machine meet: `OUTCROP_MEETING_DIR`. Default:
+    /// `/dev/shm`, or the directory for temporary files if that is missing.
     pub fn usual_directory() -> PathBuf {
         let named = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
         named.unwrap_or_else(|| if Path::new(USUAL).is_dir() { USUAL.into() } else { std::env::temp_dir() })
     }
 
-    /// Meets in the directory `path`.
+    /// Opens the meeting place `path`.
     pub fn open(path: &Path) -> Result<Self> {
         let directory = open(path, DIRECTORY, Mode::empty()).map_err(|errno| failure(path, "open it", errno))?;
         Ok(Self { path: path.to_owned(), directory })
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Does `work` while no other process, and no other thread, does anything so in this meeting
-    /// place. All users of the machine may wait for it: it must be short.
+    /// Runs `work` while no other process or thread is in such a section of this meeting place. All
+    /// users of the machine may wait for it: it must be short.
     ///
     /// The lock is on the directory itself. It leaves no file behind, and nobody can remove it.
     pub fn alone<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        // A lock belongs to what was opened: one opening that threads share would let them all in.
+        // A lock belongs to an open description: if threads shared one, all of them could enter.
         let door = Description::open(|| openat(&self.directory, ".", DIRECTORY, Mode::empty()));
         let locked = door.and_then(|door| door.lock_directory().map(|()| door));
         let locked = locked.map_err(|errno| self.failure("lock it for a moment", errno))?;
@@ -71,7 +70,7 @@ impl Meeting {
         result
     }
 
-    /// Whether `name` can be part of a file's name, next to others.
+    /// Returns an error unless `name` can be part of a file name.
     pub(crate) fn check_name(&self, name: &str) -> Result<()> {
         let is_good = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
         if !name.is_empty() && name.len() <= 64 && name.bytes().all(is_good) {
@@ -83,7 +82,7 @@ impl Meeting {
         Err(Error::Directory { path: self.path.clone(), attempt: "name something in it", remedy, source })
     }
 
-    /// What the system said to an attempt in this directory, as an error with a remedy.
+    /// A system error of an attempt in this directory, with advice.
     pub(crate) fn failure(&self, attempt: &'static str, errno: Errno) -> Error {
         failure(&self.path, attempt, errno)
     }
@@ -102,22 +101,22 @@ impl Meeting {
         names.map_err(|errno| self.failure("list it", errno))
     }
 
-    /// Makes a file that nobody had, with exactly this mode.
+    /// Creates a new file, with exactly this mode.
     pub(crate) fn make(&self, name: &str, mode: Mode) -> rustix::io::Result<Description> {
         Description::open(|| make(self.directory.as_fd(), name.as_ref(), mode))
     }
 
-    /// Opens a plain file that exists. Never waits, whatever bears the name.
+    /// Opens an existing regular file. Never blocks.
     pub(crate) fn file(&self, name: &str) -> rustix::io::Result<Description> {
         Description::open(|| open_plain(self.directory.as_fd(), name.as_ref(), OFlags::RDWR))
     }
 
-    /// Makes a lock file that nobody had, with exactly this mode, and holds it.
+    /// Creates a new lock file, with exactly this mode, and takes the lock.
     pub(crate) fn hold_new(&self, name: &str, mode: Mode) -> rustix::io::Result<Option<Alive>> {
         Alive::hold_at(self.directory.as_fd(), name, Which::New(mode))
     }
 
-    /// Looks at a lock file; nothing if there is none.
+    /// Opens a lock file to watch; `None` if there is none.
     pub(crate) fn watch(&self, name: &str) -> rustix::io::Result<Option<Watch>> {
         Watch::open_at(self.directory.as_fd(), name)
     }
@@ -129,7 +128,7 @@ impl Meeting {
         }
     }
 
-    /// Removes a file, if this user may; the file of another user stays.
+    /// Removes a file, if this user may. The file of another user stays.
     pub(crate) fn remove(&self, name: &str) {
         match unlinkat(&self.directory, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}

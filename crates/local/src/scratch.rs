@@ -1,13 +1,13 @@
-//! A directory of one process, from birth to removal.
+//! A directory of one process, from creation to removal.
 //!
-//! It is a sub-directory, `outcrop-PID-NONCE`, of one that many processes may use, with a lock file
-//! in it that is held for as long as its owner lives. So the next process to come can tell a
-//! directory in use from one that was left behind, and removes the latter.
+//! It is a sub-directory, `outcrop-PID-NONCE`, of a directory that many processes may use. Its
+//! owner holds a lock file in it for as long as it lives. So the next process can distinguish a
+//! directory in use from a left-over one, and removes the latter.
 //!
-//! An owner makes the directory, then the lock file, then locks it, and then looks whether both are
-//! still where it made them. If not, somebody took it for left behind in between, and the owner
-//! starts over under another name. Who removes one takes the lock before it touches anything and
-//! unlinks the lock file last, so that a removal that is itself killed can be taken up by the next.
+//! An owner creates the directory, then the lock file, then locks it, and then checks that both are
+//! still there. If not, another process has taken the directory for a left-over in between, and the
+//! owner starts over with another name. A process that removes a left-over takes the lock first and
+//! unlinks the lock file last, so that the next one can continue a removal that was killed itself.
 
 use std::{
     collections::hash_map::RandomState,
@@ -29,15 +29,15 @@ use crate::{
 };
 
 const LOCK: &str = "lock";
-/// How often an owner starts over. Each time needs another program that scans in the very same
+/// How many times an owner starts over. Each time needs another program that scans within the same
 /// microseconds.
 const ATTEMPTS_MAX: usize = 100;
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// A sub-directory of this process. Dropping it removes it with everything in it.
+/// A sub-directory of this process. Dropping it removes it with all its files.
 pub struct Scratch {
-    /// The directories that were missing and were made, outermost first.
+    /// The directories that were missing and have been created, outermost first.
     made: Vec<PathBuf>,
     parent: OwnedFd,
     name: String,
@@ -48,8 +48,8 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes a sub-directory in `path`, and `path` itself where it is missing; removes what killed
-    /// programs left there. `is_ours` knows the names of the files that it may remove.
+    /// Creates a sub-directory in `path`, and `path` itself if it is missing. Removes what killed
+    /// programs have left there. `is_ours` recognises the names of the files that it may remove.
     pub fn open(path: &Path, is_ours: fn(&str) -> bool) -> Result<Self> {
         let fail = |attempt, errno| failure(path, attempt, errno);
         let absolute = std::path::absolute(path)
@@ -63,7 +63,7 @@ impl Scratch {
                     return Ok(Self { made, parent, name, path, directory, alive, is_ours });
                 }
                 Ok(None) => {}
-                // Another layer that had made the directory may have removed it a moment ago.
+                // Another layer that had created the directory may have removed it just now.
                 Err((attempt, errno)) => {
                     failed = (attempt, errno);
                     if errno != Errno::NOENT {
@@ -76,7 +76,7 @@ impl Scratch {
         Err(fail(failed.0, failed.1))
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -94,7 +94,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // It belongs to the process that made it, not to a forked child.
+        // It belongs to the process that created it, not to a forked child.
         if !self.alive.is_ours() {
             return;
         }
@@ -106,8 +106,8 @@ impl Drop for Scratch {
     }
 }
 
-/// One attempt to make a sub-directory: that it is in, its name, itself and its lock; nothing if
-/// another was in the way.
+/// One attempt to create a sub-directory. Returns its parent, its name, itself and its lock; `None`
+/// if another process interfered.
 #[expect(clippy::type_complexity, reason = "used once, and taken apart at once")]
 fn attempt(
     path: &Path,
@@ -124,7 +124,7 @@ fn attempt(
     }
 }
 
-/// Opens `path`, and notes in `made` which directories had to be made for it.
+/// Opens `path`, and records in `made` which directories had to be created for it.
 fn open_or_make(path: &Path, made: &mut Vec<PathBuf>) -> rustix::io::Result<OwnedFd> {
     match open(path, DIRECTORY, Mode::empty()) {
         Err(Errno::NOENT) => {}
@@ -143,8 +143,8 @@ fn open_or_make(path: &Path, made: &mut Vec<PathBuf>) -> rustix::io::Result<Owne
     open(path, DIRECTORY, Mode::empty())
 }
 
-/// Makes the sub-directory `name` and holds its lock; nothing if somebody took it for left behind
-/// meanwhile.
+/// Creates the sub-directory `name` and takes its lock. `None` if another process has taken it for
+/// a left-over meanwhile.
 fn claim(
     parent: BorrowedFd<'_>,
     name: &str,
@@ -153,7 +153,7 @@ fn claim(
     mkdirat(parent, name, Mode::RWXU)?;
     match hold_new(parent, name) {
         Ok(claimed) => Ok(claimed),
-        // Somebody else has removed it.
+        // Another process has removed it.
         Err(Errno::NOENT) => Ok(None),
         Err(errno) => {
             if let Ok(directory) = openat(parent, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty()) {
@@ -172,8 +172,7 @@ fn hold_new(parent: BorrowedFd<'_>, name: &str) -> rustix::io::Result<Option<(Ow
     Ok(is_same(parent, name.as_ref(), directory.as_fd())?.then_some((directory, alive)))
 }
 
-/// Removes the sub-directories of programs that are no more. What cannot be removed is left and
-/// told.
+/// Removes the sub-directories of programs that have ended. Warns of those that cannot be removed.
 fn remove_left_overs(parent: BorrowedFd<'_>, path: &Path, is_ours: fn(&str) -> bool) {
     let entries = match Entries::read_from(parent) {
         Ok(entries) => entries,
@@ -191,23 +190,22 @@ fn remove_left_overs(parent: BorrowedFd<'_>, path: &Path, is_ours: fn(&str) -> b
     }
 }
 
-/// Removes the sub-directory `name` if its owner is gone, and tells whether it did.
+/// Removes the sub-directory `name` if its owner has ended. Returns whether it did.
 fn remove_left_over(parent: BorrowedFd<'_>, name: &str, is_ours: fn(&str) -> bool) -> rustix::io::Result<bool> {
     let directory = match openat(parent, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty()) {
         Ok(directory) => directory,
-        // A file or a link that only bears the name, or a directory that another program has just
-        // removed.
+        // A file or link with such a name, or a directory that another program has just removed.
         Err(Errno::NOTDIR | Errno::LOOP | Errno::NOENT) => return Ok(false),
         Err(errno) => return Err(errno),
     };
-    // Held until all is removed.
+    // Hold the lock until everything is removed.
     let _owner = match Alive::hold_at(directory.as_fd(), LOCK, Which::Old) {
         Ok(Some(alive)) => alive,
-        // In use, or another program has just removed it all.
+        // It is in use, or another program has just removed it.
         Ok(None) => return Ok(false),
         Err(Errno::NOENT) => {
-            // Just made, or nearly removed: it goes if it is empty. An owner that is about to lock
-            // it notices.
+            // Just created, or nearly removed: remove it if it is empty. An owner that is about to
+            // lock it will notice.
             return match unlinkat(parent, name, AtFlags::REMOVEDIR) {
                 Ok(()) => Ok(true),
                 Err(Errno::NOTEMPTY | Errno::NOENT) => Ok(false),
@@ -220,7 +218,7 @@ fn remove_left_over(parent: BorrowedFd<'_>, name: &str, is_ours: fn(&str) -> boo
     Ok(true)
 }
 
-/// Removes our files in `directory`, the lock last, and then the directory itself. Files of others
+/// Removes our files in `directory`, the lock file last, and then the directory itself. Other files
 /// stay.
 fn empty_and_remove(
     parent: BorrowedFd<'_>,
@@ -247,7 +245,7 @@ fn unlink(directory: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<()> {
     }
 }
 
-/// `outcrop-`, a process number, `-`, sixteen hexadecimal digits; nothing else is ours.
+/// Whether `name` is `outcrop-`, a process number, `-`, and sixteen hexadecimal digits.
 fn is_scratch_name(name: &str) -> bool {
     let Some((process, nonce)) = name.strip_prefix("outcrop-").and_then(|rest| rest.split_once('-')) else {
         return false;
@@ -257,7 +255,7 @@ fn is_scratch_name(name: &str) -> bool {
     is_process && is_nonce
 }
 
-/// Removes the directories that were made, innermost first, as far as they are empty.
+/// Removes the directories that were created, innermost first, as far as they are empty.
 fn remove_made(made: &[PathBuf]) {
     for directory in made.iter().rev() {
         if std::fs::remove_dir(directory).is_err() {

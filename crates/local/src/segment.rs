@@ -1,18 +1,18 @@
-//! Memory that several processes of a machine share: who has which chunk of it.
+//! Memory that several processes of a machine share: which process owns which chunk of it.
 //!
 //! The segment is a file in memory: a header, and chunks. The header names the owner of each chunk.
-//! It is read and written like any file, under a lock, and nothing in it is believed before it has
-//! been checked. A process has a number among the owners, and locks the byte of that number for as
-//! long as it lives: when it ends, in whatever way, its chunks are anybody's. A process maps the
-//! chunks that it owns, and no others.
+//! It is read and written like any file, under a lock, and its contents are checked before they are
+//! used. A process has a number among the owners, and locks the byte of that number for as long as
+//! it lives. When it ends, in whatever way, its chunks are free. A process maps the chunks that it
+//! owns, and no others.
 //!
-//! The file belongs to one user, and nobody else may open it. It is made by who comes first and
-//! removed by who leaves last; one that no living process uses is made again, whatever it holds.
+//! The file belongs to one user, and nobody else may open it. The first process creates it, and the
+//! last one removes it. A file that no living process uses is created again, whatever it holds.
 //! Both happen while the meeting place is locked.
 //!
-//! A forked child has the memory of its parent's chunks, but no part in the segment. Processes of
-//! one user trust each other, as they could look into each other's memory anyway: one that
-//! truncates the file, or writes into the chunks of others, is not defended against.
+//! A forked child has the memory of its parent's chunks, but owns none of them. Processes of one
+//! user trust each other, as they could read each other's memory anyway: there is no defence
+//! against a process that truncates the file, or writes into the chunks of others.
 
 use std::{
     io,
@@ -34,12 +34,12 @@ use crate::{
     meeting::Meeting,
 };
 
-/// Of the names of all segments.
+/// The prefix of the file names of all segments.
 const PREFIX: &str = "outcrop-shared-";
-/// The byte that is locked while the tables are read or written; owners have the bytes from 1.
+/// The byte that is locked while the tables are read or written. Owners have the bytes from 1 on.
 const DOOR: Bytes = Bytes { first: 0, count: 1 };
 const OWNERS: Bytes = Bytes { first: 1, count: SEGMENT_OWNERS_MAX };
-/// As many chunks as a segment should have at least, so that little is lost to rounding.
+/// A segment should have at least this many chunks, so that rounding wastes little.
 const CHUNKS_WANTED: u64 = 64;
 
 /// A process's access to a segment. Dropping it gives its chunks back.
@@ -48,15 +48,15 @@ pub struct Segment {
     file_name: String,
     file: Description,
     header: SegmentHeader,
-    /// Its number among the owners.
+    /// The number of this process among the owners.
     owner: u32,
-    /// Whether the table says that this process waits for chunks.
+    /// Whether the table shows that this process waits for chunks.
     is_waiting: bool,
 }
 
 impl Segment {
     /// Joins the segment `name` of `bytes_total` in the meeting place `directory`, for a process
-    /// that wants up to `bytes_mine` of it. It is made if nobody uses it.
+    /// that wants up to `bytes_mine` of it. Creates it if no process uses it.
     pub fn join(directory: &Path, name: &str, bytes_total: u64, bytes_mine: u64) -> Result<Self> {
         let meeting = Meeting::open(directory)?;
         meeting.check_name(name)?;
@@ -83,7 +83,7 @@ impl Segment {
             Ok((file, owner))
         })?;
         let segment = Self { meeting, file_name, file, header, owner, is_waiting: false };
-        // The number may have been that of a process that was killed.
+        // The number may have belonged to a process that was killed.
         segment.alone(|| segment.give_all()).map_err(|errno| segment.failure(errno))?;
         Ok(segment)
     }
@@ -93,13 +93,13 @@ impl Segment {
         self.header.chunk_bytes()
     }
 
-    /// The file that chunks are mapped from, and where in it this one lies.
+    /// The file from which a chunk is mapped, and its offset there.
     pub fn place(&self, chunk: u32) -> (BorrowedFd<'_>, u64) {
         (self.file.as_fd(), self.header.chunk_at(chunk))
     }
 
-    /// Takes a chunk that nobody has. If there is none, others are told that this process waits for
-    /// `wanted` chunks.
+    /// Takes a free chunk. If there is none, tells the others that this process waits for `wanted`
+    /// chunks.
     pub fn take(&mut self, wanted: usize) -> Result<Option<u32>> {
         let taken = self.alone(|| {
             let mut free = free_chunk(&self.owners()?);
@@ -121,7 +121,7 @@ impl Segment {
         Ok(free)
     }
 
-    /// Gives chunks back. They keep their memory, so that the next to take them finds it touched.
+    /// Frees chunks. They keep their memory, so the next owner finds it touched.
     pub fn give(&mut self, chunks: &[u32]) {
         let give = |&chunk: &u32| self.write_number(self.header.owner_at(chunk), 0);
         let given = self.alone(|| chunks.iter().try_for_each(give));
@@ -130,14 +130,14 @@ impl Segment {
         }
     }
 
-    /// Has the file system set the memory of a chunk aside.
+    /// Has the file system allocate the memory of a chunk.
     pub fn reserve(&self, chunk: u32) -> io::Result<()> {
         let (file, offset) = self.place(chunk);
         let allocate = || fallocate(file, FallocateFlags::KEEP_SIZE, offset, self.chunk_bytes());
         Ok(rustix::io::retry_on_intr(allocate)?)
     }
 
-    /// Bytes that other processes have asked for in vain.
+    /// The bytes for which other processes wait.
     pub fn wanted_by_others(&self) -> u64 {
         let wanted = self.alone(|| {
             let bytes = self.read(self.header.wanted_at(0), self.header.owner_at(0))?;
@@ -148,7 +148,7 @@ impl Segment {
         of_others.map(|(count, _)| u64::from(count) * self.chunk_bytes()).sum()
     }
 
-    /// The bytes of all chunks together.
+    /// The total bytes of all chunks.
     pub fn bytes(&self) -> u64 {
         self.header.bytes()
     }
@@ -162,7 +162,7 @@ impl Segment {
         failure(&self.meeting, &self.file_name, errno)
     }
 
-    /// Keeps all other processes out of the tables for as long as `work` takes.
+    /// Runs `work` while no other process can read or write the tables.
     fn alone<T>(&self, work: impl FnOnce() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
         self.file.lock(DOOR)?;
         let result = work();
@@ -170,13 +170,13 @@ impl Segment {
         result
     }
 
-    /// By chunk the number of its owner, or 0.
+    /// The owner of each chunk; 0 for a free one.
     fn owners(&self) -> rustix::io::Result<Vec<u32>> {
         let bytes = self.read(self.header.owner_at(0), self.header.table_bytes())?;
         self.header.decode_owners(&bytes).map_err(|_| Errno::IO)
     }
 
-    /// Nothing is this process's, and it waits for nothing.
+    /// Records that this process owns nothing and waits for nothing.
     fn give_all(&self) -> rustix::io::Result<()> {
         self.write_number(self.header.wanted_at(self.owner), 0)?;
         self.free_chunks_of(|owner| owner == self.owner)
@@ -197,7 +197,7 @@ impl Segment {
 
     fn read(&self, from: u64, to: u64) -> rustix::io::Result<Vec<u8>> {
         let mut bytes = vec![0; (to - from) as usize];
-        // If there are fewer, somebody has truncated the file.
+        // If there are fewer, another process has truncated the file.
         if pread(&self.file, &mut bytes, from)? == bytes.len() { Ok(bytes) } else { Err(Errno::IO) }
     }
 
@@ -206,7 +206,7 @@ impl Segment {
         if pwrite(&self.file, &bytes, at)? == bytes.len() { Ok(()) } else { Err(Errno::IO) }
     }
 
-    /// Gives everything back, and removes the file if nobody else uses it.
+    /// Frees everything, and removes the file if no other process uses it.
     fn leave(&self) -> Result<()> {
         self.meeting.alone(|| {
             let outcome = self.alone(|| self.give_all());
@@ -230,9 +230,9 @@ impl Drop for Segment {
     }
 }
 
-/// Removes this user's segments that nobody living uses, but the one called `name`: all processes
-/// that shared them were killed, and their memory would be lost to the machine until somebody chose
-/// the same name. The directory must be locked.
+/// Removes this user's segments that no living process uses, except the one called `name`. All
+/// processes that shared them were killed; their memory would be lost until some process chose the
+/// same name. The directory must be locked.
 fn remove_dead(meeting: &Meeting, name: &str) {
     for other in meeting.names(PREFIX).unwrap_or_default().iter().filter(|other| *other != name) {
         let file_name = format!("{PREFIX}{other}");
@@ -243,7 +243,7 @@ fn remove_dead(meeting: &Meeting, name: &str) {
     }
 }
 
-/// How `bytes_total` are divided into chunks; why not, if they cannot be.
+/// Divides `bytes_total` into chunks. The error is the reason why that is impossible.
 fn divide(bytes_total: u64, bytes_mine: u64) -> std::result::Result<SegmentHeader, String> {
     let unit = CHUNK_UNIT_BYTES;
     let chunk_bytes = (bytes_total / CHUNKS_WANTED / unit * unit).clamp(unit, CHUNK_BYTES_MAX);
@@ -257,12 +257,12 @@ fn divide(bytes_total: u64, bytes_mine: u64) -> std::result::Result<SegmentHeade
     SegmentHeader::new(chunk_bytes, chunks).map_err(|error| error.to_string())
 }
 
-/// The first chunk that nobody owns.
+/// The first free chunk.
 fn free_chunk(owners: &[u32]) -> Option<u32> {
     owners.iter().zip(0..).find_map(|(&owner, chunk)| (owner == 0).then_some(chunk))
 }
 
-/// The file of a segment if there is one, and if it is this user's alone.
+/// Opens the file of a segment, if it exists and only this user can access it.
 fn open(meeting: &Meeting, file_name: &str) -> Result<Option<Description>> {
     let another = || {
         let reason = "it belongs to another user, or others may open it: choose another name, or remove it".to_owned();
@@ -283,7 +283,7 @@ fn open(meeting: &Meeting, file_name: &str) -> Result<Option<Description>> {
     if is_private { Ok(Some(file)) } else { Err(another()) }
 }
 
-/// Makes the file of a segment.
+/// Creates the file of a segment.
 fn make(meeting: &Meeting, file_name: &str, header: &SegmentHeader) -> Result<Description> {
     let file = meeting
         .make(file_name, Mode::RUSR | Mode::WUSR)
@@ -303,7 +303,7 @@ fn make(meeting: &Meeting, file_name: &str, header: &SegmentHeader) -> Result<De
     Err(refusal(meeting, file_name, reason))
 }
 
-/// Says so if what is to be memory lies on a disk.
+/// Warns if the segment is on a disk instead of in memory.
 fn warn_of_disk(meeting: &Meeting, file: &Description) {
     const TMPFS: u64 = 0x0102_1994;
     if fstatfs(file).is_ok_and(|system| system.f_type as u64 != TMPFS) {
@@ -312,8 +312,8 @@ fn warn_of_disk(meeting: &Meeting, file: &Description) {
     }
 }
 
-/// Gives a new file its length and its header; tells the room of the file system instead if that
-/// can never be enough.
+/// Sets the length of a new file and writes its header. Returns the size of the file system instead
+/// if that can never be enough.
 fn fill(file: &Description, header: &SegmentHeader) -> rustix::io::Result<Option<u64>> {
     let system = fstatvfs(file)?;
     let room = system.f_blocks.saturating_mul(system.f_frsize);
@@ -321,13 +321,14 @@ fn fill(file: &Description, header: &SegmentHeader) -> rustix::io::Result<Option
         return Ok(Some(room));
     }
     ftruncate(file, header.file_bytes())?;
-    // So that a file system which becomes full never refuses who takes a chunk or gives it back.
+    // Allocate the tables, so that taking and freeing chunks works even when the file system is
+    // full.
     rustix::io::retry_on_intr(|| fallocate(file, FallocateFlags::empty(), 0, header.table_bytes()))?;
-    // Both tables are zeros: no owners, nobody waits.
+    // Both tables are zeros: no owners, and nobody waits.
     if pwrite(file, &header.encode(), 0)? == SEGMENT_HEADER_BYTES { Ok(None) } else { Err(Errno::IO) }
 }
 
-/// Whether a segment in use is what this process takes it for; why not, if not.
+/// Checks that a segment in use is as expected. The error is the reason if not.
 fn check(file: &Description, expected: &SegmentHeader) -> std::result::Result<(), String> {
     let mut bytes = [0; SEGMENT_HEADER_BYTES];
     let read = pread(file, &mut bytes, 0).map_err(|errno| io::Error::from(errno).to_string())?;
@@ -347,7 +348,7 @@ fn check(file: &Description, expected: &SegmentHeader) -> std::result::Result<()
     }
 }
 
-/// Locks the byte of an owner that nobody is; nothing if there are too many.
+/// Claims a free owner number by locking its byte. `None` if there are too many owners.
 fn claim(file: &Description) -> rustix::io::Result<Option<u32>> {
     for owner in 1..=SEGMENT_OWNERS_MAX {
         if file.try_lock(Bytes::one(owner))? {

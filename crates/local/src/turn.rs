@@ -1,14 +1,14 @@
-//! A turn that goes round all processes of a machine: one at a time, first come first served.
+//! A turn among all processes of a machine: one at a time, first come first served.
 //!
-//! Who wants the turn draws a ticket: a lock file with the next number, which it holds for as long
-//! as it wants or has the turn. Then it waits for the end of every lower ticket, in ascending
-//! order; after the last it is its turn. A dead process holds nobody up, be it waiting or in its
-//! turn. To wait is to sleep in the system.
+//! A process that wants the turn draws a ticket: a lock file with the next number, which it holds
+//! for as long as it wants or has the turn. Then it waits for the end of every lower ticket, in
+//! ascending order. After the last one it has the turn. A dead process blocks nobody, whether it
+//! was waiting or had the turn. Waiting is sleeping in the kernel.
 //!
 //! The next number is one more than the highest that exists, found and taken while the meeting
-//! place is locked. A number cannot come back while anybody waits behind it, there is no counter
-//! that could be damaged, and nothing is left when nobody wants the turn. A ticket that a dead
-//! process left is removed by whoever meets it and may.
+//! place is locked. A number cannot be reused while a process waits behind it. There is no counter
+//! that could be corrupted, and no file is left when nobody wants the turn. Whoever finds the
+//! ticket of a dead process removes it, if permitted.
 //!
 //! Users trust each other as far as they share a machine: one who never gives the turn back keeps
 //! the others waiting. So a turn is for work that can also be done without it, by a thread that can
@@ -20,24 +20,23 @@ use rustix::{fs::Mode, io::Errno};
 
 use crate::{Result, alive::Alive, meeting::Meeting};
 
-/// The modes of tickets: to wait for one, others only have to read it.
+/// The mode of tickets: others only have to read one to wait for it.
 const TICKET: Mode = Mode::RUSR.union(Mode::WUSR).union(Mode::RGRP).union(Mode::ROTH);
 
 /// This process's turn, until it is dropped. Threads of one process take turns as well. A forked
-/// child does not have it, and cannot give it back.
+/// child does not have the turn, and cannot give it back.
 #[must_use = "the turn passes on when this is dropped"]
 pub struct Turn {
     ticket: Ticket,
 }
 
 impl Turn {
-    /// Waits until it is this thread's turn at `name` among all processes of the machine that name
-    /// the same.
+    /// Waits for the turn called `name`, among all processes of the machine.
     pub fn wait(name: &str) -> Result<Self> {
         Self::wait_in(&Meeting::usual_directory(), name)
     }
 
-    /// As `wait`, with processes that meet in `directory`.
+    /// As `wait`, among the processes that meet in `directory`.
     pub fn wait_in(directory: &Path, name: &str) -> Result<Self> {
         let meeting = Meeting::open(directory)?;
         meeting.check_name(name)?;
@@ -55,7 +54,7 @@ impl std::fmt::Debug for Turn {
     }
 }
 
-/// A position in the queue, given up when it is dropped.
+/// A position in the queue. Dropping it gives the position up.
 struct Ticket {
     meeting: Meeting,
     prefix: String,
@@ -64,7 +63,7 @@ struct Ticket {
 }
 
 impl Ticket {
-    /// A new ticket at the end of the queue, and the numbers before it, lowest first.
+    /// Draws a ticket at the end of the queue. Returns it with the numbers before it, lowest first.
     fn draw(meeting: Meeting, prefix: &str) -> Result<(Self, Vec<u64>)> {
         let (name, alive, before) = meeting.alone(|| {
             let (number, before) = next(meeting.names(prefix)?)
@@ -72,7 +71,7 @@ impl Ticket {
             let name = name_of(prefix, number);
             match meeting.hold_new(&name, TICKET) {
                 Ok(Some(alive)) => Ok((name, alive, before)),
-                // Whoever removed it, or locked it first, does not know what a ticket is.
+                // Another program has removed or locked it without knowing what a ticket is.
                 Ok(None) => Err(meeting.failure("keep a ticket in it", Errno::AGAIN)),
                 Err(errno) => {
                     meeting.remove(&name);
@@ -89,7 +88,7 @@ impl Ticket {
         let watch = match self.meeting.watch(&name) {
             Ok(Some(watch)) => watch,
             Ok(None) => return Ok(()),
-            // An owner lets everybody read its ticket before anybody can see it: this is no ticket.
+            // The owner of a ticket makes it readable before others can see it: this is no ticket.
             Err(errno @ (Errno::ACCESS | Errno::PERM | Errno::LOOP | Errno::INVAL | Errno::ISDIR | Errno::NXIO)) => {
                 tracing::debug!(path = %self.meeting.path().join(&name).display(), %errno, "this is not a ticket");
                 return Ok(());
@@ -106,14 +105,15 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if self.alive.is_ours() {
-            // Before the lock is given up, so that nobody finds it without an owner.
+            // Remove the file before the lock is released, so that nobody finds it without an
+            // owner.
             self.meeting.remove_same(&self.name, self.alive.file());
         }
     }
 }
 
-/// The number of the next ticket and those before it, lowest first, of the names that tickets have
-/// now. Nothing if there is no higher number.
+/// The number of the next ticket, and those before it, lowest first, from the names of the present
+/// tickets. `None` if there is no higher number.
 fn next(names: Vec<String>) -> Option<(u64, Vec<u64>)> {
     let mut before: Vec<u64> = names.iter().filter_map(|name| number_of(name)).collect();
     before.sort_unstable();
@@ -125,7 +125,7 @@ fn name_of(prefix: &str, number: u64) -> String {
     format!("{prefix}{number:016x}")
 }
 
-/// The number in the rest of a ticket's name, if it is one.
+/// The number in the rest of a ticket's name, if it has the right form.
 fn number_of(rest: &str) -> Option<u64> {
     let is_number = rest.len() == 16 && rest.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     u64::from_str_radix(rest, 16).ok().filter(|_| is_number)

@@ -1,5 +1,5 @@
-//! Lock files that say who is alive: held once, by threads and processes; given up by the dead,
-//! kept from forked children.
+//! Lock files that show which processes are alive: one holder at a time, among threads and
+//! processes; released by death; not kept by forked children.
 
 use std::{
     fs,
@@ -86,7 +86,7 @@ fn who_waits_for_the_end_of_a_holder_sleeps_until_then_and_keeps_nobody_out() {
             thread::yield_now();
             ended.store(true, SeqCst);
             drop(held);
-            // Those who have waited are passing through.
+            // Those that have waited hold the lock for a moment.
             drop(hold(&path));
         });
     }
@@ -112,7 +112,7 @@ fn who_passes_through_is_not_taken_for_a_holder() {
     });
 }
 
-/// In a child: holds the lock file, says so, forks if it is told to, and waits.
+/// In a child process: takes the lock file, reports that, forks if told to, and waits.
 #[test]
 fn child_holds() {
     let Some(path) = child_directory() else { return };
@@ -167,10 +167,10 @@ fn a_forked_child_does_not_stand_in_for_a_dead_holder() {
     let forked: i32 = holder.ask("fork").parse().unwrap();
     assert!(is_alive(&path).unwrap());
     holder.kill();
-    // A child that has not run yet since it was forked has not closed anything yet.
+    // A forked child closes it only once it runs for the first time.
     until("the forked child has closed it", || !is_alive(&path).unwrap());
     let held = Alive::hold(&path).unwrap();
-    // SAFETY: this process was made for this test alone, and sleeps.
+    // SAFETY: this process was created for this test alone, and sleeps.
     unsafe { libc::kill(forked, libc::SIGKILL) };
     assert!(held.is_some());
 }
@@ -186,7 +186,7 @@ fn a_forked_child_gives_nothing_up_and_closes_nothing_of_its_own() {
     let own = scratch.as_ref().unwrap().path().to_owned();
     let status = in_fork(|| {
         assert!(!held.as_ref().unwrap().is_ours());
-        // What the child opens may get the number that the lock file had.
+        // A file that the child opens may get the number that the lock file had.
         let files: Vec<_> = (0..20).map(|_| fs::File::open("/dev/null").unwrap()).collect();
         drop((held.take(), scratch.take()));
         assert!(files.iter().all(|file| file.metadata().is_ok()), "a file of the child was closed");
@@ -201,7 +201,8 @@ fn a_forked_child_gives_nothing_up_and_closes_nothing_of_its_own() {
     assert!(!is_alive(&path).unwrap() && !own.exists());
 }
 
-/// In a child: locks come and go while processes are forked, which must not keep any of them.
+/// In a child process: locks are taken and released while processes are forked, which must keep
+/// none of them.
 #[test]
 fn locks_come_and_go_while_children_are_forked() {
     if alone("alive::locks_come_and_go_while_children_are_forked") {
@@ -238,7 +239,7 @@ fn locks_come_and_go_while_children_are_forked() {
         let is_closed =
             catch_unwind(AssertUnwindSafe(|| until("children close it", || !forked.iter().any(keeps_some))));
         for child in forked {
-            // SAFETY: these are the processes that were made here, and none has been waited for.
+            // SAFETY: these are the processes that were created here, and none has been waited for.
             unsafe {
                 libc::kill(child, libc::SIGKILL);
                 libc::waitpid(child, std::ptr::null_mut(), 0);
@@ -259,7 +260,8 @@ fn a_lock_file_that_is_removed_costs_nobody_anything_and_fools_nobody() {
     assert!(is_alive(&path).unwrap(), "the second's is another file");
     drop(second);
 
-    // Removed and made all the time: at no moment do two hold what the name leads to.
+    // The file is removed and created all the time: at no moment do two threads hold the file with
+    // this name.
     let (inside, is_done) = (AtomicUsize::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
         let holders: Vec<_> = (0..3)
@@ -272,7 +274,7 @@ fn a_lock_file_that_is_removed_costs_nobody_anything_and_fools_nobody() {
                         count += 1;
                         thread::yield_now();
                         inside.fetch_sub(1, SeqCst);
-                        // Whoever holds it removes it, as the owner of a ticket does.
+                        // Each holder removes it, as the owner of a ticket does.
                         fs::remove_file(&path).unwrap();
                         drop(held);
                     }
@@ -328,7 +330,7 @@ fn become_user(user: u32) {
     assert!(is_done, "only root can become another user");
 }
 
-/// In a child: another user, who finds the lock files of the first.
+/// In a child process: another user, who finds the lock files of the first.
 #[test]
 fn child_is_another_user() {
     let Some(dir) = child_directory() else { return };
@@ -337,7 +339,7 @@ fn child_is_another_user() {
     assert!(is_alive(&at("readable")).unwrap(), "to look, it only has to be readable");
     assert_eq!(is_alive(&at("private")).unwrap_err().kind(), ErrorKind::PermissionDenied);
     assert_eq!(Alive::hold(&at("readable")).unwrap_err().kind(), ErrorKind::PermissionDenied);
-    // One that everybody may write is refused by `fs.protected_regular` only to who would make it.
+    // `fs.protected_regular` refuses a file that everybody may write to only with O_CREAT.
     assert!(Alive::hold(&at("writable")).unwrap().is_none(), "held by the other user");
     drop(hold(&at("free")));
     let mine = hold(&at("mine"));
@@ -358,7 +360,7 @@ fn users_see_each_other_as_far_as_they_may() {
     for (name, mode) in [("readable", 0o644), ("private", 0o600), ("writable", 0o666), ("free", 0o666)] {
         held.push((name, hold(&dir.path().join(name))));
         fs::set_permissions(dir.path().join(name), PermissionsExt::from_mode(mode)).unwrap();
-        // Of a third user: files of the directory's owner are not protected.
+        // They belong to a third user: files of the directory's owner are not protected.
         chown(dir.path().join(name), Some(1_000_002), None).unwrap();
     }
     held.retain(|(name, _)| *name != "free");
@@ -366,7 +368,7 @@ fn users_see_each_other_as_far_as_they_may() {
     assert_eq!(names(dir.path()), ["free", "mine", "private", "readable", "writable"]);
 }
 
-/// In a child: goes through the short section many times.
+/// In a child process: enters the short section many times.
 #[test]
 fn child_is_alone_many_times() {
     let Some(dir) = child_directory() else { return };
@@ -399,7 +401,7 @@ fn one_process_or_thread_at_a_time_is_alone_in_a_meeting_place() {
     assert!(names(dir.path()).is_empty(), "it leaves nothing");
 }
 
-/// In a child: dies in the short section, with a forked child that lives on.
+/// In a child process: dies in the short section, with a forked child that lives on.
 #[test]
 fn child_dies_alone() {
     let Some(dir) = child_directory() else { return };
@@ -431,7 +433,7 @@ fn who_dies_in_a_meeting_place_locks_nobody_out_though_its_child_lives() {
             is_done.store(true, SeqCst);
         });
         let waited = std::panic::catch_unwind(|| until("alone", || is_done.load(SeqCst)));
-        // SAFETY: this process was made for this test alone, and sleeps.
+        // SAFETY: this process was created for this test alone, and sleeps.
         unsafe { libc::kill(forked, libc::SIGKILL) };
         assert!(waited.is_ok(), "the child keeps the directory locked");
     });

@@ -1,5 +1,5 @@
-//! The turn that goes round all processes of a machine: order, exclusion, death, other users and
-//! whatever lies about.
+//! The turn among all processes of a machine: order, exclusion, death, other users, and foreign
+//! files.
 
 use std::{
     fs,
@@ -31,7 +31,7 @@ fn tickets(meeting: &Path) -> usize {
     names(meeting).iter().filter(|name| name.starts_with("outcrop-turn-test-")).count()
 }
 
-/// Waits until so many tickets are drawn: a process that waits for its turn cannot say so.
+/// Waits until this many tickets are drawn: a process that waits for its turn cannot report it.
 fn wait_for_tickets(meeting: &Path, count: usize) {
     wait_until(|| tickets(meeting) == count);
 }
@@ -42,7 +42,7 @@ fn wait_until(is_so: impl Fn() -> bool) {
     }
 }
 
-/// In a child: waits for the turn, says so, and keeps it until it is told to go on.
+/// In a child process: waits for the turn, reports that, and keeps it until told to continue.
 #[test]
 fn child_takes_a_turn() {
     let Some(meeting) = child_directory() else { return };
@@ -69,7 +69,7 @@ fn become_user(user: u32) {
     assert!(is_done, "only root can become another user");
 }
 
-/// A process of another user, whose files nobody else may open unless it takes care.
+/// A process of another user, with a umask that makes its files private.
 fn other_user(meeting: &Path, user: u32) -> Companion {
     let mut command = child("turn::child_takes_a_turn", meeting);
     command.env("TURN_USER", user.to_string()).env("TURN_PRIVATE", "yes");
@@ -103,7 +103,7 @@ fn processes_are_served_in_the_order_of_their_coming() {
     assert!(names(meeting.path()).is_empty(), "nothing is left when nobody wants the turn");
 }
 
-/// In a child: takes many turns, in each of which it must be alone.
+/// In a child process: takes many turns, and must be alone in each.
 #[test]
 fn child_takes_many_turns() {
     let Some(meeting) = child_directory() else { return };
@@ -229,7 +229,7 @@ fn a_ticket_that_somebody_removed_costs_nobody_another() {
     assert!(names(meeting.path()).is_empty());
 }
 
-/// In a child: many turns while other processes are forked.
+/// In a child process: takes many turns while other processes are forked.
 #[test]
 fn child_forks_while_it_takes_turns() {
     let Some(meeting) = child_directory() else { return };
@@ -257,7 +257,7 @@ fn child_forks_while_it_takes_turns() {
         }
         let is_done_in_time = is_done.load(std::sync::atomic::Ordering::Relaxed);
         for child in forked {
-            // SAFETY: these are the processes that were made here, and none has been waited for.
+            // SAFETY: these are the processes that were created here, and none has been waited for.
             unsafe {
                 libc::kill(child, libc::SIGKILL);
                 libc::waitpid(child, std::ptr::null_mut(), 0);
@@ -284,7 +284,7 @@ fn a_directory_without_room_is_an_error_with_a_remedy() {
         fs::remove_file(path.join("ballast")).unwrap();
         drop(Turn::wait_in(path, "test").unwrap());
         assert!(names(path).is_empty());
-        // No room for bytes is enough for a turn.
+        // A turn works even if the file system has no room for bytes.
         mount_memory(path, c"size=64k");
         while fs::OpenOptions::new()
             .append(true)
@@ -337,7 +337,7 @@ fn users_take_turns_with_each_other() {
     second.expect("my turn");
     assert!(meeting.path().join(ticket(0)).exists(), "this user may not remove that of the dead one");
     let mut third = Companion::start("turn::child_takes_a_turn", meeting.path());
-    // Root may.
+    // Root may remove it.
     wait_until(|| meeting.path().join(ticket(2)).exists() && !meeting.path().join(ticket(0)).exists());
     assert_eq!(second.ask("go on"), "done");
     second.end();
@@ -347,7 +347,7 @@ fn users_take_turns_with_each_other() {
     assert!(names(meeting.path()).is_empty());
 }
 
-/// In a child: a user who may not write to the directory.
+/// In a child process: a user who may not write to the directory.
 #[test]
 fn child_may_not_write() {
     let Some(meeting) = child_directory() else { return };
@@ -374,7 +374,7 @@ fn a_directory_that_cannot_be_used_is_an_error_with_a_remedy() {
     }
 }
 
-/// In a child: the directory comes from the environment.
+/// In a child process: the directory comes from the environment.
 #[test]
 fn child_looks_at_the_environment() {
     let Some(meeting) = child_directory() else { return };
@@ -392,7 +392,7 @@ fn the_directory_can_be_named() {
     assert!(names(meeting.path()).is_empty());
 }
 
-/// In a child: forks, and the child of the child drops its copy of the turn.
+/// In a child process: forks, and the forked child drops its copy of the turn.
 #[test]
 fn child_forks_in_its_turn() {
     let Some(meeting) = child_directory() else { return };
@@ -405,7 +405,7 @@ fn child_forks_in_its_turn() {
         // SAFETY: ends the process at once.
         unsafe { libc::_exit(0) };
     }
-    // SAFETY: waits for the process that was just made.
+    // SAFETY: waits for the process that was just created.
     assert_eq!(unsafe { libc::waitpid(forked, std::ptr::null_mut(), 0) }, forked);
     let path = meeting.join(ticket(0));
     let ticket = Watch::open(&path).unwrap().expect("the copy did not remove the ticket");
