@@ -1,10 +1,9 @@
-//! Measures layers against the bare system in the same run and directory, and leaves no file
-//! behind.
+//! Measures layers against plain system calls in the same run and directory, and leaves no file.
 //!
 //! `cargo run --release -p outcrop-layers --example rates [DIRECTORY [GIB]]`
 //!
 //! All memory is touched before the clock starts. Rates are the best of six rounds in GB/s (10^9
-//! bytes); a write into new blocks exists once per file, so it has one round.
+//! bytes). A write to new blocks is possible only once per file, so it has one round.
 
 use std::{
     env,
@@ -25,7 +24,7 @@ use rustix::{
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 const TRANSFER: u64 = 32 << 20;
-/// Slots that go round, so that the memory stays far smaller than what is moved.
+/// Slots are reused in turn, so that the memory stays much smaller than what is moved.
 const SLOTS: u64 = 8;
 const ROUNDS: usize = 6;
 
@@ -58,8 +57,8 @@ fn main() -> Outcome<()> {
     copies()
 }
 
-/// The rates of each subject, and the processor time that a gigabyte costs it. Subjects take turns,
-/// so that what else goes on in the machine hits all of them.
+/// The rates of each subject, and its processor time per gigabyte. Subjects alternate, so that
+/// other load on the machine affects all of them.
 fn measure(subjects: &[(&str, Subject)], host: &Host, total: u64) -> Outcome<Vec<(Rates, f64)>> {
     let mut rates = vec![([0.0_f64; 3], f64::INFINITY); subjects.len()];
     for round in 0..=ROUNDS {
@@ -89,7 +88,7 @@ fn cpu_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Options from the environment, for trying out other block lengths and depths.
+/// Options from the environment, to try other request lengths and depths.
 fn tuned() -> Outcome<DirOptions> {
     let mut options = DirOptions::default();
     if let Ok(kib) = env::var("BLOCK_KIB") {
@@ -119,7 +118,7 @@ impl Subject {
             .create_new(true)
             .custom_flags(OFlags::DIRECT.bits().cast_signed())
             .open(&path)?;
-        // The name is not needed any more: whatever happens from here on, no file is left.
+        // The name is not needed any more: whatever happens from now on, no file is left.
         fs::remove_file(&path)?;
         Ok(Self::Bare(file))
     }
@@ -143,7 +142,7 @@ impl Subject {
     }
 }
 
-/// Transfers over the whole layer, first to last, with slots that go round.
+/// Transfers over the whole layer, first to last, with slots that are reused in turn.
 struct Round<'host> {
     host: &'host Host,
     at: u64,
@@ -172,8 +171,8 @@ impl Feed for Round<'_> {
     }
 }
 
-/// Copies between two stretches of memory far larger than the caches, as a program's arrays and its
-/// snapshots are.
+/// Copies between two pieces of memory that are much larger than the caches, like a program's
+/// arrays and its snapshots.
 fn copies() -> Outcome<()> {
     const STRETCH: usize = 1 << 30;
     let hosts = [Host::new(STRETCH as u64)?, Host::new(STRETCH as u64)?];

@@ -1,5 +1,5 @@
-//! What every layer promises, as checks that panic with a reason. Other crates run them on layers
-//! of their own.
+//! The promises of every layer, as checks that panic with a reason. Other crates run them on their
+//! own layers.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -8,7 +8,7 @@
 //! contract::check(&|| -> Arc<dyn Layer> { Arc::new(Host::new(4 << 20).unwrap()) });
 //! ```
 
-// Lists of one extent are what most transfers have.
+// Most transfers have lists of one extent.
 #![allow(clippy::single_range_in_vec_init)]
 
 use std::{
@@ -21,10 +21,10 @@ use std::{
 
 use crate::{ALIGN, Error, Feed, Host, Layer, Memory, Result, Transfer};
 
-/// The least capacity of a layer that can be checked.
+/// The smallest capacity of a layer that can be checked.
 pub const CAPACITY_MIN: u64 = 4 << 20;
 
-/// Checks every promise, each on a layer of its own that `make` makes.
+/// Checks every promise, each on a new layer from `make`.
 pub fn check(make: &dyn Fn() -> Arc<dyn Layer>) {
     let checks: [fn(&dyn Layer); 9] = [
         round_trip,
@@ -45,14 +45,14 @@ pub fn check(make: &dyn Fn() -> Arc<dyn Layer>) {
     }
 }
 
-/// What was written is read again: short and long, at the start, inside, at the very end, from any
+/// What was written can be read: short and long, at the start, inside, at the very end, from any
 /// address in memory.
 pub fn round_trip(layer: &dyn Layer) {
     let end = capacity(layer) / ALIGN * ALIGN;
     for bytes in [ALIGN, 3 * ALIGN, 128 << 10, (1 << 20) + ALIGN] {
         for (place, at) in [0, ALIGN, end / 2 / ALIGN * ALIGN, end - bytes].into_iter().enumerate() {
             let written = pattern(at ^ bytes, bytes);
-            // An address that is a multiple of nothing, every other time.
+            // Every other time, an unaligned address.
             let shift = place % 2;
             let mut memory = vec![0; shift];
             memory.extend(&written);
@@ -64,7 +64,7 @@ pub fn round_trip(layer: &dyn Layer) {
     }
 }
 
-/// A place takes new bytes, and its neighbours keep theirs.
+/// A range can be overwritten, and its neighbours do not change.
 pub fn overwrite(layer: &dyn Layer) {
     let mut wanted = pattern(1, 16 * ALIGN);
     expect(layer.write(0, &wanted), layer, "write", 0, 16 * ALIGN);
@@ -79,7 +79,7 @@ pub fn overwrite(layer: &dyn Layer) {
     }
 }
 
-/// Transfers beyond the capacity, or askew, are refused and change nothing.
+/// Transfers that are beyond the capacity, or not aligned, are refused and change nothing.
 pub fn refuses_what_is_not_its_own(layer: &dyn Layer) {
     let capacity = capacity(layer);
     let last = capacity - ALIGN;
@@ -105,7 +105,8 @@ pub fn refuses_what_is_not_its_own(layer: &dyn Layer) {
     assert_same(&found, &wanted, layer, last);
 }
 
-/// One stretch of memory goes to several places, in any order, and comes back by another division.
+/// One piece of memory is written to several extents, in any order, and read back with another
+/// division.
 pub fn gathers_extents(layer: &dyn Layer) {
     let host = host(1 << 20);
     let wanted = pattern(9, 7 * ALIGN);
@@ -127,7 +128,7 @@ pub fn gathers_extents(layer: &dyn Layer) {
     assert_same(memory_of(&done[0]), &wanted, layer, 10 * ALIGN);
 }
 
-/// Many transfers of many lengths, more than there is memory for at once: each is told as done
+/// Many transfers of many lengths, more than fit in memory at once: each is reported as done
 /// exactly once.
 pub fn ends_each_transfer_once(layer: &dyn Layer) {
     let host = host(CAPACITY_MIN);
@@ -150,8 +151,8 @@ pub fn ends_each_transfer_once(layer: &dyn Layer) {
     drop(script.expect_all(layer, 0));
 }
 
-/// A feed that has nothing for the moment is asked again once a transfer has ended, and by the next
-/// `run`.
+/// A feed that has no transfer at present is asked again after a transfer has ended, and by the
+/// next `run`.
 pub fn goes_on_after_a_pause(layer: &dyn Layer) {
     let host = host(CAPACITY_MIN);
     let places = many_places();
@@ -169,7 +170,7 @@ pub fn goes_on_after_a_pause(layer: &dyn Layer) {
     }
 }
 
-/// Several threads use places of their own at once.
+/// Several threads use separate ranges at once.
 pub fn serves_many_threads(layer: &dyn Layer) {
     const THREADS: u64 = 4;
     let share = CAPACITY_MIN / THREADS;
@@ -189,7 +190,7 @@ pub fn serves_many_threads(layer: &dyn Layer) {
     });
 }
 
-/// Two runs at once, each with a feed of its own, do not mix.
+/// Two concurrent runs, each with its own feed, do not mix.
 pub fn serves_two_runs_at_once(layer: &dyn Layer) {
     let half = CAPACITY_MIN / 2;
     thread::scope(|scope| {
@@ -217,7 +218,7 @@ pub fn serves_two_runs_at_once(layer: &dyn Layer) {
     });
 }
 
-/// Transfers that cannot be carried out fail, and those around them do not.
+/// Transfers that cannot be carried out fail, and others do not.
 pub fn errors_stay_with_their_transfer(layer: &dyn Layer) {
     let host = host(CAPACITY_MIN);
     let capacity = capacity(layer);
@@ -251,15 +252,15 @@ pub fn errors_stay_with_their_transfer(layer: &dyn Layer) {
     }
 }
 
-/// A feed with a list of transfers that keeps account of them.
+/// A feed with a list of transfers that records their results.
 struct Script {
     waiting: VecDeque<Transfer>,
-    /// The tags of those that have not ended.
+    /// The tags of transfers that have not ended.
     under_way: BTreeSet<u64>,
     under_way_max: usize,
     done: Vec<(Transfer, Result<()>)>,
     tag_next: u64,
-    /// Whether to have nothing for the moment.
+    /// Whether to return no transfer at present.
     pause: bool,
 }
 
@@ -292,7 +293,7 @@ impl Script {
         self.tag_next += 1;
     }
 
-    /// The transfers that have ended, if they are `count`, all went well and none is left.
+    /// The transfers that have ended, if there are `count`, all succeeded and none is left.
     fn expect_all(&mut self, layer: &dyn Layer, count: usize) -> Vec<Transfer> {
         let name = layer.name();
         assert!(self.waiting.is_empty(), "{name}: run returned with {} transfers not asked for", self.waiting.len());
@@ -322,14 +323,14 @@ impl Feed for Script {
     }
 }
 
-/// Some two hundred places of many lengths, one after the other, in 4 MiB.
+/// Some two hundred adjacent ranges of many lengths, in 4 MiB.
 fn many_places() -> Vec<Range<u64>> {
     let lengths = [1, 2, 1, 9, 1, 3, 17, 1, 4, 1].into_iter().cycle().map(|units| units * ALIGN);
     let starts = lengths.clone().scan(0, |at, bytes| Some(std::mem::replace(at, *at + bytes)));
     starts.zip(lengths).map(|(at, bytes)| at..at + bytes).take_while(|place| place.end <= CAPACITY_MIN).collect()
 }
 
-/// The capacity of a layer, which must have one to be checked.
+/// The capacity of a layer. A layer without a limit cannot be checked.
 fn capacity(layer: &dyn Layer) -> u64 {
     layer.capacity().unwrap_or_else(|| panic!("{}: a layer without a limit cannot be checked", layer.name()))
 }
@@ -345,7 +346,7 @@ fn memory_of(transfer: &Transfer) -> &[u8] {
     }
 }
 
-/// Bytes that are the same for the same seed only, and nowhere repeat.
+/// Pseudo-random bytes that depend on the seed.
 fn pattern(seed: u64, bytes: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut words = Vec::with_capacity(bytes as usize + 8);

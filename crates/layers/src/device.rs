@@ -1,14 +1,13 @@
-//! Memory of a device, such as a graphics card: what a driver must offer so that a layer can be
-//! made of it.
+//! Memory of a device, such as a graphics card: what a driver must provide to make a layer of it.
 //!
-//! [`Device`] is the small interface, [`OpenCl`] and [`Cuda`] implement it over drivers that are
-//! looked for at run time, and [`DeviceLayer`] is the layer that stands on any of them. A machine
-//! without a driver or device builds and runs the same; opening one is then an error that says what
-//! is missing.
+//! [`Device`] is the interface. [`OpenCl`] and [`Cuda`] implement it for drivers that are found at
+//! run time, and [`DeviceLayer`] is the layer on top of any of them. Outcrop builds and runs the
+//! same on a machine without a driver or device; opening one is then an error that names what is
+//! missing.
 //!
-//! OpenCL is tested on PoCL, which computes on the processor. CUDA has never run on real hardware:
-//! it is tested against a stand-in driver of this workspace only, which keeps device memory in host
-//! memory and checks the rules of the real one.
+//! OpenCL is tested with PoCL, which computes on the processor. CUDA has never run on real
+//! hardware: it is tested only with a stand-in driver of this workspace, which keeps device memory
+//! in host memory and checks the rules of the real one.
 
 mod checksum;
 mod cuda;
@@ -26,11 +25,11 @@ pub use opencl::OpenCl;
 
 use crate::{Error, Result};
 
-/// Which kind of driver a device has.
+/// The kind of driver of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum DeviceKind {
-    /// Any device with an OpenCL driver, the processor among them.
+    /// Any device with an OpenCL driver, including the processor.
     OpenCl,
     /// An NVIDIA device. Not run on real hardware so far.
     Cuda,
@@ -45,16 +44,16 @@ impl fmt::Display for DeviceKind {
     }
 }
 
-/// A device of this machine, not opened.
+/// A device of this machine that is not open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundDevice {
     /// Its kind.
     pub kind: DeviceKind,
-    /// Its number among those of its kind, from 0.
+    /// Its index among the devices of its kind, counted from 0.
     pub index: usize,
-    /// What its maker calls it.
+    /// The maker's name for it.
     pub model: String,
-    /// The memory that it has.
+    /// Its total memory.
     pub total_bytes: u64,
 }
 
@@ -72,7 +71,7 @@ pub fn devices() -> Vec<FoundDevice> {
     found
 }
 
-/// Opens the device `index`, from 0, of a kind.
+/// Opens device `index`, counted from 0, of a kind.
 pub fn open_device(kind: DeviceKind, index: usize) -> Result<Arc<dyn Device>> {
     Ok(match kind {
         DeviceKind::OpenCl => Arc::new(OpenCl::open(index)?),
@@ -80,76 +79,73 @@ pub fn open_device(kind: DeviceKind, index: usize) -> Result<Arc<dyn Device>> {
     })
 }
 
-/// What a layer needs of a device.
+/// What a layer needs from a device.
 ///
-/// Everything that is made by a device keeps the device's own state alive, so that it may be
-/// dropped in any order.
+/// Everything that a device creates keeps the device's own state alive, so values may be dropped in
+/// any order.
 pub trait Device: Send + Sync {
     /// A short name for messages, such as `cuda 0`.
     fn name(&self) -> &str;
 
-    /// Tells it from every other device that is open. Two values that can use each other's buffers
-    /// have the same.
+    /// Distinguishes it from every other open device. Two values that can use each other's buffers
+    /// have the same identity.
     fn identity(&self) -> usize;
 
-    /// The memory that it has.
+    /// Its total memory.
     fn total_bytes(&self) -> u64;
 
-    /// The memory that nobody uses, as far as the driver tells.
+    /// Its free memory, according to the driver.
     fn free_bytes(&self) -> Result<u64>;
 
-    /// What it maps at once unless told otherwise.
+    /// The default size of a chunk.
     fn chunk_bytes(&self) -> u64;
 
-    /// Chunks are multiples of this.
+    /// Chunks must be multiples of this.
     fn granularity_bytes(&self) -> u64;
 
-    /// Reserves room for `bytes`, which are a multiple of the granularity, without providing memory
-    /// yet.
+    /// Reserves room for `bytes`, a multiple of the granularity, without providing memory yet.
     fn reserve(&self, bytes: u64) -> Result<Box<dyn Reservation>>;
 
-    /// New memory for a program.
+    /// Allocates memory for a program.
     fn buffer(&self, bytes: u64) -> Result<Buffer>;
 
-    /// Memory that a program has allocated itself: a `CUdeviceptr` or a `cl_mem`, of at least
+    /// Wraps memory that a program has allocated itself: a `CUdeviceptr` or a `cl_mem`, of at least
     /// `bytes`.
     ///
     /// # Safety
     ///
-    /// The handle must be valid. A `CUdeviceptr` must stay so for as long as the buffer lives; of a
-    /// `cl_mem`, the buffer holds a reference of its own.
+    /// The handle must be valid. A `CUdeviceptr` must stay valid as long as the buffer lives; of a
+    /// `cl_mem`, the buffer holds its own reference.
     unsafe fn adopt(&self, handle: u64, bytes: u64) -> Result<Buffer>;
 
-    /// Whether [`Stream`]s may only begin copies from and to host memory that is registered.
+    /// Whether [`Stream`]s may begin copies only from and to registered host memory.
     fn needs_registration(&self) -> bool;
 
-    /// Page-locks host memory for copies that are under way while the program goes on; dropping the
-    /// result ends that.
+    /// Page-locks host memory for asynchronous copies. Dropping the result unlocks it.
     ///
     /// # Safety
     ///
-    /// The memory must stay mapped for as long as the registration lives.
+    /// The memory must stay mapped as long as the registration lives.
     unsafe fn register(&self, address: NonNull<u8>, bytes: usize) -> Result<Registration>;
 
     /// A new queue of copies.
     fn stream(&self) -> Result<Box<dyn Stream>>;
 }
 
-/// Room on a device of which pieces can be provided with memory. Gives all of it back when it and
-/// they are dropped.
+/// Reserved room on a device, which can be mapped piece by piece. Everything is freed when it and
+/// the pieces are dropped.
 pub trait Reservation: Send {
-    /// Provides memory for `range`, whose ends are multiples of the granularity and which has none
-    /// yet.
+    /// Provides memory for `range`, which has none yet. Its ends must be multiples of the
+    /// granularity.
     fn map(&mut self, range: Range<u64>) -> Result<Buffer>;
 }
 
 /// Page-locked host memory, until it is dropped.
 pub type Registration = Box<dyn Any + Send + Sync>;
 
-/// A queue of copies that a device carries out one after the other. Dropping it waits for all of
-/// them.
+/// A queue of copies that a device carries out in order. Dropping it waits for all of them.
 pub trait Stream: Send {
-    /// Copies `bytes` to the device, from any memory; they have arrived when it returns.
+    /// Copies `bytes` to the device, from any memory. They have arrived when it returns.
     ///
     /// # Safety
     ///
@@ -167,62 +163,62 @@ pub trait Stream: Send {
     ///
     /// # Safety
     ///
-    /// As for `copy_in`; besides, the host memory must be registered if the device needs that, live
-    /// until the stream or a later event of it has been waited for, and not be written to before.
+    /// As for `copy_in`. Also, the host memory must be registered if the device needs that, must
+    /// live until the stream or a later event of it has been waited for, and must not be written
+    /// before that.
     unsafe fn begin_copy_in(&mut self, from: *const u8, to: Place, bytes: usize) -> Result<()>;
 
     /// Begins a copy from the device.
     ///
     /// # Safety
     ///
-    /// As for `begin_copy_in`; besides, nobody may read the host memory before.
+    /// As for `begin_copy_in`. Also, nobody may read the host memory before that.
     unsafe fn begin_copy_out(&mut self, from: Place, to: *mut u8, bytes: usize) -> Result<()>;
 
-    /// Begins a copy from one place of the device to another that does not overlap it.
+    /// Begins a copy between two ranges of the device that do not overlap.
     ///
     /// # Safety
     ///
-    /// As for `copy_in`, of both places, until the copy has ended.
+    /// As for `copy_in`, for both places, until the copy has ended.
     unsafe fn begin_copy_within(&mut self, from: Place, to: Place, bytes: usize) -> Result<()>;
 
-    /// The sum of the mixed words of a place, of which the first has the number `first_word`, as
-    /// for [`checksum`].
+    /// The sum of the mixed words of a place, as for [`checksum`]. The first word has the index
+    /// `first_word`.
     ///
     /// # Safety
     ///
-    /// As for `copy_in`; besides, the place must begin at a multiple of eight bytes.
+    /// As for `copy_in`. Also, the place must begin at a multiple of eight bytes.
     unsafe fn sum_words(&mut self, at: Place, first_word: u64, bytes: usize) -> Result<u64>;
 
-    /// Marks the end of what has been begun so far.
+    /// Records an event after everything that has been begun so far.
     fn record(&mut self) -> Result<Box<dyn Event>>;
 
     /// Waits for everything that has been begun.
     fn wait(&mut self) -> Result<()>;
 }
 
-/// A mark in a stream.
+/// An event in a stream.
 pub trait Event: Send {
-    /// Waits until the stream has come to it.
+    /// Waits until the stream has reached it.
     fn wait(&self) -> Result<()>;
 }
 
-/// Where in a device's memory: so many bytes behind the start of what the driver knows by a handle.
+/// A place in a device's memory: an offset from the start of a driver's handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// A `CUdeviceptr` or a `cl_mem`.
     pub handle: u64,
-    /// Bytes from its start.
+    /// The offset in bytes.
     pub offset: u64,
 }
 
-/// A piece of device memory. It is given back when it is dropped, unless the program has allocated
-/// it.
+/// A piece of device memory. Dropping it frees the memory, unless the program has allocated it.
 pub struct Buffer {
     identity: usize,
     device: String,
     handle: u64,
     bytes: u64,
-    /// What gives the memory back.
+    /// Frees the memory when it is dropped.
     _keeper: Box<dyn Any + Send + Sync>,
 }
 
@@ -234,7 +230,7 @@ impl Place {
 }
 
 impl Buffer {
-    /// For those who implement [`Device`]; programs get theirs from [`Device::buffer`] and
+    /// For implementations of [`Device`]. Programs get buffers from [`Device::buffer`] and
     /// [`Device::adopt`].
     ///
     /// # Safety
@@ -250,27 +246,27 @@ impl Buffer {
         self.bytes
     }
 
-    /// What the driver knows it by: a `CUdeviceptr` or a `cl_mem`, for kernels of the program.
+    /// The driver's handle: a `CUdeviceptr` or a `cl_mem`, for kernels of the program.
     pub fn handle(&self) -> u64 {
         self.handle
     }
 
-    /// Fills a part of it from the host.
+    /// Copies bytes from the host into a part of it.
     pub fn write(&mut self, device: &dyn Device, offset: u64, bytes: &[u8]) -> Result<()> {
         let to = self.place(device, offset, bytes.len() as u64)?;
-        // SAFETY: `place` has checked that the bytes are this buffer's, which lives, and the
-        // device's.
+        // SAFETY: `place` has checked that the bytes belong to this buffer, which lives, and to
+        // this device.
         unsafe { device.stream()?.copy_in(bytes, to) }
     }
 
-    /// Brings a part of it to the host.
+    /// Copies a part of it to the host.
     pub fn read(&self, device: &dyn Device, offset: u64, bytes: &mut [u8]) -> Result<()> {
         let from = self.place(device, offset, bytes.len() as u64)?;
         // SAFETY: as in `write`.
         unsafe { device.stream()?.copy_out(from, bytes) }
     }
 
-    /// Where the bytes at `offset` are, if they are there and on this device.
+    /// The place of the bytes at `offset`, if they are inside the buffer and on this device.
     fn place(&self, device: &dyn Device, offset: u64, bytes: u64) -> Result<Place> {
         if self.identity != device.identity() {
             return Err(Error::OtherDevice { device: device.name().to_owned(), other: self.device.clone() });
@@ -289,8 +285,8 @@ impl fmt::Debug for Buffer {
     }
 }
 
-/// What a device of `total_bytes` maps at once: 1 GiB on large ones, so that mapping is fast, and
-/// less on small ones, so that the first chunk is there soon and little is left over.
+/// The default chunk of a device with `total_bytes`: 1 GiB on large ones, so that mapping is fast,
+/// and less on small ones, so that the first chunk is ready soon and little is wasted.
 fn default_chunk_bytes(total_bytes: u64) -> u64 {
     const UNIT: u64 = 2 << 20;
     (total_bytes / 32 / UNIT * UNIT).clamp(8 * UNIT, 1 << 30)

@@ -1,10 +1,10 @@
 //! A directory of segment files.
 //!
-//! The layer's bytes are cut into segments, each a file of its own that is made when it is first
-//! written to and then overwritten in place for as long as the layer lives: the file system's
-//! blocks that were written before take new bytes twice as fast as new ones. Files are opened past
-//! the page cache, which would double the memory and hide late errors. Nothing outlives the layer:
-//! [`Scratch`] removes it, also for a program that was killed.
+//! The layer's bytes are divided into segments. Each is a file that is created when it is first
+//! written, and then overwritten in place as long as the layer exists: blocks that the file system
+//! has written before take new bytes twice as fast as new blocks. Files are opened with O_DIRECT,
+//! because the page cache would double the memory and hide late errors. The layer leaves no files:
+//! [`Scratch`] removes them, even those of a program that was killed.
 
 mod segments;
 
@@ -16,22 +16,21 @@ use segments::Segments;
 
 use crate::{Feed, Layer, Result, places, places::Places};
 
-/// What can be chosen for a [`Dir`].
+/// Options of a [`Dir`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirOptions {
-    /// How bytes are moved. Default: what the environment variable `OUTCROP_IO` says (`uring` or
-    /// `blocking`), else io_uring where the system has it.
+    /// How to transfer bytes. Default: the environment variable `OUTCROP_IO` (`uring` or
+    /// `blocking`); without it io_uring, if the system has it.
     pub method: Option<Method>,
     /// The length of a segment file. Default: 256 MiB.
     pub segment_bytes: u64,
     /// How many requests are in flight at once. Default: 32.
     pub depth: u32,
-    /// The most that one request moves. Default: what was measured to be best for the method.
+    /// The largest request. Default: the best length measured for the method.
     pub request_bytes: Option<u64>,
-    /// Whether to bypass the page cache where the file system can. Default: yes.
+    /// Whether to bypass the page cache (O_DIRECT) if the file system supports it. Default: yes.
     pub direct: bool,
-    /// Whether to register host memory with the kernel, which spares it work at each request.
-    /// Default: yes.
+    /// Whether to register host memory with the kernel, which makes requests cheaper. Default: yes.
     pub register: bool,
 }
 
@@ -42,7 +41,7 @@ impl Default for DirOptions {
     }
 }
 
-/// A layer of segment files in a directory, removed when it is dropped.
+/// A layer of segment files in a directory. Dropping it removes them.
 pub struct Dir {
     name: String,
     capacity: u64,
@@ -51,8 +50,8 @@ pub struct Dir {
 }
 
 impl Dir {
-    /// Makes a layer of `capacity` bytes, rounded up to whole units, or `u64::MAX` for no limit, in
-    /// the directory `path`, which is made if missing.
+    /// Creates a layer in the directory `path`, which is created if it is missing. `capacity` is
+    /// rounded up to the alignment; `u64::MAX` means no limit.
     pub fn open(path: &Path, capacity: u64, options: DirOptions) -> Result<Self> {
         let name = format!("dir {}", path.display());
         let capacity = crate::aligned(capacity);
@@ -62,7 +61,7 @@ impl Dir {
         Ok(Self { segments: Segments::new(name.clone(), scratch, capacity, &options), name, capacity, carrier })
     }
 
-    /// How bytes are moved.
+    /// The method in use.
     pub fn method(&self) -> Method {
         self.carrier.method()
     }
@@ -72,7 +71,7 @@ impl Dir {
         self.segments.path()
     }
 
-    /// How much host memory is registered with the kernel at present.
+    /// How many bytes of host memory are registered with the kernel at present.
     pub fn registered_bytes(&self) -> u64 {
         self.carrier.registered_bytes()
     }

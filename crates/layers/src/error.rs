@@ -1,23 +1,23 @@
-//! What can go wrong on a layer.
+//! Errors of layers: what failed, and what to do about it.
 
 use std::{io, ops::Range, path::PathBuf};
 
 use crate::DeviceKind;
 use outcrop_error::{ErrorKind, OfKind};
 
-/// The outcome of what a layer was asked to do.
+/// The result of a call.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong, on which layer, and what can be done about it.
+/// What failed, on which layer, and what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The medium has no room left, although the limit is not reached.
+    /// The medium has no space left, although the limit is not reached.
     #[error("{layer}: no space left on the medium: {source}; free some, or set a lower limit")]
     Full {
         /// The layer's name.
         layer: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A transfer failed.
@@ -25,61 +25,61 @@ pub enum Error {
     Broken {
         /// The layer's name.
         layer: String,
-        /// What was tried.
+        /// What was attempted.
         attempt: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A transfer beyond the limit, or not at a multiple of the alignment.
+    /// A transfer is beyond the limit, or not aligned.
     #[error("{layer}: bytes {} to {} are not an aligned part of its {capacity} bytes", range.start, range.end)]
     OutOfRange {
         /// The layer's name.
         layer: String,
-        /// The bytes asked for.
+        /// The range requested.
         range: Range<u64>,
-        /// The bytes there are.
+        /// The size of the layer.
         capacity: u64,
     },
-    /// Memory was asked for that is in use.
+    /// The requested memory is in use.
     #[error("{layer}: bytes {} to {} are in use", range.start, range.end)]
     InUse {
         /// The layer's name.
         layer: String,
-        /// The bytes asked for.
+        /// The range requested.
         range: Range<u64>,
     },
-    /// The host gives no memory.
+    /// The system provides no host memory.
     #[error("cannot reserve {bytes} bytes of host memory: {source}; set a lower limit")]
     NoMemory {
-        /// The bytes asked for.
+        /// The bytes requested.
         bytes: u64,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// There is no more memory now. What has been touched before can be used as before.
+    /// There is no more memory at present. Touched memory remains usable.
     #[error("{layer}: no memory for {bytes} more bytes: {limit}; free some, or set a lower limit")]
     Exhausted {
         /// The layer's name.
         layer: String,
-        /// The bytes asked for.
+        /// The bytes requested.
         bytes: u64,
-        /// What there is, and why not more.
+        /// How much there is, and what limits it.
         limit: String,
     },
-    /// Shared memory was to be used that has not been touched.
+    /// Shared memory must be touched before use.
     #[error("{layer}: bytes {} to {} have no memory yet; touch them first", range.start, range.end)]
     Untouched {
         /// The layer's name.
         layer: String,
-        /// The bytes asked for.
+        /// The range requested.
         range: Range<u64>,
     },
-    /// A buffer that processes share cannot be used.
+    /// A memory segment that processes share cannot be used.
     #[error("cannot share memory through {}: {reason}", path.display())]
     Segment {
         /// Its file.
         path: PathBuf,
-        /// Why, and what can be done.
+        /// Why, and what to do.
         reason: String,
     },
     /// This user may not pin that much memory.
@@ -91,73 +91,73 @@ pub enum Error {
     PinLimit {
         /// The bytes that would be locked.
         bytes: u64,
-        /// The bytes that may be.
+        /// The bytes that this user may lock.
         limit_bytes: u64,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// What would drive devices of this kind is not there.
+    /// There is no driver for devices of this kind.
     #[error("no {kind} driver ({library}) on this machine: {reason}; install it, or do without such a device")]
     NoDriver {
-        /// What kind of devices.
+        /// The kind of device.
         kind: DeviceKind,
-        /// The library that was looked for.
+        /// The driver library.
         library: &'static str,
         /// What is wrong with it.
         reason: String,
     },
-    /// There are fewer devices of this kind.
+    /// There is no such device.
     #[error("no {kind} device {index} on this machine: there are {count}, counted from 0")]
     NoDevice {
-        /// What kind of devices.
+        /// The kind of device.
         kind: DeviceKind,
-        /// The one asked for.
+        /// The requested index.
         index: usize,
         /// How many there are.
         count: usize,
     },
-    /// The device gives no memory.
+    /// The device has too little memory.
     #[error("{device}: cannot provide {bytes} bytes of device memory: {reason}; set a lower limit")]
     DeviceFull {
         /// The device's name.
         device: String,
-        /// The bytes asked for.
+        /// The bytes requested.
         bytes: u64,
-        /// What the driver said.
+        /// The driver's error.
         reason: String,
     },
-    /// The device is gone, and with it all that it held. Memory of the host is as it was.
+    /// The device is lost, with everything that it held. Host memory is not affected.
     #[error("{device}: the device is lost, and what it held with it: {reason}; close it and open it again")]
     DeviceLost {
         /// The device's name.
         device: String,
-        /// What the driver said first.
+        /// The driver's first error.
         reason: String,
     },
-    /// Device memory was used before the device has provided it.
+    /// Device memory must be touched before use.
     #[error("{layer}: bytes {} to {} are not all mapped yet; touch them first", range.start, range.end)]
     Unmapped {
         /// The layer's name.
         layer: String,
-        /// The bytes asked for.
+        /// The range requested.
         range: Range<u64>,
     },
-    /// More was asked of a buffer than it has.
+    /// The range is not all inside the buffer.
     #[error("{device}: bytes {} to {} are not all in a buffer of {bytes} bytes", range.start, range.end)]
     BufferTooSmall {
         /// The device's name.
         device: String,
-        /// The bytes asked for.
+        /// The range requested.
         range: Range<u64>,
-        /// The bytes there are.
+        /// The length of the buffer.
         bytes: u64,
     },
-    /// A buffer belongs elsewhere.
+    /// The buffer belongs to another device.
     #[error("{device}: the buffer belongs to {other}; copy it by way of host memory")]
     OtherDevice {
         /// The device's name.
         device: String,
-        /// The name of the device that the buffer belongs to.
+        /// The device that the buffer belongs to.
         other: String,
     },
     /// A directory cannot be used.
@@ -165,11 +165,11 @@ pub enum Error {
     Directory {
         /// The directory.
         path: PathBuf,
-        /// What was tried.
+        /// What was attempted.
         attempt: &'static str,
-        /// What can be done.
+        /// What to do.
         remedy: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -186,7 +186,7 @@ impl From<outcrop_local::Error> for Error {
 }
 
 impl Error {
-    /// What went wrong with the memory of `layer`.
+    /// Converts an error of the memory of `layer`.
     pub(crate) fn memory(layer: &str, error: outcrop_memory::Error) -> Self {
         use outcrop_memory::Error as Memory;
         match error {
@@ -198,7 +198,7 @@ impl Error {
         }
     }
 
-    /// A failed transfer, sorted into "no room left" and all others.
+    /// A failed transfer: `Full` if there is no space left, otherwise `Broken`.
     pub fn transfer(layer: &str, attempt: &'static str, source: io::Error) -> Self {
         let layer = layer.to_owned();
         match source.kind() {

@@ -1,4 +1,4 @@
-//! A layer that fails on demand: how the rest of Outcrop is tested against broken hardware.
+//! A layer that fails on demand, to test the rest of Outcrop with broken hardware.
 
 use std::{
     fmt, io,
@@ -12,13 +12,13 @@ use rustix::io::Errno;
 
 use crate::{Error, Layer, Result, layer::ALIGN};
 
-/// What can be made to go wrong.
+/// The faults that can be injected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
     /// A write fails with an I/O error, and nothing is written.
     WriteFails,
-    /// A write fails as the medium is full, and nothing is written.
+    /// A write fails because the medium is full, and nothing is written.
     WriteFull,
     /// Only the first half of a write arrives, and success is reported.
     WriteTorn,
@@ -28,7 +28,7 @@ pub enum Fault {
     WriteFlipsBit,
     /// A read fails with an I/O error.
     ReadFails,
-    /// One bit of a read comes back changed, and success is reported; what is stored stays whole.
+    /// One bit of a read is changed, and success is reported. The stored bytes do not change.
     ReadFlipsBit,
 }
 
@@ -38,7 +38,7 @@ impl Fault {
     }
 }
 
-/// A layer that does what the one behind it does, except for the faults that were injected.
+/// A layer that behaves like the one it wraps, except for injected faults.
 pub struct Faulty {
     inner: Arc<dyn Layer>,
     name: String,
@@ -48,17 +48,17 @@ pub struct Faulty {
     faults: AtomicU64,
 }
 
-/// A fault to come.
+/// An injected fault.
 struct Rule {
     fault: Fault,
-    /// Operations to let pass first.
+    /// How many operations succeed first.
     after: u64,
-    /// How often after that; nothing: always.
+    /// How many fail after that; `None` means all.
     times: Option<u64>,
 }
 
 impl Rule {
-    /// Sees one operation pass, and tells whether it is to fail.
+    /// Counts an operation, and returns whether it should fail.
     fn strikes(&mut self) -> bool {
         if self.after > 0 {
             self.after -= 1;
@@ -82,7 +82,7 @@ impl fmt::Debug for Faulty {
 }
 
 impl Faulty {
-    /// A layer that has no fault yet.
+    /// A layer without faults yet.
     pub fn new(inner: Arc<dyn Layer>) -> Self {
         Self {
             name: format!("faulty {}", inner.name()),
@@ -94,42 +94,42 @@ impl Faulty {
         }
     }
 
-    /// Lets `after` operations of the fault's kind pass, and then makes `times` of them go wrong,
-    /// or all.
+    /// Lets `after` operations of the fault's kind succeed, and then makes `times` of them fail, or
+    /// all.
     ///
-    /// Each rule counts every operation of its kind; where several strike at once, the one injected
+    /// Each rule counts every operation of its kind. If several apply at once, the one injected
     /// first decides.
     pub fn inject(&self, fault: Fault, after: u64, times: Option<u64>) {
         self.rules().push(Rule { fault, after, times });
     }
 
-    /// Takes all faults back that have not happened yet.
+    /// Removes all faults that have not happened yet.
     pub fn clear(&self) {
         self.rules().clear();
     }
 
-    /// The writes seen so far.
+    /// How many writes there were so far.
     pub fn writes(&self) -> u64 {
         self.writes.load(Relaxed)
     }
 
-    /// The reads seen so far.
+    /// How many reads there were so far.
     pub fn reads(&self) -> u64 {
         self.reads.load(Relaxed)
     }
 
-    /// The operations that went wrong so far.
+    /// How many operations have failed so far.
     pub fn faults(&self) -> u64 {
         self.faults.load(Relaxed)
     }
 
     fn rules(&self) -> std::sync::MutexGuard<'_, Vec<Rule>> {
-        // A rule is changed by single assignments, so the list is whole also after a panic
+        // A rule is changed by single assignments, so the list is consistent even after a panic
         // elsewhere.
         self.rules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The fault, if any, for the operation that is about to happen.
+    /// The fault, if any, for the next operation.
     fn strike(&self, is_write: bool) -> Option<Fault> {
         let mut struck = None;
         for rule in self.rules().iter_mut().filter(|rule| rule.fault.is_of_writes() == is_write) {
@@ -162,7 +162,7 @@ impl Layer for Faulty {
             Some(Fault::WriteFull) => Err(self.failure("write", Errno::NOSPC)),
             Some(Fault::WriteLost) => Ok(()),
             Some(Fault::WriteTorn) => {
-                // Whole units, as the layer behind takes no others: of a single one nothing
+                // Whole units, because the wrapped layer takes no others: of a single unit, nothing
                 // arrives.
                 let arrived = bytes.len() / 2 / ALIGN as usize * ALIGN as usize;
                 if arrived == 0 { Ok(()) } else { self.inner.write(at, &bytes[..arrived]) }

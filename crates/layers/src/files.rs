@@ -1,5 +1,5 @@
-//! The calls that a directory which survives is made of, as a trait: a real directory, and what
-//! tests put in its place to record every write and flush or to make them fail.
+//! The file operations that a directory on a shelf needs, as a trait. Implemented by a real
+//! directory, and by tests that record every write and sync or make them fail.
 
 mod disk;
 
@@ -9,29 +9,29 @@ pub use disk::DiskFiles;
 
 /// A tree of files. Names are relative to its root, with `/` between their parts.
 ///
-/// What is assumed of it is what is true of a local file system: what was written before a
-/// successful [`File::sync`] survives a crash, and so does what was created, renamed or removed in
-/// a directory before a successful [`sync_dir`](Self::sync_dir). Of everything else any part may be
-/// lost, in any order; a rename happens wholly or not at all.
+/// It is assumed to behave like a local file system: what was written before a successful
+/// [`File::sync`] survives a crash, and so does what was created, renamed or removed in a directory
+/// before a successful [`sync_dir`](Self::sync_dir). Any part of everything else may be lost, in
+/// any order. A rename is atomic.
 pub trait Files: Send + Sync {
-    /// Where it is, for messages.
+    /// Its location, for messages.
     fn location(&self) -> String;
 
-    /// The names of everything in a directory, in any order; the root is `""`.
+    /// The names of all entries of a directory, in any order. The root is `""`.
     fn list(&self, dir: &str) -> io::Result<Vec<String>>;
 
-    /// Makes a directory, if it is not there, in one that is; `AlreadyExists` if a file has that
-    /// name.
+    /// Creates a directory in an existing one, unless it exists. Returns `AlreadyExists` if a file
+    /// has that name.
     fn make_dir(&self, dir: &str) -> io::Result<()>;
 
-    /// Makes a file for `bytes` bytes, empty if there was one, for writing and reading. Fails with
-    /// `StorageFull`, and leaves no file, if there is no room for them.
+    /// Creates a file for writing and reading, or truncates an existing one, and allocates space
+    /// for `bytes` bytes. If there is no space, returns `StorageFull` and leaves no file.
     fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn File>>;
 
     /// Opens a file for reading.
     fn open(&self, name: &str) -> io::Result<Arc<dyn File>>;
 
-    /// Gives a file another name, in place of the file that had it.
+    /// Renames a file, and replaces the file that had the new name.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
     /// Removes a file.
@@ -43,13 +43,13 @@ pub trait Files: Send + Sync {
     /// Makes everything that was created, renamed or removed in this directory survive a crash.
     fn sync_dir(&self, dir: &str) -> io::Result<()>;
 
-    /// Takes the lock file `name`, which is made if it is missing, until the value is dropped;
-    /// nothing if another process, or another part of this one, has it. It ends with the process
-    /// that holds it, however that ends.
+    /// Takes the lock file `name`, which is created if it is missing, until the value is dropped.
+    /// `None` if another process, or another part of this one, has it. The lock is released when
+    /// its process ends, in whatever way.
     fn lock(&self, name: &str) -> io::Result<Option<FileLock>>;
 }
 
-/// A lock that is given up when it is dropped.
+/// A lock that is released when it is dropped.
 pub struct FileLock(#[expect(dead_code, reason = "held until it is dropped")] Box<dyn Send + Sync>);
 
 impl fmt::Debug for FileLock {
@@ -67,41 +67,41 @@ impl FileLock {
 
 /// One file of a [`Files`].
 pub trait File: Send + Sync {
-    /// How long it is.
+    /// Its length.
     fn bytes(&self) -> io::Result<u64>;
 
-    /// Writes all of `bytes` at `at`; the file grows as needed.
+    /// Writes all of `bytes` at `at`. The file grows as needed.
     fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Fills all of `bytes` from `at`; `UnexpectedEof` if the file ends before.
+    /// Fills all of `bytes` from `at`. Returns `UnexpectedEof` if the file is too short.
     fn read_at(&self, at: u64, bytes: &mut [u8]) -> io::Result<()>;
 
     /// Makes everything that was written survive a crash.
     fn sync(&self) -> io::Result<()>;
 
-    /// A descriptor past the page cache for transfers whose memory, place and length are multiples
-    /// of [`ALIGN`](crate::ALIGN); nothing where there is none.
+    /// A descriptor with O_DIRECT, for transfers whose memory, offset and length are multiples of
+    /// [`ALIGN`](crate::ALIGN). `None` if it is not supported.
     fn direct(&self) -> Option<&OwnedFd> {
         None
     }
 }
 
-/// Writes a small file so that after a crash there is either all of it or what was there before:
-/// under another name first, which then takes the place of `name` in `dir`, which is not the root.
-/// When it returns, it survives.
+/// Writes a small file atomically: after a crash there is either all of it or what was there
+/// before. It is written under another name first, which is then renamed to `name` in `dir`, which
+/// must not be the root. On return, it is durable.
 pub fn write_whole(files: &dyn Files, dir: &str, name: &str, bytes: &[u8]) -> io::Result<()> {
     replace_whole(files, dir, name, bytes)?;
     files.sync_dir(dir)
 }
 
-/// As [`write_whole`], without making its name durable: when it returns, it is there, and a crash
-/// may bring back what was there before. When it fails, that is still there.
+/// As [`write_whole`], without making the name durable: a crash may bring back what was there
+/// before. If it fails, the old file is still there.
 pub fn replace_whole(files: &dyn Files, dir: &str, name: &str, bytes: &[u8]) -> io::Result<()> {
     let (target, draft) = (format!("{dir}/{name}"), format!("{dir}/{name}.draft"));
     let file = files.create(&draft, bytes.len() as u64)?;
     let written = file.write_at(0, bytes).and_then(|()| file.sync()).and_then(|()| files.rename(&draft, &target));
     if let Err(error) = written {
-        // What the medium did not take is of no use to anybody.
+        // An incomplete file is of no use.
         let _ = files.remove(&draft);
         return Err(error);
     }

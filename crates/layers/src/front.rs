@@ -1,9 +1,9 @@
-//! Memory in which a stack can begin: saves enter it, and reads are handed over from it.
+//! Memory that can be the front of a stack: saves enter it, and reads are handed over from it.
 //!
-//! The engine asks a [`Front`] what it can do and never which kind of memory it is. Host memory is
-//! addressable: a [`Room`] is a slot that the program can fill by itself, and a [`Kept`] snapshot
-//! is read in place. Device memory is not: there a room is only a range of addresses, and the front
-//! copies in and out.
+//! The engine asks a [`Front`] what it can do, and never which kind of memory it is. Host memory is
+//! addressable: a [`Room`] is a slot that the program fills, and a [`Kept`] snapshot is read in
+//! place. Device memory is not: there a room is only a range of addresses, and the front copies in
+//! and out.
 
 use std::{
     io,
@@ -19,18 +19,18 @@ use crate::{Buffer, DeviceLayer, Error, Host, Layer, Result, Sealed, Slot};
 pub struct Abilities {
     /// The program and other layers can read and write its memory in place.
     pub is_addressable: bool,
-    /// It can copy from and to buffers that the program has on its device.
+    /// It can copy from and to the program's buffers on its device.
     pub takes_buffers: bool,
-    /// Its memory cannot be used before it has been touched.
+    /// Its memory must be touched before it can be used.
     pub needs_touch: bool,
-    /// Other processes use the same memory: what is not in use should be released, and what is
-    /// exhausted may come back.
+    /// Other processes share the memory: unused memory should be released, and exhausted memory may
+    /// become available again.
     pub is_shared: bool,
-    /// It is best touched in multiples of this.
+    /// The best unit for touching.
     pub piece_bytes: u64,
 }
 
-/// Memory in which a stack can begin.
+/// Memory that can be the front of a stack.
 ///
 /// The default methods are those of addressable memory. A front without a [`host`](Self::host)
 /// implements `fill`, `copy_out` and `slide` itself.
@@ -38,25 +38,25 @@ pub trait Front: Layer {
     /// What it can do.
     fn abilities(&self) -> Abilities;
 
-    /// The memory behind it, if it is addressable.
+    /// Its host memory, if it is addressable.
     fn host(&self) -> Option<&Host> {
         None
     }
 
-    /// Takes `range`, which must be free, for a new snapshot.
+    /// Lends `range`, which must be free, to a new snapshot.
     fn lend(&self, range: Range<u64>) -> Result<Room> {
         let slot = self.host().map(|host| host.slot(range.start, range.end.saturating_sub(range.start))).transpose()?;
         Ok(Room { range, slot })
     }
 
-    /// Copies `bytes` of the program to byte `at` of a room.
+    /// Copies `bytes` of the program to offset `at` of a room.
     fn fill(&self, room: &mut Room, at: usize, bytes: &[u8], copier: &Copier) -> Result<()> {
         let slot = room.slot.as_mut().ok_or_else(|| unable(self, "fill a room"))?;
         copier.copy(&mut slot[at..at + bytes.len()], bytes);
         Ok(())
     }
 
-    /// Copies the beginning of a snapshot to the program.
+    /// Copies the first bytes of a snapshot to the program.
     fn copy_out(&self, kept: &Kept, bytes: &mut [u8], copier: &Copier) -> Result<()> {
         let sealed = kept.sealed.as_ref().ok_or_else(|| unable(self, "copy a snapshot out"))?;
         copier.copy(bytes, &sealed[..bytes.len()]);
@@ -74,50 +74,50 @@ pub trait Front: Layer {
         }
     }
 
-    /// An error if a buffer of the program does not belong to this front's device.
+    /// Returns an error if a buffer of the program does not belong to this front's device.
     fn check_buffer(&self, _buffer: &Buffer) -> Result<()> {
         Err(unable(self, "use a buffer"))
     }
 
-    /// Fills the first `bytes` of a room from byte `offset` of a buffer.
+    /// Fills the first `bytes` of a room from offset `offset` of a buffer.
     fn store(&self, _room: &mut Room, _buffer: &Buffer, _offset: u64, _bytes: u64) -> Result<()> {
         Err(unable(self, "copy from a buffer"))
     }
 
-    /// Copies the first `bytes` of a snapshot to byte `offset` of a buffer.
+    /// Copies the first `bytes` of a snapshot to offset `offset` of a buffer.
     fn load(&self, _kept: &Kept, _buffer: &mut Buffer, _offset: u64, _bytes: u64) -> Result<()> {
         Err(unable(self, "copy to a buffer"))
     }
 
-    /// Pre-faults the memory of `range`, while `promised_bytes` have been granted by
+    /// Touches (pre-faults) the memory of `range`, while `promised_bytes` have been granted by
     /// [`may_grow`](Self::may_grow) and are not filled yet.
     fn touch(&self, range: Range<u64>, promised_bytes: u64) -> Result<()>;
 
-    /// Asks for leave to write to `bytes` that were never touched. [`Error::Exhausted`] if the
-    /// system could kill the program for it.
+    /// Asks for permission to write to `bytes` that were never touched. Returns
+    /// [`Error::Exhausted`] if the system could kill the program because of that.
     fn may_grow(&self, _bytes: u64) -> Result<()> {
         Ok(())
     }
 
-    /// Gives memory that is not in use to the other processes that share it.
+    /// Gives unused memory to the other processes that share it.
     fn release(&self, _range: Range<u64>) -> Result<()> {
         Ok(())
     }
 
-    /// Pins all its memory, so that devices can reach it by themselves.
+    /// Pins all its memory, so that devices can access it directly.
     fn pin(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Pins the memory of a layer below in the way that is best for transfers between it and this
-    /// front.
+    /// Pins the memory of a layer below in the way that suits transfers between it and this front
+    /// best.
     fn pin_below(&self, below: &dyn Front) -> Result<()> {
         below.pin()
     }
 }
 
-/// A front's room for one snapshot, as long as it is being filled. Its bytes are empty if the front
-/// is not addressable.
+/// A front's room for one snapshot, while it is being filled. Its bytes are empty if the front is
+/// not addressable.
 #[derive(Debug)]
 pub struct Room {
     range: Range<u64>,
@@ -130,13 +130,13 @@ impl Room {
         Self { range, slot: None }
     }
 
-    /// Where it lies in the front.
+    /// Its range in the front.
     pub fn range(&self) -> Range<u64> {
         self.range.clone()
     }
 
-    /// Gives back all but the first `bytes`, rounded up to the unit of layers, if the front is
-    /// addressable. Says whether it did.
+    /// Gives back all but the first `bytes`, rounded up to the alignment of layers, if the front is
+    /// addressable. Returns whether it did.
     pub fn shorten(&mut self, bytes: u64) -> bool {
         let Some(slot) = &mut self.slot else { return false };
         slot.shorten(bytes);
@@ -144,7 +144,7 @@ impl Room {
         true
     }
 
-    /// Ends filling: from here on the bytes do not change.
+    /// Ends filling: from now on the bytes do not change.
     pub fn seal(self) -> Kept {
         Kept { range: self.range, sealed: self.slot.map(Slot::seal) }
     }
@@ -177,7 +177,7 @@ impl Kept {
         Self { range, sealed }
     }
 
-    /// Where it lies in the front.
+    /// Its range in the front.
     pub fn range(&self) -> Range<u64> {
         self.range.clone()
     }

@@ -1,9 +1,9 @@
 //! Host memory, handed out as slots.
 //!
-//! All its address space is reserved at once and costs nothing until it is touched; `space.rs` has
-//! it. Memory that several processes share lies in a `Segment`. A [`Slot`] is the right to a piece
-//! of it and a [`Sealed`] the shared right to read it. No two slots ever overlap, whatever the
-//! caller asks for, so that everything above this file is safe code.
+//! All address space is reserved at once, and takes no memory until it is touched; `space.rs`
+//! manages it. Memory that several processes share is in a `Segment`. A [`Slot`] is exclusive
+//! access to a piece of it, and a [`Sealed`] is shared read access. Slots never overlap, whatever
+//! the caller asks for, so all code above this file is safe.
 
 mod space;
 
@@ -21,57 +21,57 @@ use space::Space;
 
 use crate::{Error, Front, Layer, Result, layer};
 
-/// Host memory, usable at once and untouched; or, if it is shared, usable piece by piece.
+/// Host memory. Private memory is usable at once, and untouched at first. Shared memory must be
+/// touched piece by piece before use.
 #[derive(Debug, Clone)]
 pub struct Host {
     space: Arc<Space>,
 }
 
 impl Host {
-    /// Reserves `bytes` of memory of this process alone, rounded up to whole units. Less, with a
-    /// warning, if so much is not free at the moment: see `capacity`.
+    /// Reserves `bytes` of private memory, rounded up to the alignment. Less, with a warning, if
+    /// that much is not free at present: see `capacity`.
     pub fn new(bytes: u64) -> Result<Self> {
         Ok(Self { space: Arc::new(Space::private(layer::aligned(bytes))?) })
     }
 
-    /// Reserves up to `bytes_mine` out of `bytes_total` that all processes share which name the
-    /// same buffer, belong to the same user, and run on this machine. They must be told the same
+    /// Reserves up to `bytes_mine` of a shared buffer of `bytes_total`. All processes that use the
+    /// same name, belong to the same user and run on this machine share it. They must use the same
     /// total.
     ///
-    /// It is taken in whole pieces of at least 2 MiB, at most 16 MiB, and else a 64th of the total:
-    /// what is left of the total after the last whole piece is used by nobody, and a process whose
-    /// share is not a multiple of a piece keeps the rest of its last piece from others.
+    /// Memory is taken in whole chunks of a 64th of the total, but at least 2 MiB and at most 16
+    /// MiB. What is left of the total after the last whole chunk is not used. A process whose share
+    /// is not a multiple of a chunk keeps the rest of its last chunk from others.
     ///
-    /// Nothing can be used before it has been touched, and what is touched must be free in the
-    /// buffer: see
-    /// [`needs_touch`](Self::needs_touch) and [`release`](Self::release).
+    /// Memory must be touched before it is used, and can be touched only if the buffer has a free
+    /// chunk: see [`needs_touch`](Self::needs_touch) and [`release`](Self::release).
     pub fn shared(name: &str, bytes_total: u64, bytes_mine: u64) -> Result<Self> {
         Self::shared_in(&Meeting::usual_directory(), name, bytes_total, bytes_mine)
     }
 
-    /// As `shared`, among processes that meet in `directory`.
+    /// As `shared`, among the processes that meet in `directory`.
     pub fn shared_in(directory: &Path, name: &str, bytes_total: u64, bytes_mine: u64) -> Result<Self> {
         let segment = Segment::join(directory, name, bytes_total, bytes_mine)?;
         let bytes = layer::aligned(bytes_mine).min(segment.bytes());
         Ok(Self { space: Arc::new(Space::shared(name, bytes, segment)?) })
     }
 
-    /// The bytes that it has.
+    /// Its size in bytes.
     pub fn capacity(&self) -> u64 {
         self.space.bytes()
     }
 
-    /// Whether its memory cannot be used before it has been touched.
+    /// Whether memory must be touched before it can be used.
     pub fn needs_touch(&self) -> bool {
         self.space.needs_touch()
     }
 
-    /// It is best touched in multiples of this.
+    /// The best unit for touching.
     pub fn piece_bytes(&self) -> u64 {
         self.space.piece_bytes()
     }
 
-    /// Hands out `bytes` at `at` for writing.
+    /// A slot of `bytes` at `at`, for writing.
     pub fn slot(&self, at: u64, bytes: u64) -> Result<Slot> {
         let range = at..at.saturating_add(bytes);
         let mut table = self.space.unclaimed(&range)?;
@@ -80,8 +80,8 @@ impl Host {
         Ok(Slot { space: Arc::clone(&self.space), range })
     }
 
-    /// Does something that forks, without a copy of this memory for the child, which must not use
-    /// it.
+    /// Runs `forking`, which forks, without giving the child a copy of this memory. The child must
+    /// not use it.
     pub fn apart_from_children<T>(&self, forking: impl FnOnce() -> T) -> T {
         self.space.mapping().keep_from_children(true);
         let result = forking();
@@ -94,7 +94,7 @@ impl Host {
         self.space.mapping()
     }
 
-    /// Moves a slot that nobody else reads to `to`, where it may overlap the place that it leaves.
+    /// Moves a slot that nobody else reads to `to`. The old and the new range may overlap.
     pub fn slide(&self, sealed: Sealed, to: u64) -> Result<Sealed> {
         let in_use = |range| Error::InUse { layer: self.name().to_owned(), range };
         let mut slot = Arc::into_inner(sealed.0).ok_or_else(|| in_use(to..to))?;
@@ -106,9 +106,9 @@ impl Host {
             table.slots.insert(slot.range.start, slot.range.end);
             return Err(error);
         }
-        // SAFETY: both ranges lie inside the mapping; the old one is this slot's alone, as it was
-        // unshared, and the new one overlaps no other slot. `copy` allows the two to overlap each
-        // other.
+        // SAFETY: both ranges lie inside the mapping. The old one belongs to this slot alone,
+        // because it is not shared, and the new one overlaps no other slot. `copy` allows the two
+        // to overlap.
         unsafe { ptr::copy(slot.as_ptr(), self.space.address(range.start), slot.len()) };
         table.slots.insert(range.start, range.end);
         slot.range = range;
@@ -116,39 +116,40 @@ impl Host {
         Ok(slot.seal())
     }
 
-    /// Has the system provide the memory of `range` now, so that writing to it later is fast.
-    /// Shared memory is taken from the others for it. [`Error::Exhausted`] if there is no more,
-    /// before the system would end a program for it.
+    /// Has the system provide the memory of `range` now, so that later writes are fast. Shared
+    /// memory is taken from the common buffer. Returns [`Error::Exhausted`] if there is no more,
+    /// before the system would kill a program because of it.
     pub fn touch(&self, range: Range<u64>) -> Result<()> {
         self.touch_beside(range, 0)
     }
 
-    /// As `touch`, while others are about to use `promised_bytes` that they have asked for with
-    /// [`may_grow`](Self::may_grow).
+    /// As `touch`, while others still have to fill `promised_bytes` that
+    /// [`may_grow`](Self::may_grow) has granted.
     pub fn touch_beside(&self, range: Range<u64>, promised_bytes: u64) -> Result<()> {
         self.space.touch(&range, promised_bytes)
     }
 
-    /// Asks for leave to write to `bytes` that have never been touched: [`Error::Exhausted`] if the
-    /// system would end a program for it. Whoever has it is expected to do so.
+    /// Asks for permission to write to `bytes` that were never touched. Returns
+    /// [`Error::Exhausted`] if the system could kill a program because of that. The caller is
+    /// expected to use the permission.
     pub fn may_grow(&self, bytes: u64) -> Result<()> {
         self.space.may_take(bytes)
     }
 
-    /// Gives the whole pieces of shared memory in `range` to the others; they cannot be used until
-    /// they are touched again, and what was in them is lost. Returns the bytes that other processes
-    /// still wait for. Private memory stays.
+    /// Gives the whole chunks of shared memory in `range` back to the buffer. They must be touched
+    /// again before use, and their contents are lost. Returns the bytes that other processes still
+    /// wait for. Does nothing for private memory.
     pub fn release(&self, range: Range<u64>) -> Result<u64> {
         self.space.release(&range)
     }
 
-    /// Bytes of shared memory that other processes could not have because there were no more.
+    /// The bytes of shared memory that other processes wait for.
     pub fn wanted_by_others(&self) -> u64 {
         self.space.wanted_by_others()
     }
 
-    /// Has the system keep all of it in memory, in one piece, until the last slot is gone. What is
-    /// not touched yet is touched by it.
+    /// Locks all of it in memory, in one piece, until the last slot is dropped. This also touches
+    /// what is untouched.
     pub fn pin(&self) -> Result<()> {
         self.space.pin()
     }
@@ -164,12 +165,12 @@ impl Layer for Host {
     }
 
     fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
-        // Copied under the lock: where a host layer is used by reading and writing it has no slots,
-        // so that nobody but other copies waits.
+        // Copy under the lock. A host layer that is used through `read` and `write` has no slots,
+        // so only other copies wait.
         let _table = self.space.unclaimed(&(at..at.saturating_add(bytes.len() as u64)))?;
-        // SAFETY: the place lies inside the mapping, there is memory behind it, no slot overlaps
-        // it, and none can be made while the lock is held; `bytes` cannot overlap it either, as
-        // only a slot gives out references to the mapping.
+        // SAFETY: the range lies inside the mapping and has memory. No slot overlaps it, and none
+        // can be created while the lock is held. `bytes` cannot overlap it, because only slots hand
+        // out references to the mapping.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.space.address(at), bytes.len()) };
         Ok(())
     }
@@ -186,20 +187,20 @@ impl Layer for Host {
     }
 }
 
-/// The exclusive right to a piece of host memory. The bytes are what was there before; dropping it
-/// gives the piece back.
+/// Exclusive access to a piece of host memory. It contains what was there before. Dropping it frees
+/// the piece.
 pub struct Slot {
     space: Arc<Space>,
     range: Range<u64>,
 }
 
 impl Slot {
-    /// Ends writing: from here on the bytes can be shared and do not change.
+    /// Ends writing: from now on the bytes can be shared and do not change.
     pub fn seal(self) -> Sealed {
         Sealed(Arc::new(self))
     }
 
-    /// Gives back all but the first `bytes`, rounded up to the unit of layers.
+    /// Frees all but the first `bytes`, rounded up to the alignment of layers.
     pub fn shorten(&mut self, bytes: u64) {
         let end = self.range.start + layer::aligned(bytes);
         if end < self.range.end {
@@ -208,7 +209,7 @@ impl Slot {
         }
     }
 
-    /// Where it lies in its host layer.
+    /// Its range in the host layer.
     pub fn range(&self) -> Range<u64> {
         self.range.clone()
     }
@@ -223,10 +224,10 @@ impl Deref for Slot {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the range lies inside the mapping, which lives as long as the slot; there is
-        // memory behind it, which is not given back while there is a slot; its bytes are
-        // initialised, as the system maps zeroes; and no other slot overlaps it, so that only this
-        // one, by `&mut`, can change them.
+        // SAFETY: the range lies inside the mapping, which lives as long as the slot. It has
+        // memory, which is not released while there is a slot. Its bytes are initialised, because
+        // the system maps zeroes. No other slot overlaps it, so only this one can change them,
+        // through `&mut`.
         unsafe { std::slice::from_raw_parts(self.space.address(self.range.start), self.length()) }
     }
 }
@@ -256,8 +257,7 @@ impl fmt::Debug for Slot {
     }
 }
 
-/// The shared right to read a piece of host memory. The piece is given back when the last one is
-/// dropped.
+/// Shared read access to a piece of host memory. Dropping the last one frees the piece.
 #[derive(Debug, Clone)]
 pub struct Sealed(Arc<Slot>);
 
@@ -276,7 +276,7 @@ impl Deref for Sealed {
     }
 }
 
-/// Whether `range` is an aligned part of `capacity` bytes; an error for `layer` if not.
+/// Returns an error for `layer` unless `range` is an aligned part of `capacity` bytes.
 pub(crate) fn check_range(layer: &str, range: &Range<u64>, capacity: u64) -> Result<()> {
     let is_aligned = range.start.is_multiple_of(layer::ALIGN) && range.end.is_multiple_of(layer::ALIGN);
     if is_aligned && range.start < range.end && range.end <= capacity {

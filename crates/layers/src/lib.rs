@@ -1,10 +1,10 @@
-//! The places that hold bytes.
+//! Layers, which hold bytes.
 //!
-//! A [`Layer`] is a range of bytes with a hard limit: whoever uses it decides what lies where, the
-//! layer only reads and writes. [`Host`] is memory that the program can address, handed out as
-//! [`Slot`]s; [`Dir`] is a directory of segment files; [`DeviceLayer`] is memory of a device.
-//! [`Throttled`] and [`Faulty`] are layers around other layers, for slow hardware and for faults.
-//! Every one of them passes the [`contract`].
+//! A [`Layer`] is a range of bytes with a hard limit. Its user decides what lies where; the layer
+//! only reads and writes. [`Host`] is memory that the program can address, handed out as [`Slot`]s.
+//! [`Dir`] is a directory of segment files. [`DeviceLayer`] is memory of a device. [`Throttled`]
+//! and [`Faulty`] wrap other layers, to simulate slow hardware and faults. All of them pass the
+//! [`contract`].
 
 pub mod contract;
 mod device;

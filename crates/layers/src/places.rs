@@ -1,4 +1,4 @@
-//! Layers that lie in files: how their transfers become transfers of files.
+//! Layers that consist of files: turns transfers of the layer into transfers of files.
 
 use std::{io, ops::Range, ptr::NonNull, sync::Arc};
 
@@ -7,21 +7,22 @@ use outcrop_memory::Mapping;
 
 use crate::{Error, Feed, Layer, Memory, Result, Transfer, host::check_range};
 
-/// Where the bytes of a layer lie in files.
+/// Maps the bytes of a layer to places in files.
 pub(crate) trait Places: Layer {
-    /// Adds the places in files that `range` of the layer lies in, in order.
+    /// Adds the places in files for `range` of the layer, in order.
     ///
-    /// To read, all of it must have been written. To write is to make room where there is none yet;
-    /// and until it is settled nothing can be read there, as it is neither the old nor the new.
+    /// For reading, all of it must have been written. For writing, this allocates space if
+    /// necessary. From then until `settle`, the range cannot be read, because it has neither the
+    /// old nor the new bytes.
     fn find(&self, range: &Range<u64>, direction: Direction, pieces: &mut Pieces) -> Result<()>;
 
-    /// Takes note that `range` has been moved.
+    /// Records that `range` has been moved.
     fn settle(&self, _range: &Range<u64>, _direction: Direction) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// What carries the transfers of the layer in `path` out.
+/// The carrier for transfers of the layer in `path`.
 pub(crate) fn carrier(path: &std::path::Path, options: &CarrierOptions) -> Result<Carrier> {
     Carrier::new(options).map_err(|error| {
         let (attempt, remedy, source) = match error {
@@ -40,7 +41,7 @@ pub(crate) fn carrier(path: &std::path::Path, options: &CarrierOptions) -> Resul
     })
 }
 
-/// Carries out every transfer that `feed` has.
+/// Carries out all transfers of `feed`.
 pub(crate) fn run<P: Places>(places: &P, carrier: &Carrier, feed: &mut dyn Feed) {
     carrier.run(&mut InFiles { places, feed });
 }
@@ -87,7 +88,7 @@ fn failure<P: Places>(places: &P, direction: Direction, source: io::Error) -> Er
     Error::transfer(places.name(), attempt, source)
 }
 
-/// The transfers of a layer as transfers of files.
+/// The transfers of a layer, as transfers of files.
 struct InFiles<'run, P> {
     places: &'run P,
     feed: &'run mut dyn Feed,
@@ -133,8 +134,8 @@ impl Memory {
     }
 }
 
-// SAFETY: a slot keeps its memory, in its place, until it is dropped; it is the only one that has
-// it, and what is sealed does not change.
+// SAFETY: a slot keeps its memory in place until it is dropped; no other slot overlaps it, and
+// sealed bytes do not change.
 unsafe impl outcrop_io::Memory for Transfer {
     fn bytes(&mut self) -> NonNull<[u8]> {
         match &mut self.memory {

@@ -1,10 +1,10 @@
-//! A directory of files that survive: one file for each snapshot, under a name that its owner has
+//! A directory of files that survive: one file per snapshot, under a name that its owner has
 //! chosen.
 //!
-//! As on every layer the plan decides how many bytes may be where, but here its places only stand
-//! for a file each. A file is complete when it has been written and flushed; what it means, and
-//! whether anybody may rely on it, is for its owner to say. A file is open while it is written, and
-//! while a transfer reads it: how many are open does not depend on how many there are.
+//! As on every layer, the plan decides how many bytes may be where, but here its extents only stand
+//! for files. A file is complete when it has been written and synced; its owner decides what it
+//! means, and whether it may be relied on. A file is open only while it is written, or while a
+//! transfer reads it, so the number of open files does not depend on the number of files.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -33,37 +33,37 @@ pub struct Shelf {
     books: RwLock<Books>,
 }
 
-/// What is on the shelf, as far as it was put there through the layer.
+/// The files on the shelf, as far as they were written through the layer.
 #[derive(Default)]
 struct Books {
-    /// The bytes of all files, also of those that were there before.
+    /// The bytes of all files, including those that were there before.
     used_bytes: u64,
-    /// Of these, the bytes in `by_key`.
+    /// How many of these belong to `by_key`.
     known_bytes: u64,
-    /// Of snapshots that are still to come.
+    /// The names of snapshots that are not written yet.
     names: HashMap<u64, String>,
     by_key: HashMap<u64, Arc<Book>>,
-    /// Start of a place to its end, the snapshot, and where in its file that is.
+    /// For the start of each extent: its end, the snapshot, and the offset in its file.
     by_place: BTreeMap<u64, (u64, u64, u64)>,
 }
 
-/// One file that is being written, or has been.
+/// A file that is being written, or has been.
 struct Book {
     name: String,
     bytes: u64,
-    /// Where its places begin.
+    /// The starts of its extents.
     starts: SmallVec<[u64; 1]>,
-    /// Whether it can be read and written past the page cache.
+    /// Whether it can be read and written with O_DIRECT.
     is_direct: bool,
-    /// The file until it is complete.
+    /// The open file, until it is complete.
     draft: Mutex<Option<Open>>,
 }
 
-/// A file that is open.
+/// An open file.
 #[derive(Clone)]
 struct Open {
     file: Arc<dyn File>,
-    /// The same file past the page cache, if it can be opened so.
+    /// The same file with O_DIRECT, if it can be opened so.
     direct: Option<Arc<outcrop_io::File>>,
 }
 
@@ -80,33 +80,33 @@ impl Open {
         Ok(Self { file, direct })
     }
 
-    /// A file that grows with every write is written one request after the other by some file
-    /// systems. Measured on ext4 with 32 requests of 1 MiB in flight: 1.8 GB/s growing, 2.5 GB/s
-    /// with its length set first.
+    /// Sets the length before writing. Some file systems serialise writes that extend a file.
+    /// Measured on ext4 with 32 requests of 1 MiB in flight: 1.8 GB/s if the file grows, 2.5 GB/s
+    /// if its length is set first.
     fn set_length(self, bytes: u64) -> io::Result<Self> {
         self.direct.as_ref().map_or(Ok(()), |direct| rustix::fs::ftruncate(direct, bytes))?;
         Ok(self)
     }
 }
 
-/// Where a place leads.
+/// The file of an extent.
 struct Found {
     book: Arc<Book>,
-    /// As far as it lies in this file.
+    /// The part of the range that lies in this file.
     range: Range<u64>,
-    /// Where in the file.
+    /// The offset in the file.
     at: u64,
 }
 
 impl Shelf {
-    /// A layer of the files in `files`, called `name` in messages, that may hold `limit_bytes`.
-    /// Whoever writes to it keeps to the limit: see [`Layer::capacity`] and [`Layer::kept_bytes`].
+    /// A layer of the files in `files`, called `name` in messages, that may hold `limit_bytes`. Its
+    /// user keeps the limit: see [`Layer::capacity`] and [`Layer::kept_bytes`].
     pub fn new(name: &str, files: Arc<dyn Files>, limit_bytes: Option<u64>) -> Result<Self> {
         let carrier = places::carrier(name.as_ref(), &CarrierOptions::default())?;
         Ok(Self { name: name.to_owned(), files, limit_bytes, carrier, books: RwLock::default() })
     }
 
-    /// The bytes that it may hold, if that is limited.
+    /// How many bytes it may hold, if there is a limit.
     pub fn limit_bytes(&self) -> Option<u64> {
         self.limit_bytes
     }
@@ -116,12 +116,12 @@ impl Shelf {
         &self.files
     }
 
-    /// Says under which name snapshot `key` is to be kept. Before it is written.
+    /// Sets the file name of snapshot `key`. Called before it is written.
     pub fn name_file(&self, key: u64, name: String) {
         self.books_mut().names.insert(key, name);
     }
 
-    /// Takes note of files that are there, or not any more, without the layer's doing.
+    /// Records that the owner has added or removed files without the layer.
     pub fn change_used(&self, by: i64) {
         let mut books = self.books_mut();
         books.used_bytes = books.used_bytes.saturating_add_signed(by);
@@ -144,7 +144,7 @@ impl Shelf {
         self.failure(attempt, io::Error::new(io::ErrorKind::NotFound, "there is no file for this place"))
     }
 
-    /// The file behind the beginning of `range`.
+    /// The file at the beginning of `range`.
     fn book_at(&self, range: &Range<u64>) -> Option<Found> {
         let books = self.books();
         let (&start, &(end, key, at)) = books.by_place.range(..=range.start).next_back()?;
@@ -152,7 +152,7 @@ impl Shelf {
         Some(Found { book, range: range.start..range.end.min(end), at: at + (range.start - start) })
     }
 
-    /// Whether files here can be written past the page cache, which is the same for all of them.
+    /// Whether files here can be written with O_DIRECT. This is the same for all of them.
     fn is_direct(&self, transfer: &Transfer) -> bool {
         let found = transfer.extents.first().and_then(|extent| self.book_at(extent));
         found.is_some_and(|found| found.book.is_direct)
@@ -163,7 +163,7 @@ impl Shelf {
         let bytes = extents.iter().map(|place| place.end - place.start).sum();
         let file = self.files.create(&name, bytes).map_err(|source| self.failure("make a file", source))?;
         let open = Open::new(file).and_then(|open| open.set_length(bytes)).map_err(|source| {
-            // Nobody knows it yet, so nobody else would remove it.
+            // Nobody knows the file yet, so nobody else would remove it.
             let _ = self.files.remove(&name);
             self.failure("make a file", source)
         })?;
@@ -171,8 +171,7 @@ impl Shelf {
         Ok(Book { name, bytes, starts, is_direct: open.direct.is_some(), draft: Mutex::new(Some(open)) })
     }
 
-    /// The file of a book: the one that is being written, or, for as long as it is read, the
-    /// complete one.
+    /// The file of a book: the one being written, or else the complete one, opened for reading.
     fn open(&self, book: &Book) -> Result<Open> {
         if let Some(draft) = &*book.draft() {
             return Ok(draft.clone());
@@ -272,7 +271,7 @@ impl Layer for Shelf {
         let mut books = self.books_mut();
         let Some(book) = books.by_key.remove(&key) else { return };
         for start in &book.starts {
-            // Another snapshot may have the place by now.
+            // Another snapshot may have this extent by now.
             if books.by_place.get(start).is_some_and(|(_, owner, _)| *owner == key) {
                 books.by_place.remove(start);
             }
@@ -307,7 +306,7 @@ impl Places for Shelf {
     }
 }
 
-/// A feed whose first transfer has been looked at.
+/// A feed whose first transfer has already been fetched.
 struct Peeked<'feed> {
     first: Option<Transfer>,
     feed: &'feed mut dyn Feed,

@@ -1,7 +1,7 @@
-//! A layer that is slower than the one behind it: slow hardware for tests and models.
+//! A layer that is slower than the one it wraps, to simulate slow hardware in tests and models.
 //!
 //! It behaves like one serial device: a transfer occupies it for its length divided by the rate,
-//! others wait their turn, and each is told of its end one latency later. Waiting is sleeping.
+//! others wait their turn, and each ends one latency later. Waiting is sleeping.
 
 use std::{
     fmt,
@@ -15,15 +15,14 @@ use std::{
 
 use crate::{Layer, Result};
 
-/// A layer with the rates and the latency that it is told to have, as far as the layer behind it is
-/// faster.
+/// A layer with the given rates and latency, as far as the wrapped layer is faster.
 pub struct Throttled {
     inner: Arc<dyn Layer>,
     name: String,
     write_bytes_per_second: AtomicU64,
     read_bytes_per_second: AtomicU64,
     latency_ns: AtomicU64,
-    /// When the device will have done all that it was given so far.
+    /// When the device will have carried out all transfers so far.
     busy_until: Mutex<Instant>,
 }
 
@@ -63,12 +62,12 @@ impl Throttled {
         self.read_bytes_per_second.store(bytes_per_second, Relaxed);
     }
 
-    /// Changes the time between the end of a transfer and its being told.
+    /// Changes the time between the end of a transfer and its report.
     pub fn set_latency(&self, latency: Duration) {
         self.latency_ns.store(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX), Relaxed);
     }
 
-    /// Takes the device for `bytes`; returns when the transfer may be reported as done.
+    /// Occupies the device for `bytes`. Returns when the transfer may be reported as done.
     fn occupy(&self, bytes: usize, bytes_per_second: &AtomicU64) -> Instant {
         let bytes_per_second = bytes_per_second.load(Relaxed).max(1);
         let duration = Duration::from_secs_f64(bytes as f64 / bytes_per_second as f64);

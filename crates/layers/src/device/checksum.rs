@@ -1,26 +1,27 @@
-//! A checksum that devices can compute as well as the host, so that bytes can be compared without
+//! A checksum that devices compute as fast as the host, so that bytes can be compared without
 //! moving them.
 //!
-//! Words of eight bytes are mixed with their places and added up, so that any number of threads can
-//! each sum a share. The kernels are in `kernels`. It finds accidents, not forgeries.
+//! Each word of eight bytes is mixed with its index, and the results are added. So any number of
+//! threads can each sum a share. The kernels are in `kernels`. It detects accidental changes, not
+//! deliberate ones.
 
-/// How many shares a device sums at once: enough to keep a large device busy, few enough to be read
-/// back in no time.
+/// How many shares a device sums in parallel: enough to keep a large device busy, few enough to
+/// read back quickly.
 pub(super) const SHARES: usize = 8192;
 
-/// The checksum of `bytes`, the same as [`DeviceLayer::checksum`](crate::DeviceLayer::checksum) of
-/// the same bytes.
+/// The checksum of `bytes`. [`DeviceLayer::checksum`](crate::DeviceLayer::checksum) computes the
+/// same value for the same bytes.
 pub fn checksum(bytes: &[u8]) -> u64 {
     finish(sum_words(bytes), bytes.len() as u64)
 }
 
 /// The checksum from the sum of all words.
 pub(super) fn finish(sum: u64, bytes: u64) -> u64 {
-    // The last word is filled up with zeroes, so that its length has to count by itself.
+    // The last word is padded with zeroes, so the length has to be included separately.
     sum.wrapping_add(mix(bytes, u64::MAX))
 }
 
-/// The sum of what all threads of a device have summed.
+/// Adds the sums of all threads of a device.
 pub(super) fn add_up(shares: &[u8]) -> u64 {
     let shares = shares.chunks_exact(8).map(|share| share.try_into().unwrap_or_default());
     shares.fold(0, |sum: u64, share| sum.wrapping_add(u64::from_le_bytes(share)))

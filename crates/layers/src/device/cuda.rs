@@ -1,10 +1,11 @@
-//! NVIDIA devices, through the driver interface of CUDA, found at run time.
+//! NVIDIA devices, through the CUDA driver interface, found at run time.
 //!
-//! This has not run on real hardware. It is tested against the stand-in driver of this workspace,
-//! which answers the same calls and checks the rules that a real driver has.
+//! This has not run on real hardware. It is tested with the stand-in driver of this workspace,
+//! which implements the same calls and checks the rules of a real driver.
 //!
-//! All work is done in the device's primary context, which is also that of programs written with
-//! the runtime interface; it is made current for a call and the program's own put back after it.
+//! All work is done in the device's primary context, which programs that use the runtime interface
+//! use as well. It is made current for each call, and the program's own context is restored after
+//! it.
 
 mod context;
 mod kernel;
@@ -31,7 +32,7 @@ pub struct Cuda {
     granularity_bytes: u64,
 }
 
-/// What this machine has.
+/// The devices of this machine.
 pub(super) fn list() -> Result<Vec<FoundDevice>> {
     let describe = |index: usize| {
         let (model, total_bytes) = context::describe(index)?;
@@ -41,7 +42,7 @@ pub(super) fn list() -> Result<Vec<FoundDevice>> {
 }
 
 impl Cuda {
-    /// Opens the device `index`, from 0.
+    /// Opens device `index`, counted from 0.
     pub fn open(index: usize) -> Result<Self> {
         let count = context::count()?;
         if index >= count {
@@ -72,7 +73,7 @@ impl Device for Cuda {
         let (mut free, mut total) = (0, 0);
         // SAFETY: the driver writes to the two numbers.
         let outcome = unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) };
-        self.context.check("ask for free memory", outcome)?;
+        self.context.check("query its free memory", outcome)?;
         Ok(free as u64)
     }
 
@@ -90,7 +91,7 @@ impl Device for Cuda {
 
     fn buffer(&self, bytes: u64) -> Result<Buffer> {
         let allocation = Allocation::new(Arc::clone(&self.context), bytes)?;
-        // SAFETY: the allocation is of so many bytes, and lives as long as the buffer.
+        // SAFETY: the allocation has this length, and lives as long as the buffer.
         Ok(unsafe { Buffer::new(self, allocation.address(), bytes, allocation) })
     }
 
@@ -98,14 +99,15 @@ impl Device for Cuda {
         let _current = self.context.enter()?;
         let mut ordinal: c_int = -1;
         let attribute = sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
-        // SAFETY: the driver writes the number that this attribute is.
+        // SAFETY: the driver writes a number of the type of this attribute.
         let outcome = unsafe { sys::cuPointerGetAttribute((&raw mut ordinal).cast(), attribute, handle) };
-        self.context.check("ask about a buffer", outcome)?;
+        self.context.check("query a buffer", outcome)?;
         if usize::try_from(ordinal) != Ok(self.context.index()) {
             let other = format!("cuda {ordinal}");
             return Err(Error::OtherDevice { device: self.name().to_owned(), other });
         }
-        // SAFETY: the caller vouches for the length, and that it lives as long as the buffer.
+        // SAFETY: the caller guarantees the length, and that the memory lives as long as the
+        // buffer.
         Ok(unsafe { Buffer::new(self, handle, bytes, Arc::clone(&self.context)) })
     }
 

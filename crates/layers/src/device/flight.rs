@@ -1,25 +1,25 @@
-//! Several transfers at once between host memory and a device: what `run` does.
+//! Several concurrent transfers between host memory and a device, for `run`.
 
 use std::collections::VecDeque;
 
 use super::{DeviceLayer, Event, Stream, layer::Piece};
 use crate::{Feed, Layer, Memory, Result, Transfer, layer::carry_out};
 
-/// Transfers under way at once. Enough for the next to be there when one ends, also while the feed
-/// takes its time.
+/// The largest number of transfers in flight. Enough that the next one is queued when one ends,
+/// even if the feed is slow.
 const UNDER_WAY_MAX: usize = 8;
 
-/// The transfers under way. Dropping it waits for all of them, so that memory is never given up,
-/// not even by a panic of the feed, while the device may use it.
+/// The transfers in flight. Dropping it waits for all of them, so that memory is never released
+/// while the device may use it, not even if the feed panics.
 pub(super) struct Flight<'run> {
     layer: &'run DeviceLayer,
-    /// One stream for each direction, as devices copy in both at once; made when first needed.
+    /// One stream per direction, because devices copy in both at once. Created when first needed.
     inward: Option<Box<dyn Stream>>,
     outward: Option<Box<dyn Stream>>,
     under_way: VecDeque<Moving>,
 }
 
-/// A transfer, and what marks its end.
+/// A transfer, and the event that marks its end.
 struct Moving {
     transfer: Transfer,
     end: Box<dyn Event>,
@@ -30,7 +30,7 @@ impl<'run> Flight<'run> {
         Self { layer, inward: None, outward: None, under_way: VecDeque::new() }
     }
 
-    /// Carries out what `feed` has until it has no more.
+    /// Carries out the transfers of `feed` until it has no more.
     pub(super) fn run(mut self, feed: &mut dyn Feed) {
         loop {
             while self.under_way.len() < UNDER_WAY_MAX {
@@ -41,7 +41,7 @@ impl<'run> Flight<'run> {
                     Err(error) => feed.done(transfer, Err(error)),
                 }
             }
-            // The oldest stays in the queue until it has ended: should waiting panic, its memory is
+            // The oldest stays in the queue until it has ended: if waiting panics, its memory is
             // still in use.
             let Some(oldest) = self.under_way.front() else { return };
             let outcome = self.layer.notice(oldest.end.wait());
@@ -53,8 +53,8 @@ impl<'run> Flight<'run> {
         }
     }
 
-    /// Begins a transfer and tells what marks its end; nothing if it has been carried out whole.
-    /// After an error none of it is under way.
+    /// Begins a transfer. Returns the event that marks its end, or `None` if it has already been
+    /// carried out. After an error, none of it is in flight.
     fn begin(&mut self, transfer: &mut Transfer) -> Result<Option<Box<dyn Event>>> {
         self.layer.check_alive()?;
         let slot = match &transfer.memory {
@@ -95,7 +95,7 @@ impl<'run> Flight<'run> {
     /// Waits until the device uses no memory of any transfer.
     fn settle(&mut self) {
         for stream in self.inward.iter_mut().chain(&mut self.outward) {
-            // A stream that cannot be waited for is one of a device that does nothing any more.
+            // If waiting fails, the device does nothing any more.
             if let Err(error) = self.layer.notice(stream.wait()) {
                 tracing::warn!(layer = self.layer.name(), %error, "a stream failed");
             }
@@ -106,12 +106,12 @@ impl<'run> Flight<'run> {
 fn begin_pieces(stream: &mut dyn Stream, memory: &mut Memory, pieces: &[Piece]) -> Result<()> {
     for &Piece { place, memory_at, bytes } in pieces {
         match memory {
-            // SAFETY: the piece lies inside the memory, as the transfer was checked to be as long
-            // as its extents, and in mapped chunks. The memory is registered where that is needed;
-            // the flight keeps it, sealed or exclusive, until the end of the transfer has been
-            // waited for, and the layer keeps the chunks and the registration.
+            // SAFETY: the piece lies inside the memory, because the transfer was checked to be as
+            // long as its extents, and in mapped chunks. The memory is registered if that is
+            // needed. The flight keeps it, sealed or exclusive, until it has waited for the end of
+            // the transfer; the layer keeps the chunks and the registration.
             Memory::Write(sealed) => unsafe { stream.begin_copy_in(sealed.as_ptr().add(memory_at), place, bytes) }?,
-            // SAFETY: as above; the slot is this transfer's alone.
+            // SAFETY: as above; the slot belongs to this transfer alone.
             Memory::Read(slot) => unsafe { stream.begin_copy_out(place, slot.as_mut_ptr().add(memory_at), bytes) }?,
         }
     }
@@ -122,8 +122,8 @@ impl Drop for Flight<'_> {
     fn drop(&mut self) {
         let is_idle = self.under_way.is_empty();
         for stream in [self.inward.take(), self.outward.take()].into_iter().flatten() {
-            // Dropping a stream waits for what it has begun: before the transfers, and with them
-            // their memory, go.
+            // Dropping a stream waits for the copies that it has begun, before the transfers and
+            // their memory are dropped.
             if is_idle {
                 self.layer.give_back(stream);
             }

@@ -1,4 +1,4 @@
-//! A cache in device memory that is usable before it is all there.
+//! A layer in device memory that is usable before all of it is mapped.
 
 use std::{
     fmt,
@@ -9,31 +9,31 @@ use std::{
 use super::{Buffer, Device, Place, Reservation, Stream, checksum, flight::Flight, registered::Registered};
 use crate::{Error, Feed, Front, Host, Layer, Result, aligned, host::check_range};
 
-/// What slides at least so far is copied within the device; what slides less would be very many
-/// small copies, and goes through the host in pieces of this size.
+/// Data that slides at least this far is copied within the device. Shorter distances would need
+/// very many small copies, so that data goes through the host in pieces of this size.
 const FAR_BYTES: u64 = 1 << 20;
 
 /// Device memory as a layer.
 ///
-/// Its room is reserved at once, and memory is provided chunk by chunk with [`DeviceLayer::touch`],
-/// which may go on while what is already there is used. What is not there yet is an error to use.
+/// All of its addresses are reserved at once. [`DeviceLayer::touch`] maps memory chunk by chunk,
+/// and mapped chunks can be used meanwhile. Using memory that is not mapped yet is an error.
 ///
-/// Copies between the cache and buffers of the program do not wait for kernels of the program: it
-/// must have waited for whatever changes a buffer before it hands it over.
+/// Copies between the layer and buffers of the program do not wait for the program's kernels: the
+/// program must wait for everything that changes a buffer before it passes the buffer.
 ///
-/// Once the device is lost, so is the layer: every later transfer fails without asking the driver
-/// again.
+/// Once the device is lost, the layer is lost too: every later transfer fails without a call of the
+/// driver.
 pub struct DeviceLayer {
     name: String,
     capacity: u64,
     chunk_bytes: u64,
-    /// Streams that nobody uses now.
+    /// Idle streams.
     streams: Mutex<Vec<Box<dyn Stream>>>,
     /// The memory of each chunk, once it is mapped.
     chunks: Box<[OnceLock<Buffer>]>,
     reservation: Mutex<Box<dyn Reservation>>,
     registered: Registered,
-    /// What the driver said when the device was lost.
+    /// The driver's error when the device was lost.
     lost: OnceLock<String>,
     device: Arc<dyn Device>,
 }
@@ -41,7 +41,7 @@ pub struct DeviceLayer {
 /// A part of a copy that lies in one chunk.
 pub(super) struct Piece {
     pub(super) place: Place,
-    /// Where it begins in the memory that is copied from or to.
+    /// The offset in the memory that is copied from or to.
     pub(super) memory_at: usize,
     pub(super) bytes: usize,
 }
@@ -56,8 +56,8 @@ impl fmt::Debug for DeviceLayer {
 }
 
 impl DeviceLayer {
-    /// Reserves `bytes`, rounded up to whole units, to be mapped in chunks of `chunk_bytes`, or
-    /// what suits the device.
+    /// Reserves `bytes`, rounded up to the alignment, to be mapped in chunks of `chunk_bytes`.
+    /// Default: what suits the device.
     pub fn new(device: Arc<dyn Device>, bytes: u64, chunk_bytes: Option<u64>) -> Result<Self> {
         let total_bytes = device.total_bytes();
         if bytes > total_bytes {
@@ -82,34 +82,33 @@ impl DeviceLayer {
         })
     }
 
-    /// The bytes that it has.
+    /// Its size in bytes.
     pub fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// What is mapped at once.
+    /// The size of a chunk.
     pub fn chunk_bytes(&self) -> u64 {
         self.chunk_bytes
     }
 
-    /// The bytes that can be used already.
+    /// How many bytes are mapped.
     pub fn mapped_bytes(&self) -> u64 {
         let mapped = self.chunks.iter().enumerate().filter(|(_, chunk)| chunk.get().is_some());
         mapped.map(|(index, _)| self.chunk(index)).map(|chunk| chunk.end.min(self.capacity) - chunk.start).sum()
     }
 
-    /// The device that it lies on.
+    /// Its device.
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.device
     }
 
-    /// Has the device provide the memory of every chunk that `range` has a part of. What was there
-    /// stays as it is.
+    /// Maps every chunk that overlaps `range`. The contents of mapped chunks do not change.
     pub fn touch(&self, range: Range<u64>) -> Result<()> {
         self.check_inside(&range)?;
         for index in self.chunks_of(&range) {
             self.check_alive()?;
-            // Looked at under the lock, as another thread may be about to map the very same.
+            // Check under the lock, because another thread may be mapping the same chunk.
             let mut reservation = lock(&self.reservation);
             if self.chunks[index].get().is_none() {
                 let buffer = self.notice(reservation.map(self.chunk(index)))?;
@@ -120,7 +119,7 @@ impl DeviceLayer {
         Ok(())
     }
 
-    /// Copies `bytes` into the cache at any place.
+    /// Copies `bytes` into the layer. The offset need not be aligned.
     pub fn copy_in(&self, at: u64, bytes: &[u8]) -> Result<()> {
         let pieces = self.pieces(at..at.saturating_add(bytes.len() as u64))?;
         self.with_stream(|stream| {
@@ -132,7 +131,7 @@ impl DeviceLayer {
         })
     }
 
-    /// Copies what lies at any place of the cache into `bytes`.
+    /// Copies from the layer into `bytes`. The offset need not be aligned.
     pub fn copy_out(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
         let pieces = self.pieces(at..at.saturating_add(bytes.len() as u64))?;
         self.with_stream(|stream| {
@@ -144,7 +143,7 @@ impl DeviceLayer {
         })
     }
 
-    /// Copies `bytes` bytes at `offset` of a buffer of the program into the cache, within the
+    /// Copies `bytes` bytes at `offset` of a buffer of the program into the layer, within the
     /// device.
     pub fn store(&self, at: u64, buffer: &Buffer, offset: u64, bytes: u64) -> Result<()> {
         let from = buffer.place(&*self.device, offset, bytes)?;
@@ -154,7 +153,7 @@ impl DeviceLayer {
         })
     }
 
-    /// Copies `bytes` bytes of the cache to `offset` of a buffer of the program, within the device.
+    /// Copies `bytes` bytes of the layer to `offset` of a buffer of the program, within the device.
     pub fn load(&self, at: u64, buffer: &mut Buffer, offset: u64, bytes: u64) -> Result<()> {
         let to = buffer.place(&*self.device, offset, bytes)?;
         self.copy_within(at, bytes, |stream, piece| {
@@ -163,12 +162,12 @@ impl DeviceLayer {
         })
     }
 
-    /// An error if a buffer of the program is one of another device.
+    /// Returns an error if a buffer of the program belongs to another device.
     pub fn check_buffer(&self, buffer: &Buffer) -> Result<()> {
         buffer.place(&*self.device, 0, 0).map(drop)
     }
 
-    /// Moves what lies in the cache to another place of it, which may overlap the old one.
+    /// Moves bytes within the layer. The old and the new range may overlap.
     pub fn slide(&self, from: Range<u64>, to: u64) -> Result<()> {
         self.check_inside(&from)?;
         let bytes = from.end - from.start;
@@ -178,8 +177,8 @@ impl DeviceLayer {
             return Ok(());
         }
         let is_far = distance >= FAR_BYTES;
-        // No step overwrites what a later one reads. Within the device no step may overlap its own
-        // target either.
+        // No step overwrites what a later one reads. Within the device, source and target of one
+        // step must not overlap either.
         let step_bytes = if is_far { distance } else { FAR_BYTES };
         let mut steps: Vec<u64> = (0..bytes).step_by(step_bytes as usize).collect();
         if to > from.start {
@@ -199,7 +198,7 @@ impl DeviceLayer {
         Ok(())
     }
 
-    /// Copies to a place of the cache that does not overlap the old one.
+    /// Copies within the layer to a range that does not overlap the old one.
     fn copy_inside(&self, from: Range<u64>, to: u64) -> Result<()> {
         let sources = self.pieces(from)?;
         self.with_stream(|stream| {
@@ -230,9 +229,9 @@ impl DeviceLayer {
         })
     }
 
-    /// The checksum of what lies in the cache, computed by the device, so that nothing but the
-    /// checksum is moved. [`checksum`](crate::checksum) is the same for host memory. The place must
-    /// be a multiple of eight bytes.
+    /// The checksum of a range of the layer, computed by the device, so that only the checksum is
+    /// moved. [`checksum`](crate::checksum) computes the same for host memory. `at` must be a
+    /// multiple of eight.
     pub fn checksum(&self, at: u64, bytes: u64) -> Result<u64> {
         let range = at..at.saturating_add(bytes);
         if !at.is_multiple_of(8) {
@@ -252,12 +251,12 @@ impl DeviceLayer {
         Ok(checksum::finish(sum, bytes))
     }
 
-    /// Page-locks all of a host layer in one piece, so that several copies from and to it can be
-    /// under way at once. It takes long, the more so if the memory has not been touched, and lasts
-    /// until the host layer or this one is gone.
+    /// Page-locks all of a host layer in one piece, so that several copies from and to it can be in
+    /// flight at once. This takes long, even longer if the memory is untouched, and lasts until the
+    /// host layer or this one is dropped.
     ///
-    /// Until then, and if it fails, transfers go on one by one. On devices that need no such thing
-    /// it does nothing.
+    /// Before that, and if it fails, transfers run one by one. Does nothing on devices that do not
+    /// need it.
     pub fn register(&self, host: &Host) -> Result<()> {
         self.check_alive()?;
         if !self.device.needs_registration() {
@@ -266,17 +265,17 @@ impl DeviceLayer {
         self.notice(self.registered.add(&*self.device, host.mapping()))
     }
 
-    /// The host memory that is registered.
+    /// How many bytes of host memory are registered.
     pub fn registered_bytes(&self) -> u64 {
         self.registered.bytes()
     }
 
-    /// What this layer has registered.
+    /// The host memory that this layer has registered.
     pub(super) fn registered(&self) -> &Registered {
         &self.registered
     }
 
-    /// The parts of `range` in each chunk, if all of it is mapped.
+    /// The parts of `range` by chunk, if all of it is mapped.
     pub(super) fn pieces(&self, range: Range<u64>) -> Result<Vec<Piece>> {
         self.check_inside(&range)?;
         let unmapped = || Error::Unmapped { layer: self.name.clone(), range: range.clone() };
@@ -294,8 +293,8 @@ impl DeviceLayer {
         Ok(pieces)
     }
 
-    /// Lends a stream for some work. One that has failed is not used again; dropping it waits for
-    /// what it has begun.
+    /// Runs `work` with a stream. A stream that has failed is not used again; dropping it waits for
+    /// the copies that it has begun.
     fn with_stream(&self, work: impl FnOnce(&mut dyn Stream) -> Result<()>) -> Result<()> {
         let mut stream = self.take_stream()?;
         self.notice(work(&mut *stream))?;
@@ -303,19 +302,19 @@ impl DeviceLayer {
         Ok(())
     }
 
-    /// A stream that has nothing to do.
+    /// An idle stream, or a new one.
     pub(super) fn take_stream(&self) -> Result<Box<dyn Stream>> {
         self.check_alive()?;
         let idle = lock(&self.streams).pop();
         idle.map_or_else(|| self.notice(self.device.stream()), Ok)
     }
 
-    /// Keeps a stream, which has nothing to do any more, for whoever needs one next.
+    /// Keeps an idle stream for the next user.
     pub(super) fn give_back(&self, stream: Box<dyn Stream>) {
         lock(&self.streams).push(stream);
     }
 
-    /// Passes a result on, and remembers if it says that the device is lost.
+    /// Returns `result`, and remembers if the device is lost according to it.
     pub(super) fn notice<T>(&self, result: Result<T>) -> Result<T> {
         if let Err(Error::DeviceLost { reason, .. }) = &result
             && self.lost.set(reason.clone()).is_ok()
@@ -325,7 +324,7 @@ impl DeviceLayer {
         result
     }
 
-    /// An error once the device is lost.
+    /// Returns an error once the device is lost.
     pub(super) fn check_alive(&self) -> Result<()> {
         match self.lost.get() {
             Some(reason) => Err(Error::DeviceLost { device: self.device.name().to_owned(), reason: reason.clone() }),
@@ -340,7 +339,7 @@ impl DeviceLayer {
         Err(Error::OutOfRange { layer: self.name.clone(), range: range.clone(), capacity: self.capacity })
     }
 
-    /// The numbers of the chunks that `range` has a part of.
+    /// The indices of the chunks that overlap `range`.
     fn chunks_of(&self, range: &Range<u64>) -> Range<usize> {
         if range.is_empty() {
             return 0..0;
@@ -348,7 +347,7 @@ impl DeviceLayer {
         (range.start / self.chunk_bytes) as usize..range.end.div_ceil(self.chunk_bytes) as usize
     }
 
-    /// What a chunk covers. The last one ends at a multiple of the granularity, which may lie
+    /// The range of a chunk. The last one ends at a multiple of the granularity, which may be
     /// beyond the capacity.
     fn chunk(&self, index: usize) -> Range<u64> {
         let start = index as u64 * self.chunk_bytes;
@@ -359,12 +358,12 @@ impl DeviceLayer {
 }
 
 impl Piece {
-    /// Which part of the host memory it is.
+    /// Its range in the host memory.
     fn memory(&self) -> Range<usize> {
         self.memory_at..self.memory_at + self.bytes
     }
 
-    /// The place of it in a buffer from which, or to which, the whole is copied from `start` on.
+    /// Its place in another buffer, if the whole is copied from or to `start` there.
     fn beside(&self, start: Place) -> Place {
         Place { offset: start.offset + self.memory_at as u64, ..start }
     }
@@ -399,8 +398,8 @@ impl Layer for DeviceLayer {
     }
 }
 
-/// What these locks guard is changed by single calls, so that it is whole also after a panic
-/// elsewhere.
+/// The values behind these locks are changed by single calls, so they are consistent even after a
+/// panic elsewhere.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

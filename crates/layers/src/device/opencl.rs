@@ -1,11 +1,11 @@
 //! Devices with an OpenCL driver, found at run time.
 //!
-//! OpenCL has no address space to reserve: a chunk is a buffer object that is made when it is
-//! mapped, and filled with zeroes at once, as drivers provide the memory of a new buffer only when
-//! it is first used. Nor can it page-lock memory that it has not allocated: a buffer made with
+//! OpenCL cannot reserve address space: a chunk is a buffer object, created when it is mapped. It
+//! is filled with zeroes at once, because drivers provide the memory of a new buffer only at its
+//! first use. Nor can OpenCL page-lock memory that it has not allocated: a buffer with
 //! `CL_MEM_USE_HOST_PTR` may have a copy on the device that differs from the host's while it
-//! exists, so that a host layer under one could not be used freely. Copies may be under way from
-//! and to any host memory instead, and the driver sees to the rest; hence nothing is registered.
+//! exists, so the host memory could not be used freely. Instead, copies from and to any host memory
+//! may be in flight, and the driver does the rest. So nothing is registered.
 
 mod context;
 mod kernel;
@@ -40,7 +40,7 @@ pub struct OpenCl {
     allocation_bytes_max: u64,
 }
 
-/// A device of a driver.
+/// A device that a driver has found.
 #[derive(Debug)]
 struct Found {
     /// A `cl_device_id`.
@@ -50,7 +50,7 @@ struct Found {
     allocation_bytes_max: u64,
 }
 
-/// What this machine has.
+/// The devices of this machine.
 pub(super) fn list() -> Result<Vec<FoundDevice>> {
     let list = found()?.iter().enumerate().map(|(index, found)| FoundDevice {
         kind: DeviceKind::OpenCl,
@@ -63,8 +63,8 @@ pub(super) fn list() -> Result<Vec<FoundDevice>> {
 
 /// The devices of all platforms, in the driver's order.
 ///
-/// They are asked for once, and by one thread: a second one that asks PoCL 3.1 at the same time is
-/// told of a device without memory.
+/// They are queried once, by one thread: if a second thread queries PoCL 3.1 at the same time, it
+/// gets a device without memory.
 fn found() -> Result<&'static [Found]> {
     static FOUND: OnceLock<std::result::Result<Vec<Found>, String>> = OnceLock::new();
     FOUND.get_or_init(find).as_deref().map_err(|reason| Error::NoDriver {
@@ -76,7 +76,7 @@ fn found() -> Result<&'static [Found]> {
 
 fn find() -> std::result::Result<Vec<Found>, String> {
     let platforms = get_platform_ids().map_err(|code| ClError(code).to_string())?;
-    // A platform without a device says so with an error.
+    // A platform without a device returns an error.
     let ids = platforms.into_iter().flat_map(|id| get_device_ids(id, CL_DEVICE_TYPE_ALL).unwrap_or_default());
     Ok(ids.map(Found::describe).collect())
 }
@@ -94,7 +94,7 @@ impl Found {
 }
 
 impl OpenCl {
-    /// Opens the device `index`, from 0, in a context of its own.
+    /// Opens device `index`, counted from 0, in a context of its own.
     pub fn open(index: usize) -> Result<Self> {
         let list = found()?;
         let no_device = || Error::NoDevice { kind: DeviceKind::OpenCl, index, count: list.len() };
@@ -108,12 +108,12 @@ impl OpenCl {
     ///
     /// # Safety
     ///
-    /// The context and the device must be valid, and the device one of the context's.
+    /// The context and the device must be valid, and the device must belong to the context.
     pub unsafe fn in_context(context: cl_context, device: cl_device_id) -> Result<Self> {
         let index = found()?.iter().position(|found| found.id == device as usize);
         let name = index.map_or_else(|| "opencl".to_owned(), |index| format!("opencl {index}"));
         let found = Found::describe(device);
-        // SAFETY: the caller vouches for both.
+        // SAFETY: the caller guarantees both.
         let context = unsafe { Context::share(name, context, device, found.total_bytes) }?;
         Ok(Self::new(context, &found))
     }
@@ -140,8 +140,7 @@ impl Device for OpenCl {
         self.context.total_bytes()
     }
 
-    /// OpenCL does not tell: this is what there is less what was allocated through this context
-    /// here.
+    /// OpenCL cannot query this: it is the total minus what was allocated through this context.
     fn free_bytes(&self) -> Result<u64> {
         Ok(self.total_bytes().saturating_sub(self.context.used_bytes()))
     }
@@ -161,14 +160,13 @@ impl Device for OpenCl {
 
     fn buffer(&self, bytes: u64) -> Result<Buffer> {
         let allocation = self.allocate(bytes)?;
-        // SAFETY: the allocation is of so many bytes, and lives as long as the buffer.
+        // SAFETY: the allocation has this length, and lives as long as the buffer.
         Ok(unsafe { Buffer::new(self, allocation.raw as u64, bytes, allocation) })
     }
 
     unsafe fn adopt(&self, handle: u64, bytes: u64) -> Result<Buffer> {
         let raw = handle as cl_mem;
-        let asked =
-            |what| get_mem_object_info(raw, what).map_err(|code| self.context.failure("ask about a buffer", code));
+        let asked = |what| get_mem_object_info(raw, what).map_err(|code| self.context.failure("query a buffer", code));
         let context = isize::from(asked(CL_MEM_CONTEXT)?);
         if context as usize != self.identity() {
             let other = "another OpenCL context".to_owned();
@@ -178,11 +176,10 @@ impl Device for OpenCl {
         if there_are < bytes {
             return Err(Error::BufferTooSmall { device: self.name().to_owned(), range: 0..bytes, bytes: there_are });
         }
-        // SAFETY: the caller vouches for the handle.
+        // SAFETY: the caller guarantees the handle.
         unsafe { retain_mem_object(raw) }.map_err(|code| self.context.failure("keep a buffer", code))?;
         let allocation = Allocation { context: Arc::clone(&self.context), raw, claimed_bytes: 0 };
-        // SAFETY: it was found to be of so many bytes, and the reference taken above keeps it
-        // alive.
+        // SAFETY: its length was queried, and the reference taken above keeps it alive.
         Ok(unsafe { Buffer::new(self, handle, bytes, allocation) })
     }
 
@@ -199,10 +196,10 @@ impl Device for OpenCl {
     }
 }
 
-/// Where chunks are made one by one.
+/// Creates chunks one by one.
 struct Room {
     device: OpenCl,
-    /// For filling new chunks.
+    /// To fill new chunks.
     queue: Queue,
 }
 
@@ -212,11 +209,11 @@ impl Reservation for Room {
         let allocation = self.device.allocate(bytes)?;
         let context = &self.device.context;
         let full = |code: cl_int| context.full(bytes, code);
-        // Filled with the longest element that OpenCL has, where the length is a multiple of it.
+        // Fill with the longest pattern that OpenCL allows, if the length is a multiple of it.
         let zeroes = [0_u8; 128];
         let pattern_bytes = if bytes.is_multiple_of(zeroes.len() as u64) { zeroes.len() } else { 1 };
-        // SAFETY: queue and buffer are live and of one context, and the pattern is copied by the
-        // call.
+        // SAFETY: queue and buffer are live and belong to one context, and the call copies the
+        // pattern.
         let event = unsafe {
             let pattern = zeroes.as_ptr().cast();
             enqueue_fill_buffer(
@@ -232,7 +229,7 @@ impl Reservation for Room {
         };
         context.release_event(event.map_err(full)?);
         self.queue.finish().map_err(full)?;
-        // SAFETY: the allocation is of so many bytes, and lives as long as the buffer.
+        // SAFETY: the allocation has this length, and lives as long as the buffer.
         Ok(unsafe { Buffer::new(&self.device, allocation.raw as u64, bytes, allocation) })
     }
 }
@@ -241,11 +238,11 @@ impl Reservation for Room {
 struct Allocation {
     context: Arc<Context>,
     raw: cl_mem,
-    /// How much of what the context has claimed is for it.
+    /// How many of the bytes claimed in the context are for it.
     claimed_bytes: u64,
 }
 
-// SAFETY: OpenCL objects may be used by any thread; this one is only released.
+// SAFETY: any thread may use OpenCL objects; this one is only released.
 unsafe impl Send for Allocation {}
 // SAFETY: as above.
 unsafe impl Sync for Allocation {}
@@ -253,7 +250,7 @@ unsafe impl Sync for Allocation {}
 impl Allocation {
     fn new(context: Arc<Context>, bytes: u64) -> Result<Self> {
         context.claim(bytes)?;
-        // SAFETY: a new buffer without host memory concerns nobody else.
+        // SAFETY: a new buffer without host memory affects nobody else.
         match unsafe { create_buffer(context.raw(), CL_MEM_READ_WRITE, bytes as usize, ptr::null_mut()) } {
             Ok(raw) => Ok(Self { context, raw, claimed_bytes: bytes }),
             Err(code) => {
@@ -267,8 +264,8 @@ impl Allocation {
 impl Drop for Allocation {
     fn drop(&mut self) {
         self.context.unclaim(self.claimed_bytes);
-        // SAFETY: the reference is this value's own. The driver keeps the memory until copies under
-        // way have ended.
+        // SAFETY: the reference belongs to this value. The driver keeps the memory until copies in
+        // flight have ended.
         if let Err(code) = unsafe { release_mem_object(self.raw) } {
             tracing::warn!(device = self.context.name(), error = %ClError(code), "cannot free device memory");
         }

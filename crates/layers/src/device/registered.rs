@@ -1,4 +1,4 @@
-//! Host memory that is page-locked for a device, each mapping in one piece.
+//! Host memory that is page-locked for a device, one registration per mapping.
 
 use std::{
     io,
@@ -13,17 +13,17 @@ use crate::{Error, Result};
 
 /// The mappings that one layer has registered.
 ///
-/// To register takes long, and to end it too, so that neither is done while the list is locked:
-/// transfers look at it.
+/// Registering and unregistering take long, so neither is done while the list is locked: transfers
+/// need the list.
 #[derive(Default)]
 pub(super) struct Registered {
     mappings: Mutex<Vec<RegisteredMapping>>,
-    /// Held by whoever registers, so that nobody else registers the same.
+    /// Held while registering, so that no other thread registers the same mapping.
     registering: Mutex<()>,
 }
 
 impl Registered {
-    /// Registers a mapping, unless it is.
+    /// Registers a mapping, unless it is registered already.
     pub(super) fn add(&self, device: &dyn Device, mapping: &Arc<Mapping>) -> Result<()> {
         self.tidy();
         let _turn = self.registering.lock().unwrap_or_else(PoisonError::into_inner);
@@ -39,27 +39,28 @@ impl Registered {
         self.mappings().iter().any(|registered| Arc::ptr_eq(registered.mapping(), mapping))
     }
 
-    /// The bytes that are registered.
+    /// How many bytes are registered.
     pub(super) fn bytes(&self) -> u64 {
         self.mappings().iter().map(|registered| registered.mapping().bytes()).sum()
     }
 
-    /// Gives up mappings that nobody uses any more. No transfer can use one of those.
+    /// Unregisters mappings that nobody uses any more. No transfer can use one of those.
     pub(super) fn tidy(&self) {
         let orphans: Vec<_> = self.mappings().extract_if(.., |registered| registered.mapping().is_orphan()).collect();
         drop(orphans);
     }
 
     fn mappings(&self) -> MutexGuard<'_, Vec<RegisteredMapping>> {
-        // The list is changed by single calls, so that it is whole also after a panic elsewhere.
+        // The list is changed by single calls, so it is consistent even after a panic elsewhere.
         self.mappings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A mapping that a device knows. It is kept, and counts as kept, for as long as the device does.
+/// A mapping that is registered with a device. It keeps the mapping alive as long as it is
+/// registered.
 struct RegisteredMapping {
-    /// Before the mapping, as values are dropped in this order: the device gives the memory up
-    /// before the system may.
+    /// Before the mapping, because fields are dropped in this order: the device must release the
+    /// memory before the system may.
     _registration: Registration,
     mapping: Kept,
 }
@@ -68,9 +69,9 @@ impl RegisteredMapping {
     fn new(device: &dyn Device, mapping: &Arc<Mapping>) -> Result<Self> {
         let no_address = || Error::transfer(device.name(), "register memory", io::ErrorKind::InvalidInput.into());
         let address = NonNull::new(mapping.address(0)).ok_or_else(no_address)?;
-        // Before the device knows of it, so that none of its pages is given back any more.
+        // Before the device knows the memory, so that none of its pages is released from now on.
         let kept = mapping.keep_registered();
-        // SAFETY: the mapping is kept by the value made here, which ends the registration first.
+        // SAFETY: the value created here keeps the mapping, and drops the registration first.
         let registration = unsafe { device.register(address, mapping.bytes() as usize) }?;
         Ok(Self { _registration: registration, mapping: kept })
     }

@@ -1,4 +1,4 @@
-//! The segment files: which there are, what has been written to them, and how they are made.
+//! The segment files: which ones exist, what has been written to them, and how they are created.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +26,7 @@ pub(super) struct Segments {
     layer: String,
     capacity: u64,
     segment_bytes: u64,
-    /// Whether to ask for files past the page cache; given up when the file system refuses.
+    /// Whether to open files with O_DIRECT. Set to false if the file system refuses.
     direct: AtomicBool,
     by_number: RwLock<BTreeMap<u64, Arc<Entry>>>,
     scratch: Scratch,
@@ -36,14 +36,14 @@ pub(super) struct Segments {
 #[derive(Default)]
 struct Entry {
     segment: OnceLock<Segment>,
-    /// Held while the file is made, so that only one makes it and the others wait.
+    /// Held while the file is created, so that one thread creates it and the others wait.
     making: Mutex<()>,
 }
 
 /// One segment file.
 struct Segment {
     file: Arc<File>,
-    /// One bit for each unit of the file: whether it holds what was last written there.
+    /// One bit per unit of the file: whether the unit holds what was last written to it.
     written: Box<[AtomicU64]>,
 }
 
@@ -63,7 +63,7 @@ impl Segments {
         self.scratch.path()
     }
 
-    /// Adds the places in files that `range` of the layer lies in; see `Places::find`.
+    /// Adds the places in files for `range` of the layer: see `Places::find`.
     pub(super) fn find(&self, range: &Range<u64>, direction: Direction, pieces: &mut Pieces) -> Result<()> {
         for (number, part) in self.parts(range) {
             let entry = match direction {
@@ -82,8 +82,8 @@ impl Segments {
         Ok(())
     }
 
-    /// Takes note that `range` has been moved, and sees to it that it is on the medium and in no
-    /// cache.
+    /// Records that `range` has been moved, and makes sure that it is on the medium and not in the
+    /// page cache.
     pub(super) fn settle(&self, range: &Range<u64>, direction: Direction) -> io::Result<()> {
         for (number, part) in self.parts(range) {
             let Some(entry) = self.get(number) else { continue };
@@ -102,7 +102,7 @@ impl Segments {
         Ok(())
     }
 
-    /// The parts of `range` by segment: its number, and where in its file.
+    /// The parts of `range` by segment: its number, and the range in its file.
     fn parts(&self, range: &Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> {
         let (range, segment_bytes) = (range.clone(), self.segment_bytes);
         (range.start / segment_bytes..range.end.div_ceil(segment_bytes)).map(move |number| {
@@ -130,13 +130,13 @@ impl Segments {
         Ok(entry)
     }
 
-    /// Makes the file of segment `number` in its full length; leaves none if that fails.
+    /// Creates the file of segment `number` in its full length. Leaves no file if that fails.
     fn make(&self, number: u64) -> Result<Segment> {
         let name = segment_name(number);
         let bytes = self.segment_bytes.min(self.capacity - number * self.segment_bytes);
         let file = self.open(&name).map_err(|source| self.failure("make a segment file", source))?;
         match retry_on_intr(|| fallocate(&file, FallocateFlags::empty(), 0, bytes)) {
-            // The file system allocates as it goes.
+            // The file system allocates on write.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
             Err(errno) => {
                 if let Err(errno) = self.scratch.remove(&name) {
@@ -150,8 +150,7 @@ impl Segments {
     }
 
     fn open(&self, name: &str) -> io::Result<File> {
-        // The directory is ours alone: a file that is there already, or a link, is somebody's
-        // doing.
+        // The directory is ours alone: an existing file or link was not created by this layer.
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
         if self.direct.load(Relaxed) {
             match self.scratch.file(name, flags | OFlags::DIRECT) {
@@ -159,7 +158,7 @@ impl Segments {
                 Err(Errno::INVAL) => {
                     tracing::info!(layer = self.layer, "the file system cannot bypass the page cache");
                     self.direct.store(false, Relaxed);
-                    // The file is made before it is refused.
+                    // The file has been created although the open was refused.
                     match self.scratch.remove(name) {
                         Ok(()) | Err(Errno::NOENT) => {}
                         Err(errno) => return Err(errno.into()),
@@ -200,13 +199,13 @@ fn segment_name(number: u64) -> String {
     format!("segment-{number:05}")
 }
 
-/// Whether a file of this name is a segment, which may be removed with its directory.
+/// Whether this is the name of a segment file, which may be removed with its directory.
 pub(super) fn is_segment_name(name: &str) -> bool {
     let digits = name.strip_prefix("segment-");
     digits.is_some_and(|digits| digits.len() >= 5 && digits.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// The words of the table of written units that a part of a file lies in, and the bits in each.
+/// The words of the bitmap for a part of a file, and the bits in each.
 fn words(part: &Range<u64>) -> impl Iterator<Item = (usize, u64)> {
     let (first, end) = (part.start / ALIGN, part.end / ALIGN);
     (first / 64..end.div_ceil(64)).map(move |word| {

@@ -1,4 +1,4 @@
-//! Files of a real directory.
+//! The files in a real directory.
 
 use std::{
     fs, io,
@@ -22,12 +22,12 @@ use super::{File, FileLock, Files};
 #[derive(Debug, Clone)]
 pub struct DiskFiles {
     root: PathBuf,
-    /// Whether directories below the root may be links.
+    /// Whether directories below the root may be symbolic links.
     follows_links: bool,
 }
 
 impl DiskFiles {
-    /// The files below `root`, which is made if it is missing, and then survives a crash.
+    /// The files below `root`, which is created if it is missing, and then survives a crash.
     pub fn create(root: &Path) -> io::Result<Self> {
         let missing = root.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists());
         let missing: Vec<_> = missing.map(Path::to_owned).collect();
@@ -39,7 +39,7 @@ impl DiskFiles {
         Self::open(root)
     }
 
-    /// The files below `root`, which is there.
+    /// The files below `root`, which must exist.
     pub fn open(root: &Path) -> io::Result<Self> {
         let root = root.canonicalize()?;
         match root.is_dir() {
@@ -48,13 +48,15 @@ impl DiskFiles {
         }
     }
 
-    /// The same files, without those in directories that are links: where others may have put some.
+    /// The same files, except those in directories that are symbolic links, for a directory to
+    /// which others can write.
     #[must_use]
     pub fn without_links(self) -> Self {
         Self { follows_links: false, ..self }
     }
 
-    /// Names come from this program or were read from a directory, and lead nowhere else.
+    /// The path of a file. Names come from this program or from a directory listing, and must not
+    /// lead elsewhere.
     fn path(&self, name: &str) -> io::Result<PathBuf> {
         let name = Path::new(name);
         let is_inside = name.components().all(|part| matches!(part, Component::Normal(_)));
@@ -74,8 +76,8 @@ impl DiskFiles {
         Ok(path)
     }
 
-    /// That no part of this name is a link that must not be followed. What is missing is found out
-    /// by whoever uses it.
+    /// Checks that no part of this name is a link that must not be followed. Missing parts are left
+    /// to the caller.
     fn check_dir(&self, dir: &Path) -> io::Result<()> {
         if self.follows_links {
             return Ok(());
@@ -98,7 +100,7 @@ impl Files for DiskFiles {
 
     fn list(&self, dir: &str) -> io::Result<Vec<String>> {
         let entries = fs::read_dir(self.dir_path(dir)?)?;
-        // A name that is not text is not one of ours.
+        // A name that is not valid UTF-8 is not one of ours.
         entries.filter_map(|entry| entry.map(|entry| entry.file_name().into_string().ok()).transpose()).collect()
     }
 
@@ -116,7 +118,7 @@ impl Files for DiskFiles {
         let allocated = loop {
             match fallocate(&file, FallocateFlags::KEEP_SIZE, 0, bytes.max(1)) {
                 Err(Errno::INTR) => {}
-                // The file system allocates as it goes.
+                // The file system allocates on write.
                 Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => break Ok(()),
                 Err(errno) => break Err(io::Error::from(errno)),
             }
@@ -154,8 +156,8 @@ impl Files for DiskFiles {
     }
 }
 
-/// Opens a plain file. A link leads elsewhere, and a pipe would never answer: in the place of a
-/// file they are somebody's doing.
+/// Opens a regular file. A link could lead elsewhere, and opening a pipe could block forever;
+/// neither was created by Outcrop.
 fn open_plain(options: &mut fs::OpenOptions, path: &Path) -> io::Result<fs::File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let not_plain = || io::Error::new(io::ErrorKind::InvalidData, "it is not a plain file");
@@ -186,7 +188,7 @@ impl DiskFile {
             .map(OwnedFd::from);
         let direct = match direct {
             Ok(direct) => Some(direct),
-            // The file system cannot bypass the page cache.
+            // The file system does not support O_DIRECT.
             Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => None,
             Err(error) => return Err(error),
         };

@@ -1,4 +1,4 @@
-//! The address space of a host layer: which pieces of it are handed out, and which have memory.
+//! The address space of a host layer: which ranges are slots, and which have memory.
 
 use std::{
     collections::BTreeMap,
@@ -13,10 +13,10 @@ use outcrop_memory::{HUGE_PAGE, Mapping, Pages, limits};
 use super::check_range;
 use crate::{ALIGN, Error, Result};
 
-/// A mapping, and who has what of it.
+/// A mapping, and its slots.
 ///
-/// Memory is usable while nobody gives it back: that of a private mapping for as long as it lives,
-/// that of a shared one for as long as a slot overlaps its chunk or somebody keeps it registered.
+/// Private memory is usable as long as the mapping lives. Shared memory is usable as long as a slot
+/// overlaps its chunk, or the mapping is registered: until then, no chunk is released.
 pub(crate) struct Space {
     name: String,
     mapping: Arc<Mapping>,
@@ -24,25 +24,25 @@ pub(crate) struct Space {
     shared: Option<Shared>,
 }
 
-/// Where shared memory comes from.
+/// The source of shared memory.
 struct Shared {
-    /// Locked while the space grows or shrinks; before the table, where both are.
+    /// Locked while the space grows or shrinks. If both are locked, this comes before the table.
     segment: Arc<Mutex<Segment>>,
     chunk_bytes: u64,
 }
 
-/// Which bytes are in use, and which can be.
+/// Which bytes are in use, and which are usable.
 #[derive(Default)]
 pub(super) struct Table {
-    /// Start to end of every slot that exists.
+    /// Start and end of every slot.
     pub(super) slots: BTreeMap<u64, u64>,
-    /// For each chunk of address space, the chunk of the segment that lies there; empty if the
+    /// For each chunk of address space, the chunk of the segment that is mapped there. Empty if the
     /// memory is private.
     chunks: Vec<Option<u32>>,
 }
 
 impl Space {
-    /// Memory of this process alone: all of it can be used at once.
+    /// Private memory, all of it usable at once.
     pub(super) fn private(bytes: u64) -> Result<Self> {
         let name = "host".to_owned();
         let mapping = limits::granted(bytes, ALIGN).and_then(|bytes| Mapping::anonymous(bytes, Pages::Huge));
@@ -50,13 +50,12 @@ impl Space {
         Ok(Self { name, mapping, table: Mutex::default(), shared: None })
     }
 
-    /// A part of `bytes` of a segment: nothing of it can be used before it has been touched.
+    /// A share of `bytes` in a segment. It must be touched before use.
     pub(super) fn shared(name: &str, bytes: u64, segment: Segment) -> Result<Self> {
         let name = format!("shared host {name}");
         let chunk_bytes = segment.chunk_bytes();
         let segment = Arc::new(Mutex::new(segment));
-        // The mapping keeps the segment: chunks are given back only when nothing is mapped any
-        // more.
+        // The mapping keeps the segment: its chunks are freed only after everything is unmapped.
         let mapping = Mapping::chunks(bytes, chunk_bytes, Arc::clone(&segment));
         let mapping = Arc::new(mapping.map_err(|error| Error::memory(&name, error))?);
         let chunks = vec![None; bytes.div_ceil(chunk_bytes) as usize];
@@ -76,28 +75,28 @@ impl Space {
         &self.mapping
     }
 
-    /// The address of byte `at`, which must not lie beyond the end.
+    /// The address of byte `at`, which must not be beyond the end.
     pub(super) fn address(&self, at: u64) -> *mut u8 {
         self.mapping.address(at)
     }
 
-    /// Whether nothing of it can be used before it has been touched.
+    /// Whether memory must be touched before use.
     pub(super) fn needs_touch(&self) -> bool {
         self.shared.is_some()
     }
 
-    /// It is best touched in multiples of this.
+    /// The best unit for touching.
     pub(super) fn piece_bytes(&self) -> u64 {
         self.shared.as_ref().map_or(HUGE_PAGE as u64, |shared| shared.chunk_bytes)
     }
 
     pub(super) fn table(&self) -> MutexGuard<'_, Table> {
-        // The table is changed by single calls that cannot panic half-way, so it is whole also
+        // The table is changed by single calls that cannot panic half-way, so it is consistent even
         // after a panic elsewhere.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The table, if no slot overlaps `range` and there is memory behind all of it.
+    /// The table, if no slot overlaps `range` and all of it has memory.
     pub(super) fn unclaimed(&self, range: &Range<u64>) -> Result<MutexGuard<'_, Table>> {
         check_range(&self.name, range, self.bytes())?;
         let table = self.table();
@@ -116,7 +115,7 @@ impl Space {
         Ok(())
     }
 
-    /// Has the system provide the memory of `range` now, beside what others were promised.
+    /// Has the system provide the memory of `range` now, in addition to what others were promised.
     pub(super) fn touch(&self, range: &Range<u64>, promised_bytes: u64) -> Result<()> {
         check_range(&self.name, range, self.bytes())?;
         let Some(shared) = &self.shared else {
@@ -134,8 +133,8 @@ impl Space {
         Ok(())
     }
 
-    /// Puts a chunk of the segment behind chunk `index` of the address space; `wanted` chunks are
-    /// still to come.
+    /// Maps a free chunk of the segment as chunk `index` of the address space. `wanted` is how many
+    /// chunks are still needed.
     fn fill_chunk(&self, segment: &mut Segment, index: usize, wanted: usize) -> Result<()> {
         let taken = segment.take(wanted)?;
         let chunk = taken.ok_or_else(|| {
@@ -154,19 +153,18 @@ impl Space {
     fn map_chunk(&self, segment: &Segment, index: u64, chunk: u32) -> Result<()> {
         let (file, offset) = segment.place(chunk);
         let start = index * segment.chunk_bytes();
-        // The last chunk may be longer than what is left of the limit.
+        // The last chunk may extend beyond the limit.
         let range = start..(start + segment.chunk_bytes()).min(self.bytes());
-        // SAFETY: there is no memory behind this chunk yet, as it is missing from the table: no
-        // slot overlaps it.
+        // SAFETY: the chunk is not in the table, so it has no memory, and no slot overlaps it.
         let mapped = unsafe { self.mapping.put_chunk(index, file, offset) };
         mapped.map_err(|error| Error::memory(&self.name, error))?;
         self.mapping.may_take(self.mapping.missing_bytes(&range)).map_err(|error| Error::memory(&self.name, error))?;
-        // A file system in memory that is full would end the program at the first access.
+        // If a file system in memory were full, the first access would kill the program.
         segment.reserve(chunk).map_err(|source| self.unreserved(segment, source))?;
         self.mapping.touch(range).map_err(|error| Error::memory(&self.name, error))
     }
 
-    /// Why the file system did not set the memory of a chunk aside.
+    /// The error if the file system could not allocate the memory of a chunk.
     fn unreserved(&self, segment: &Segment, source: io::Error) -> Error {
         let path = segment.path();
         match source.kind() {
@@ -178,16 +176,15 @@ impl Space {
         }
     }
 
-    /// Takes the memory behind a chunk away, which the table does not have.
+    /// Unmaps a chunk that is not in the table.
     fn remove_chunk(&self, index: u64) {
-        // SAFETY: the chunk is missing from the table: no slot overlaps it.
+        // SAFETY: the chunk is not in the table, so no slot overlaps it.
         if let Err(error) = unsafe { self.mapping.remove_chunk(index) } {
             tracing::warn!(%error, "a chunk of shared memory that was given back is still mapped");
         }
     }
 
-    /// Gives the chunks that lie inside `range` back; nothing happens if a slot overlaps any of
-    /// them.
+    /// Frees the chunks that lie inside `range`. Does nothing if a slot overlaps any of them.
     pub(super) fn release(&self, range: &Range<u64>) -> Result<u64> {
         check_range(&self.name, range, self.bytes())?;
         let Some(shared) = &self.shared else { return Ok(0) };
@@ -199,7 +196,7 @@ impl Space {
         {
             let mut table = self.table();
             let first = range.start.div_ceil(shared.chunk_bytes) as usize;
-            // The last chunk may be longer than what is left of the limit.
+            // The last chunk may extend beyond the limit.
             let is_all = range.end == self.bytes();
             let end = if is_all { table.chunks.len() } else { (range.end / shared.chunk_bytes) as usize };
             let bytes = first as u64 * shared.chunk_bytes..(end as u64 * shared.chunk_bytes).min(self.bytes());
@@ -217,17 +214,17 @@ impl Space {
         Ok(segment.wanted_by_others())
     }
 
-    /// Bytes of shared memory that other processes have asked for in vain.
+    /// The bytes of shared memory that other processes wait for.
     pub(super) fn wanted_by_others(&self) -> u64 {
         self.shared.as_ref().map_or(0, |shared| shared.lock().wanted_by_others())
     }
 
-    /// Asks for leave to write to `bytes` that have never been touched.
+    /// Asks for permission to write to `bytes` that were never touched.
     pub(super) fn may_take(&self, bytes: u64) -> Result<()> {
         self.mapping.may_take(bytes).map_err(|error| Error::memory(&self.name, error))
     }
 
-    /// Has the system keep all of it in memory.
+    /// Locks all of it in memory.
     pub(super) fn pin(&self) -> Result<()> {
         if self.table().chunks.contains(&None) {
             return Err(Error::Untouched { layer: self.name.clone(), range: 0..self.bytes() });
@@ -252,7 +249,7 @@ impl Shared {
         self.segment.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The chunks of the address space that `range` touches.
+    /// The chunks of the address space that overlap `range`.
     fn chunks_of(&self, range: &Range<u64>) -> Range<usize> {
         (range.start / self.chunk_bytes) as usize..range.end.div_ceil(self.chunk_bytes) as usize
     }

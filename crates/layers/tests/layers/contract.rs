@@ -1,4 +1,4 @@
-//! The contract, for every layer and wrapper of this crate.
+//! The contract, checked for every layer and wrapper of this crate.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -27,7 +27,7 @@ fn blocking() -> DirOptions {
     DirOptions { method: Some(Method::Blocking), ..DirOptions::default() }
 }
 
-/// Everything crosses the boundaries of segments and blocks.
+/// Options with which everything crosses the boundaries of segments and requests.
 fn tiny(options: DirOptions) -> DirOptions {
     DirOptions { segment_bytes: 5 * 4096, request_bytes: Some(2 * 4096), depth: 3, ..options }
 }

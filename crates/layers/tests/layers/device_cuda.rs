@@ -1,8 +1,8 @@
-//! Device memory over CUDA, against the stand-in driver, which counts every broken rule. Nothing
+//! Device memory with CUDA, against the stand-in driver, which counts every broken rule. Nothing
 //! here runs on hardware.
 //!
-//! Which driver is loaded is decided when a process first asks for one, so that each test does its
-//! work in a child that finds the stand-in under the driver's name.
+//! A process loads the driver only once, so each test runs in a child process that finds the
+//! stand-in under the driver's name.
 
 use std::{
     os::unix::fs::symlink,
@@ -23,12 +23,12 @@ use crate::device_checks::{self, CAPACITY, Script, touched};
 /// The granularity of the stand-in.
 const CHUNK: u64 = 2 << 20;
 
-/// What the driver is called on machines that programs run on, and on those that they are also
-/// built on.
+/// The driver's file name on machines that only run programs, and on those that also build them.
 const RUN_TIME_NAME: &str = "libcuda.so.1";
 const BUILD_TIME_NAME: &str = "libcuda.so";
 
-/// Runs `work` in a child, as the test `name`, with `library` as the driver, under its name.
+/// Runs `work` in a child process, as the test `name`, with `library` as the driver, under this
+/// name.
 fn with_driver(name: &str, library: Option<(&Path, &str)>, work: fn()) {
     if child_directory().is_some() {
         return work();
@@ -42,8 +42,8 @@ fn with_driver(name: &str, library: Option<(&Path, &str)>, work: fn()) {
     expect_success(command);
 }
 
-/// Runs `work` in a child with the stand-in, and demands that it breaks no rule and leaves nothing
-/// behind.
+/// Runs `work` in a child process with the stand-in, and checks that it breaks no rule and leaks
+/// nothing.
 fn with_stand_in(name: &str, work: fn()) {
     with_stand_in_as(BUILD_TIME_NAME, name, work);
 }
@@ -60,7 +60,7 @@ fn with_stand_in_as(file_name: &str, name: &str, work: fn()) {
     with_driver(name, Some((&library, file_name)), work);
 }
 
-/// The rules that were broken so far: how many, and the first.
+/// The broken rules so far: their number, and the first.
 fn violations() -> (u64, String) {
     // SAFETY: the stand-in is loaded, and these are the types of its functions.
     unsafe {
@@ -69,7 +69,7 @@ fn violations() -> (u64, String) {
     }
 }
 
-/// What nobody has given back.
+/// What has not been released.
 fn left() -> String {
     // SAFETY: the stand-in has a function of this name and type.
     unsafe { text(b"outcrop_stand_in_left") }
@@ -80,7 +80,7 @@ fn left() -> String {
 /// The stand-in must have a function of this name that writes a text.
 unsafe fn text(function: &[u8]) -> String {
     let mut bytes = vec![0_u8; 4096];
-    // SAFETY: the caller vouches for the function, and there is room for what it is told.
+    // SAFETY: the caller guarantees the function, and there is room for as much as it is told.
     let length = unsafe {
         let write = sys::culib().get::<unsafe extern "C" fn(*mut u8, usize) -> usize>(function).unwrap();
         write(bytes.as_mut_ptr(), bytes.len())
@@ -88,9 +88,9 @@ unsafe fn text(function: &[u8]) -> String {
     String::from_utf8(bytes[..length].to_vec()).unwrap()
 }
 
-/// Tells the stand-in a number.
+/// Passes a number to the stand-in.
 fn tell(function: &[u8], number: u64) {
-    // SAFETY: the functions that are told one number have this type.
+    // SAFETY: the functions that take one number have this type.
     unsafe { sys::culib().get::<extern "C" fn(u64)>(function).unwrap()(number) }
 }
 
@@ -99,7 +99,7 @@ fn set_devices(devices: usize, bytes: u64) {
     unsafe { sys::culib().get::<extern "C" fn(usize, u64)>(b"outcrop_stand_in_set_devices").unwrap()(devices, bytes) }
 }
 
-/// A stand-in that has just been started.
+/// Resets the stand-in and starts it.
 fn start_afresh() {
     // SAFETY: the stand-in has a function of this name and type, and may be started again after it.
     unsafe {
@@ -137,7 +137,7 @@ fn bytes_are_copied_at_any_offset() {
     });
 }
 
-/// The stand-in does what the kernel would do: what is tested is how it is loaded and started.
+/// The stand-in computes what the kernel would compute: this tests how it is loaded and started.
 #[test]
 fn the_device_finds_the_same_checksum_as_the_host() {
     with_stand_in("device_cuda::the_device_finds_the_same_checksum_as_the_host", || {
@@ -161,7 +161,7 @@ fn wrong_buffers_are_refused() {
         set_devices(2, 64 << 20);
         let other = open_device(DeviceKind::Cuda, 1).unwrap();
         device_checks::refuse_wrong_buffers(&device(), &other);
-        // What was opened twice is still one device.
+        // A device that is opened twice is still one device.
         let (first, second) = (device(), device());
         let buffer = device_checks::filled(&first, &[9; 8]);
         touched(&second, CAPACITY, None).store(0, &buffer, 0, 8).unwrap();
@@ -191,8 +191,8 @@ fn programs_use_their_own_memory_and_keep_their_context() {
         set_devices(2, 64 << 20);
         let (device, other) = (device(), open_device(DeviceKind::Cuda, 1).unwrap());
         let (mut own, mut popped, mut raw) = (ptr::null_mut(), ptr::null_mut(), 0);
-        // SAFETY: plain calls of the driver, as a program makes them: its context is that of the
-        // other device.
+        // SAFETY: ordinary driver calls, as a program makes them; its context is that of the other
+        // device.
         unsafe {
             assert_eq!(sys::cuDevicePrimaryCtxRetain(&raw mut own, 1), sys::CUresult::CUDA_SUCCESS);
             assert_eq!(sys::cuCtxPushCurrent_v2(own), sys::CUresult::CUDA_SUCCESS);
@@ -211,9 +211,9 @@ fn programs_use_their_own_memory_and_keep_their_context() {
         buffer.read(&*other, 0, &mut found).unwrap();
         assert_eq!(found[..], pattern(5, 100));
         drop((layer, buffer));
-        // The last that is used is not the program's.
+        // The context used last is not the program's.
         drop(touched(&device, CAPACITY, None));
-        // SAFETY: as above; the buffer that was made of it is gone.
+        // SAFETY: as above; the buffer made of it is gone.
         unsafe {
             assert_eq!(sys::cuMemFree_v2(raw), sys::CUresult::CUDA_SUCCESS);
             assert_eq!(sys::cuCtxPopCurrent_v2(&raw mut popped), sys::CUresult::CUDA_SUCCESS);
@@ -230,8 +230,8 @@ fn the_driver_is_found_where_no_programs_are_built() {
     });
 }
 
-/// Copies within the device wait for nothing in the program's default stream, and it does not wait
-/// for them.
+/// Copies within the device do not wait for the program's default stream, and it does not wait for
+/// them.
 #[test]
 fn copies_do_not_wait_for_the_program() {
     with_stand_in("device_cuda::copies_do_not_wait_for_the_program", || {
@@ -239,8 +239,8 @@ fn copies_do_not_wait_for_the_program() {
         let layer = touched(&device, CAPACITY, None);
         let (buffer, mut target) = (device_checks::filled(&device, &[1; 8]), device_checks::filled(&device, &[2; 8]));
         let (mut own, mut popped, mut raw) = (ptr::null_mut(), ptr::null_mut(), 0);
-        // SAFETY: plain calls of the driver, as a program makes them. The bytes arrive when the
-        // default stream is waited for.
+        // SAFETY: ordinary driver calls, as a program makes them. The bytes arrive when the default
+        // stream is waited for.
         unsafe {
             assert_eq!(sys::cuDevicePrimaryCtxRetain(&raw mut own, 0), sys::CUresult::CUDA_SUCCESS);
             assert_eq!(sys::cuCtxPushCurrent_v2(own), sys::CUresult::CUDA_SUCCESS);
@@ -259,7 +259,7 @@ fn copies_do_not_wait_for_the_program() {
             "the stand-in carries out what is waited for, and nobody has waited for the program's copy"
         );
         drop((late, buffer, target, layer));
-        // SAFETY: as above; the buffer that was made of it is gone.
+        // SAFETY: as above; the buffer made of it is gone.
         unsafe {
             assert_eq!(sys::cuStreamSynchronize(ptr::null_mut()), sys::CUresult::CUDA_SUCCESS);
             assert_eq!(sys::cuMemFree_v2(raw), sys::CUresult::CUDA_SUCCESS);
@@ -289,7 +289,7 @@ fn a_device_that_runs_out_of_memory_keeps_what_it_has() {
     });
 }
 
-/// What a program does from first to last; the first error ends it.
+/// What a program does from start to end. The first error ends it.
 fn whole_life(host: &Host) -> Result<()> {
     let device = open_device(DeviceKind::Cuda, 0)?;
     let layer = DeviceLayer::new(Arc::clone(&device), 3 * CHUNK, Some(CHUNK))?;
@@ -322,8 +322,8 @@ fn whole_life(host: &Host) -> Result<()> {
     Ok(())
 }
 
-/// Tells the stand-in, before each of many lives, after how many calls something happens, until a
-/// life does not come to it.
+/// Runs many lives. In each, the stand-in fails after one more call than in the one before, until a
+/// life ends before the failure.
 fn lose_at_any_moment(control: &[u8]) {
     let host = Host::new(16 * UNIT).unwrap();
     whole_life(&host).unwrap();
@@ -334,7 +334,7 @@ fn lose_at_any_moment(control: &[u8]) {
         tell(control, calls);
         let outcome = whole_life(&host);
         assert_eq!(violations(), (0, String::new()), "lost after {calls} calls");
-        // Of a driver that still answers, nothing is kept current to the program's thread.
+        // If the driver still answers, the program's thread keeps no context of ours.
         let still_answers = control == b"outcrop_stand_in_break_after";
         assert!(!(still_answers && left().contains("pushed")), "broken after {calls} calls: {}", left());
         match outcome {
@@ -398,7 +398,7 @@ fn memory_that_is_registered_already_is_an_error_and_transfers_go_on() {
 
 #[test]
 fn a_library_without_the_driver_is_an_error_and_no_device() {
-    // Any library will do, and this one is loaded by every program.
+    // Any library will do, and every program loads this one.
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let libc = maps.lines().filter_map(|line| line.split_whitespace().nth(5)).find(|path| path.contains("/libc.so"));
     let libc = PathBuf::from(libc.expect("the C library is loaded"));
@@ -417,7 +417,7 @@ fn a_library_without_the_driver_is_an_error_and_no_device() {
 #[test]
 fn without_a_driver_there_is_an_error_and_no_device() {
     with_driver("device_cuda::without_a_driver_there_is_an_error_and_no_device", None, || {
-        // SAFETY: only looks whether there is a library.
+        // SAFETY: only checks whether there is a library.
         if unsafe { sys::is_culib_present() } {
             return does_not_apply("this machine has a CUDA driver");
         }

@@ -1,4 +1,4 @@
-//! Whether the kernels for CUDA compile, and are what the layer was built with. This needs NVRTC,
+//! The CUDA kernels compile, and match the text that the layer was built with. This needs NVRTC,
 //! but no device.
 
 use cudarc::nvrtc::{self, CompileOptions};
@@ -6,7 +6,8 @@ use outcrop_testing::{child, child_directory, expect_success, skip};
 
 const SOURCE: &str = include_str!("../../src/device/kernels/checksum.cu");
 const COMPILED: &str = include_str!("../../src/device/kernels/checksum.ptx");
-/// Names the directory of `libnvrtc.so.12`, where it is none of the system's.
+/// The environment variable with the directory of `libnvrtc.so.12`, if it is not in a system
+/// directory.
 const DIRECTORY: &str = "OUTCROP_NVRTC";
 
 fn compile(source: &str) -> Result<String, String> {
@@ -14,14 +15,14 @@ fn compile(source: &str) -> Result<String, String> {
     nvrtc::compile_ptx_with_opts(source, options).map(|text| text.to_src()).map_err(|error| error.to_string())
 }
 
-/// The instructions alone: without comments, spacing, and the version, which was set back.
+/// Only the instructions: without comments, spacing, and the version, which was lowered.
 fn instructions(text: &str) -> Vec<String> {
     let lines = text.lines().map(|line| line.split("//").next().unwrap_or_default());
     let words = lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
     words.filter(|line| !line.is_empty() && !line.starts_with(".version")).collect()
 }
 
-/// In a child, as the directories of libraries are read when a process starts.
+/// In a child process, because library directories are read when a process starts.
 #[test]
 fn the_checksum_kernel_compiles_to_what_is_built_in() {
     if child_directory().is_none() {
@@ -32,7 +33,7 @@ fn the_checksum_kernel_compiles_to_what_is_built_in() {
         }
         return expect_success(command);
     }
-    // SAFETY: loading a library runs code of whoever installed it, who is trusted.
+    // SAFETY: loading a library runs its code, and whoever installed it is trusted.
     if !unsafe { nvrtc::sys::is_culib_present() } {
         return skip(format_args!("there is no NVRTC (PyPI: nvidia-cuda-nvrtc-cu12; {DIRECTORY} names its directory)"));
     }

@@ -1,5 +1,5 @@
-//! Device memory over OpenCL, on whatever device this machine has: PoCL, which computes on the
-//! processor, will do.
+//! Device memory with OpenCL, on any device of this machine. PoCL, which computes on the processor,
+//! is enough.
 
 use std::{
     io, ptr,
@@ -99,7 +99,7 @@ fn more_memory_than_there_is_is_refused_and_the_rest_stays_usable() {
     let Some(device) = device() else { return };
     device_checks::refuse_more_than_there_is(&device);
     let free = device.free_bytes().unwrap();
-    // One buffer may not be as large as all memory: a failure of the driver itself.
+    // One buffer cannot be as large as all memory: this error comes from the driver itself.
     let total = device.total_bytes();
     let layer = DeviceLayer::new(Arc::clone(&device), total, Some(total)).unwrap();
     let error = layer.touch(0..1).unwrap_err();
@@ -119,7 +119,7 @@ fn more_memory_than_there_is_is_refused_and_the_rest_stays_usable() {
     assert_eq!(device.free_bytes().unwrap(), free);
 }
 
-/// In a child, as the list of drivers is read once per process.
+/// In a child process, because the list of drivers is read once per process.
 #[test]
 fn without_a_driver_there_is_an_error_and_no_device() {
     const NAME: &str = "device_opencl::without_a_driver_there_is_an_error_and_no_device";
@@ -142,7 +142,7 @@ fn programs_use_their_own_buffers() {
     let platform = opencl3::platform::platform::get_platform_ids().unwrap()[0];
     let id = opencl3::device::get_device_ids(platform, opencl3::device::CL_DEVICE_TYPE_ALL).unwrap()[0];
     let context = Context::from_device(&Description::new(id)).unwrap();
-    // SAFETY: context and device are live and belong together.
+    // SAFETY: the context and the device are live and belong together.
     let device: Arc<dyn Device> = Arc::new(unsafe { OpenCl::in_context(context.get(), id) }.unwrap());
     // SAFETY: a new buffer.
     let raw = unsafe { create_buffer(context.get(), CL_MEM_READ_WRITE, 100, ptr::null_mut()) }.unwrap();
@@ -153,7 +153,7 @@ fn programs_use_their_own_buffers() {
     assert!(matches!(adopt(&stranger, 100), Err(Error::OtherDevice { .. })));
 
     let mut buffer = adopt(&device, 100).unwrap();
-    // SAFETY: the program gives its own reference up; the buffer has another.
+    // SAFETY: the program releases its own reference; the buffer has another.
     unsafe { release_mem_object(raw) }.unwrap();
     let layer = touched(&device, CAPACITY, Some(UNIT));
     buffer.write(&*device, 0, &pattern(5, 100)).unwrap();
@@ -196,7 +196,7 @@ fn a_lost_device_stays_lost_and_host_memory_is_whole() {
     for index in 0..4 {
         script.write(&host, index * UNIT, &pattern(index, UNIT), &[index * UNIT..(index + 1) * UNIT]);
     }
-    // For one call only: the driver answers again after it, but what was on the device is gone.
+    // For one call only: the driver answers again after it, but what was on the device is lost.
     fragile.is_lost.store(true, Relaxed);
     layer.run(&mut script);
     assert!(!fragile.is_lost.load(Relaxed));
@@ -222,7 +222,7 @@ fn a_lost_device_stays_lost_and_host_memory_is_whole() {
     }
 }
 
-/// A feed that looks, whenever a transfer has failed, whether the device may still use its memory.
+/// A feed that checks, whenever a transfer has failed, whether the device may still use its memory.
 struct Watcher {
     script: Script,
     fragile: Arc<Fragile>,
@@ -251,7 +251,7 @@ fn memory_of_a_transfer_that_fails_is_given_back_when_the_device_is_done_with_it
         let layer = touched(&fragile.device(&device), CAPACITY, Some(UNIT));
         let host = Host::new(16 * UNIT).unwrap();
         let mut script = Script::default();
-        // Each has two pieces, as it crosses the end of a chunk.
+        // Each has two pieces, because it crosses the end of a chunk.
         for index in 0..3 {
             let at = 4 * index * UNIT;
             script.write(&host, 2 * index * UNIT, &pattern(index, 2 * UNIT), &[at..at + 2 * UNIT]);
@@ -267,18 +267,18 @@ fn memory_of_a_transfer_that_fails_is_given_back_when_the_device_is_done_with_it
     }
 }
 
-/// A device that is lost for one call when it is told to, that may take its time to register
-/// memory, and whose copies are counted.
+/// A device that can be lost for one call, that can be slow to register memory, and that counts its
+/// copies.
 #[derive(Default)]
 struct Fragile {
     is_lost: AtomicBool,
-    /// Who is told that registering has begun, and who tells that it may end.
+    /// Notified when registering begins, and waited for before it ends.
     registers: Option<(Sender<()>, Mutex<Receiver<()>>)>,
-    /// How many copies nobody has waited for.
+    /// How many copies have not been waited for.
     under_way: AtomicUsize,
-    /// How many copies are begun before one is refused; 0: all are begun.
+    /// How many copies begin before one is refused; 0 if none is refused.
     refuse_at: AtomicUsize,
-    /// Whether waiting for an event fails, for once.
+    /// Whether waiting for an event fails once.
     fails_at_end: AtomicBool,
 }
 
@@ -295,7 +295,7 @@ impl Guard for Fragile {
             Call::Register => {
                 if let Some((has_begun, may_end)) = &self.registers {
                     has_begun.send(()).unwrap();
-                    // Not for ever: transfers that wait for this would never let it end.
+                    // With a timeout: transfers that waited for this would block it forever.
                     may_end.lock().unwrap().recv_timeout(Duration::from_secs(20)).expect("transfers went on");
                 }
                 return Ok(());
@@ -322,7 +322,7 @@ impl Guard for Fragile {
     }
 }
 
-/// What is done to a cache and a buffer.
+/// An operation on a layer and a buffer.
 #[derive(Debug, Clone)]
 enum Step {
     CopyIn(usize, Vec<u8>),
@@ -345,7 +345,7 @@ fn steps() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// A cache of small chunks and a buffer do what two arrays do.
+    /// A layer of small chunks and a buffer behave like two arrays.
     #[test]
     fn copies_do_what_they_would_do_in_plain_memory(steps in prop::collection::vec(steps(), 1..40)) {
         let Some(device) = device() else { return Ok(()) };

@@ -1,5 +1,5 @@
-//! The life of a layer's directory: made, locked, removed, and left alone where it belongs to
-//! someone else.
+//! The life of a layer's directory: created, locked, removed, and left alone if it belongs to
+//! others.
 
 use std::{
     fs,
@@ -21,7 +21,7 @@ fn open(path: &Path) -> Dir {
     Dir::open(path, 1 << 20, DirOptions::default()).unwrap()
 }
 
-/// The error and its text of a directory that cannot be used.
+/// The error of a directory that cannot be used: its kind and text.
 fn refusal(path: &Path, options: DirOptions) -> (std::io::ErrorKind, String) {
     let error = Dir::open(path, 1 << 20, options).unwrap_err();
     let text = error.to_string();
@@ -86,7 +86,7 @@ fn two_layers_share_a_directory() {
 #[test]
 fn opening_and_dropping_at_once_never_fails() {
     let given = tempdir().unwrap();
-    // Missing at first, so that making and removing it is part of the race.
+    // It is missing at first, so that creating and removing it is part of the race.
     let path = given.path().join("scratch");
     thread::scope(|scope| {
         for seed in 0..6 {
@@ -106,7 +106,7 @@ fn opening_and_dropping_at_once_never_fails() {
     assert!(!path.exists() || names(&path).is_empty());
 }
 
-/// In a child: opens a layer, says where, and writes to it until it is killed.
+/// In a child process: opens a layer, reports its directory, and writes to it until killed.
 #[test]
 fn child_writes_until_killed() {
     let Some(directory) = child_directory() else { return };
@@ -175,10 +175,11 @@ fn files_of_others_stay_whatever_their_name() {
         fs::create_dir(given.path().join(almost)).unwrap();
         fs::write(given.path().join(almost).join("lock"), "").unwrap();
     }
-    // Without a lock, but not empty.
+    // Without a lock file, but not empty.
     fs::create_dir(given.path().join(format!("{ours}02"))).unwrap();
     fs::write(given.path().join(format!("{ours}02/segment-00000")), "x").unwrap();
-    // With a lock that is a link, and one in which someone left a file and a link of ours' name.
+    // One with a lock that is a link, and one with a foreign file and a link that is named like
+    // ours.
     fs::create_dir(given.path().join(format!("{ours}03"))).unwrap();
     symlink(victim.path().join("lock"), given.path().join(format!("{ours}03/lock"))).unwrap();
     fs::create_dir(given.path().join(format!("{ours}04"))).unwrap();
@@ -221,7 +222,7 @@ fn directories_that_cannot_be_used_are_refused_with_a_remedy() {
     assert_eq!(names(given.path()), ["file"]);
 }
 
-/// In a child: tells which method is chosen.
+/// In a child process: reports which method is chosen.
 #[test]
 fn child_chooses_a_method() {
     let Some(directory) = child_directory() else { return };

@@ -1,4 +1,4 @@
-//! Segment files on real media: full, read-only, not permitted, cut short, deleted, never written;
+//! Segment files on real media: full, read-only, not permitted, truncated, deleted, never written;
 //! and kernels that refuse io_uring or registered memory.
 
 use std::{
@@ -24,7 +24,7 @@ fn small_segments(method: Method) -> DirOptions {
     DirOptions { method: Some(method), segment_bytes: MIB, ..DirOptions::default() }
 }
 
-/// Fills the file system in `path` through a layer, and checks that nothing but the room is lost.
+/// Fills the file system in `path` through a layer, and checks that nothing is lost.
 fn fill_up(path: &Path, method: Method) {
     let ballast = path.join("ballast");
     fs::write(&ballast, vec![1; 2 * MIB as usize]).unwrap();
@@ -233,11 +233,11 @@ fn memory_is_registered_as_it_is_used_and_given_up_with_its_owner() {
     assert_eq!(plain.registered_bytes(), 0);
 }
 
-/// In a child: an ordinary user who may lock little memory.
+/// In a child process: an ordinary user who may lock little memory.
 #[test]
 fn child_without_privilege() {
     let Some(directory) = child_directory() else { return };
-    // What is locked is counted by user: one that nobody else is.
+    // Locked memory is counted per user: use one that nobody else has.
     let user = 1_000_000_000 + std::process::id();
     // Enough for the rings themselves and one piece of host memory.
     let little = libc::rlimit { rlim_cur: 3 * MIB, rlim_max: 3 * MIB };
@@ -273,7 +273,7 @@ fn a_user_without_privilege_goes_without_registered_memory() {
     assert!(names(&given.path().join("open")).is_empty());
 }
 
-/// In a child: a kernel that refuses io_uring, as in many containers.
+/// In a child process: a kernel that refuses io_uring, as in many containers.
 #[test]
 fn child_without_io_uring() {
     let Some(directory) = child_directory() else { return };

@@ -1,4 +1,4 @@
-//! Every fault does what it says, and the contract notices each of them.
+//! Every fault has its effect, and the contract detects each of them.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -138,7 +138,7 @@ fn the_contract_notices_every_fault() {
     }
 }
 
-/// The one thing that is known about time: a throttled layer is never faster than it is told to be.
+/// The only guarantee about time: a throttled layer is never faster than its rate.
 #[test]
 fn a_throttled_layer_takes_the_time_it_was_told_to() {
     let host: Arc<dyn Layer> = Arc::new(Host::new(1 << 20).unwrap());

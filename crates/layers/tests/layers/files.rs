@@ -1,9 +1,9 @@
-//! Files of a real directory on real media: locks between processes, full, read-only and closed
-//! directories, links. What every tree of files promises is checked by `outcrop-crash`, on these
-//! and on recorded ones.
+//! Files in a real directory on real media: locks between processes; full, read-only and
+//! inaccessible directories; links. `outcrop-crash` checks the promises of every file tree, on
+//! these and on recorded ones.
 //!
-//! Tests that start processes, or mind them, run alone: a process that is being started has the
-//! files and locks of this one for a moment.
+//! Tests that start processes, or are disturbed by them, run alone: a process that is being started
+//! briefly has the files and locks of this one.
 
 use std::{
     fs, io,
@@ -27,7 +27,7 @@ use tempfile::tempdir;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// In a companion: takes a lock, and keeps it until it is told otherwise.
+/// In a companion process: takes a lock, and keeps it until told otherwise.
 #[test]
 fn child_with_a_lock() {
     let Some(directory) = child_directory() else { return };
@@ -83,7 +83,7 @@ fn a_lock_ends_with_a_process_that_is_killed() {
     }
 }
 
-/// Fills the file system in `path`, and checks that nothing but the room is lost.
+/// Fills the file system in `path`, and checks that nothing is lost.
 fn fill_up(path: &Path) {
     let files = DiskFiles::create(&path.join("deep/er")).unwrap();
     files.make_dir("dir").unwrap();
@@ -94,7 +94,7 @@ fn fill_up(path: &Path) {
     full(files.create("dir/small", 64 * MIB).map(drop));
     assert!(files.list("dir").unwrap().is_empty(), "nor of what was there before");
 
-    // Room that a file was given is its own, whatever the others take.
+    // Space that was allocated to a file stays its own, whatever others take.
     let room = files.create("dir/room", 256 * KIB).unwrap();
     write_whole(&files, "dir", "small", b"kept").unwrap();
     let mut ballast = Vec::new();
@@ -206,7 +206,7 @@ fn what_a_user_may_not_do_is_an_error_and_changes_nothing() {
         allow(name, mode);
     }
     let as_another_user = || {
-        // This thread alone.
+        // For this thread only.
         set_thread_uid(Uid::from_raw(1_000_000_000)).unwrap();
         let outcomes = [
             files.list("closed").map(drop),
@@ -307,7 +307,7 @@ fn names_that_are_not_text_are_passed_over() {
     assert_eq!(DiskFiles::open(given.path()).unwrap().list("").unwrap(), ["file"]);
 }
 
-/// What goes past the page cache and what goes through it is the same file.
+/// Direct and buffered access reach the same file.
 #[test]
 fn a_direct_descriptor_leads_to_the_same_bytes() {
     let given = tempdir().unwrap();
@@ -319,7 +319,7 @@ fn a_direct_descriptor_leads_to_the_same_bytes() {
         return;
     };
     let direct = fs::File::from(direct.try_clone().unwrap());
-    // Memory whose address is a multiple of what such transfers need.
+    // Memory at an address that is aligned for direct transfers.
     let mut memory = vec![0_u8; 12 * KIB as usize];
     let shift = memory.as_ptr().align_offset(4 * KIB as usize);
     let page = &mut memory[shift..][..4 * KIB as usize];

@@ -1,5 +1,4 @@
-//! Host memory at its limits: what may be pinned, what the machine or a control group gives, and no
-//! huge pages.
+//! Limits of host memory: locked memory, the machine, a control group, and no huge pages.
 
 use std::fs;
 
@@ -11,14 +10,14 @@ use tempfile::{tempdir, tempdir_in};
 
 const MIB: u64 = 1 << 20;
 
-/// The bytes of a line of /proc/self/status or smaps_rollup.
+/// The value of a line of /proc/self/status or smaps_rollup, in bytes.
 fn proc_bytes(file: &str, name: &str) -> u64 {
     let text = fs::read_to_string(format!("/proc/self/{file}")).unwrap();
     let line = text.lines().find(|line| line.starts_with(name)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
-/// In a child, as what is locked is counted by process.
+/// In a child process, because locked memory is counted per process.
 #[test]
 fn child_pins_all_it_has() {
     if child_directory().is_none() {
@@ -42,7 +41,7 @@ fn memory_is_pinned_in_one_piece_until_it_is_given_back() {
     expect_success(child("host::child_pins_all_it_has", tempdir().unwrap().path()));
 }
 
-/// In a child, as memory is counted by process.
+/// In a child process, because memory is counted per process.
 #[test]
 fn child_reserves_and_touches() {
     if child_directory().is_none() {
@@ -65,7 +64,7 @@ fn memory_is_reserved_at_once_and_taken_when_it_is_touched() {
     expect_success(child("host::child_reserves_and_touches", tempdir().unwrap().path()));
 }
 
-/// In a child, as huge pages are counted by process.
+/// In a child process, because huge pages are counted per process.
 #[test]
 fn child_has_huge_pages() {
     if child_directory().is_none() {
@@ -87,7 +86,7 @@ fn huge_pages_are_used_where_there_are_some() {
     expect_success(child("host::child_has_huge_pages", tempdir().unwrap().path()));
 }
 
-/// In a child: an ordinary user who may lock little memory.
+/// In a child process: an ordinary user who may lock little memory.
 #[test]
 fn child_may_lock_little() {
     if child_directory().is_none() {
@@ -125,7 +124,7 @@ fn a_limit_that_is_too_low_to_pin_comes_with_the_remedy() {
     expect_success(child("host::child_may_lock_little", given.path()));
 }
 
-/// In a child: a kernel without huge pages for this process.
+/// In a child process: a kernel without huge pages for this process.
 #[test]
 fn child_without_huge_pages() {
     if child_directory().is_none() {
@@ -170,7 +169,7 @@ fn more_than_the_machine_has_is_refused_by_name() {
     assert!(error.to_string().contains("bytes are all that"), "{error}");
 }
 
-/// In a child: fills as much as it gets, and touches until there is no more.
+/// In a child process: fills as much as it gets, and touches until there is no more.
 #[test]
 fn child_lives_in_a_small_group() {
     let Some(node) = child_directory() else { return };
@@ -204,7 +203,7 @@ fn child_lives_in_a_small_group() {
     answer("alive");
 }
 
-/// How far it came before the group's limit.
+/// Touches until the group's limit, and returns how far that was.
 fn touch_until_there_is_no_more(host: &Host) -> u64 {
     let mut touched = 0;
     let error = loop {
@@ -223,7 +222,7 @@ fn a_small_control_group_makes_a_smaller_cache_and_kills_nobody() {
         Ok(group) => group,
         Err(reason) => return skip(format_args!("no control group can be made here: {reason}")),
     };
-    // In memory, where shared memory usually is.
+    // In memory, where shared memory normally is.
     let given = tempdir_in("/dev/shm").or_else(|_| tempdir()).unwrap();
     let mut companion = Companion::start("host::child_lives_in_a_small_group", given.path());
     companion.expect("ready");

@@ -1,6 +1,6 @@
-//! All tests of this crate from outside: one program, so that there is one to link.
+//! Integration tests of layers. One program, so that only one has to be linked.
 
-// Lists of one extent are what most transfers have.
+// Most transfers have lists of one extent.
 #![allow(clippy::single_range_in_vec_init)]
 
 mod common;

@@ -1,5 +1,5 @@
-//! One buffer that several processes share: what each can have, what happens to that of the dead,
-//! and what is refused.
+//! A buffer that several processes share: how much each can have, what becomes of the memory of
+//! dead processes, and what is refused.
 
 use std::{
     fs,
@@ -23,7 +23,7 @@ const MIB: u64 = 1 << 20;
 const TOTAL: u64 = 32 * MIB;
 const FILE: &str = "outcrop-shared-test";
 
-/// A directory in which processes meet, where they usually do.
+/// A meeting place, in memory if possible.
 fn meeting() -> TempDir {
     tempdir_in("/dev/shm").or_else(|_| tempdir()).unwrap()
 }
@@ -32,7 +32,7 @@ fn open(meeting: &Path, bytes_mine: u64) -> Result<Host> {
     Host::shared_in(meeting, "test", TOTAL, bytes_mine)
 }
 
-/// The reason for which a segment cannot be used.
+/// The reason why a segment cannot be used.
 fn refusal(result: Result<Host>) -> String {
     match result {
         Err(Error::Segment { reason, path }) if path.ends_with(FILE) => reason,
@@ -44,7 +44,7 @@ fn is_exhausted(result: &Result<()>) -> bool {
     matches!(result, Err(Error::Exhausted { .. }))
 }
 
-/// In a child: carries out what it is told, on up to 24 MiB of the buffer.
+/// In a child process: carries out commands, on up to 24 MiB of the buffer.
 #[test]
 fn child_shares() {
     let Some(meeting) = child_directory() else { return };
@@ -211,7 +211,7 @@ fn what_was_shared_by_the_dead_alone_is_removed_by_the_next_of_any_name() {
 fn whatever_a_creator_that_died_has_left_is_made_anew() {
     let meeting = meeting();
     let path = meeting.path().join(FILE);
-    // A whole file, with owners of all chunks, of which it may have written any part.
+    // A complete file, with owners of all chunks. The process may have written any part of it.
     let host = open(meeting.path(), TOTAL).unwrap();
     host.touch(0..TOTAL).unwrap();
     let whole = fs::metadata(&path).unwrap().len();
@@ -242,7 +242,7 @@ fn a_slot_keeps_its_memory_when_everything_else_is_gone() {
     other.touch(0..TOTAL).unwrap();
 }
 
-/// In a child: joins and leaves many times.
+/// In a child process: joins and leaves many times.
 #[test]
 fn child_comes_and_goes() {
     let Some(meeting) = child_directory() else { return };
@@ -356,8 +356,8 @@ fn cut_off(path: &Path) {
 fn nonsense_about_owners_harms_nobody() {
     let meeting = meeting();
     let host = open(meeting.path(), TOTAL).unwrap();
-    // All numbers of the header: no such owner has a chunk, and everybody waits for more than there
-    // is.
+    // Overwrite all numbers of the header: the owners of chunks do not exist, and everybody waits
+    // for more than there is.
     let file = fs::OpenOptions::new().write(true).open(meeting.path().join(FILE)).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &[0xFF; 8192], 64).unwrap();
     host.touch(0..TOTAL).unwrap();
@@ -383,7 +383,7 @@ fn what_is_not_this_users_file_is_refused() {
     assert!(matches!(missing, Err(Error::Directory { .. })));
 }
 
-/// In a child: another user, who finds the buffer of the first.
+/// In a child process: another user, who finds the buffer of the first.
 #[test]
 fn child_is_another_user() {
     let Some(meeting) = child_directory() else { return };
@@ -464,7 +464,7 @@ fn shared_memory_goes_to_a_directory_and_back() {
     }
 }
 
-/// In a child: forks, and the child of the child drops its copy.
+/// In a child process: forks, and the forked child drops its copy.
 #[test]
 fn child_forks() {
     let Some(meeting) = child_directory() else { return };
@@ -477,7 +477,7 @@ fn child_forks() {
         // SAFETY: ends the process at once.
         unsafe { libc::_exit(0) };
     }
-    // SAFETY: waits for the process that was just made.
+    // SAFETY: waits for the process that was just created.
     assert_eq!(unsafe { libc::waitpid(forked, std::ptr::null_mut(), 0) }, forked);
     let other = open(&meeting, TOTAL).unwrap();
     assert!(is_exhausted(&other.touch(0..TOTAL)), "what was touched still belongs to the first");
@@ -491,7 +491,7 @@ fn a_forked_copy_gives_nothing_back() {
     assert!(names(meeting.path()).is_empty());
 }
 
-/// In a child: the directory comes from the environment.
+/// In a child process: the directory comes from the environment.
 #[test]
 fn child_looks_at_the_environment() {
     let Some(meeting) = child_directory() else { return };

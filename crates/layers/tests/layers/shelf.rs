@@ -1,4 +1,4 @@
-//! A shelf: one file for each snapshot, complete or gone.
+//! A shelf: one file per snapshot, complete or removed.
 
 use std::{path::Path, sync::Arc};
 
@@ -17,7 +17,7 @@ fn pattern(bytes: u64, seed: u8) -> Vec<u8> {
     (0..bytes).map(|index| (index / 7) as u8 ^ seed).collect()
 }
 
-/// Hands out transfers and keeps how they ended.
+/// A feed that records results.
 struct List(Vec<Transfer>, Vec<(u64, Result<()>, Option<Vec<u8>>)>);
 
 impl Feed for List {
@@ -40,7 +40,7 @@ fn files_have_the_bytes_under_the_names_that_were_given() {
     let shelf = shelf(dir.path(), None);
     let host = Host::new(4 << 20).unwrap();
     let extents = |number: u64| -> Extents {
-        // Two pieces that are not side by side, as the plan may choose them.
+        // Two pieces that are not adjacent, as the plan may choose them.
         let (start, gap) = (number << 30, 8 << 20);
         [start..start + (1 << 20), start + gap..start + gap + ALIGN].into_iter().collect()
     };
@@ -134,7 +134,7 @@ fn a_file_is_open_only_while_it_is_written_or_read() {
         assert_eq!(back, pattern(ALIGN, key as u8));
     }
     assert_eq!(open(), before);
-    // A place can be another snapshot's before the first that had it is forgotten.
+    // A snapshot can get an extent before the snapshot that had it is forgotten.
     shelf.name_file(40, "pack-40".to_owned());
     shelf.begin(40, &Extents::from_elem(place(3), 1)).unwrap();
     shelf.forget(3);

@@ -1,4 +1,4 @@
-//! The CUDA driver library, the primary context of a device, and what its errors mean.
+//! The CUDA driver library, the primary context of a device, and its errors.
 
 use std::{
     ffi::{CStr, c_char, c_int},
@@ -12,8 +12,8 @@ use cudarc::driver::sys::{self, CUresult};
 
 use crate::{DeviceKind, Error, Result};
 
-/// All that is called of the driver. `cudarc` panics on a function that is missing, so they are
-/// looked for first.
+/// All functions of the driver that are called. `cudarc` panics if one is missing, so they are
+/// looked up first.
 const FUNCTIONS: &[&str] = &[
     "cuInit",
     "cuDeviceGet",
@@ -57,7 +57,7 @@ const FUNCTIONS: &[&str] = &[
     "cuEventDestroy_v2",
 ];
 
-/// Loads and starts the driver, once; an error if there is none that can be used.
+/// Loads and initialises the driver, once. Returns an error if there is no usable driver.
 fn start() -> Result<()> {
     static OUTCOME: OnceLock<std::result::Result<(), String>> = OnceLock::new();
     OUTCOME.get_or_init(try_start).clone().map_err(|reason| Error::NoDriver {
@@ -68,14 +68,14 @@ fn start() -> Result<()> {
 }
 
 fn try_start() -> std::result::Result<(), String> {
-    // SAFETY: loading a library runs code of whoever installed it, who is trusted.
+    // SAFETY: loading a library runs its code, and whoever installed it is trusted.
     if !unsafe { sys::is_culib_present() } {
         return Err("it cannot be loaded".to_owned());
     }
-    // SAFETY: as above; it can be loaded, so that this does not panic.
+    // SAFETY: as above; it can be loaded, so this does not panic.
     let library = unsafe { sys::culib() };
     for name in FUNCTIONS {
-        // SAFETY: the function is only looked for, not called, so that its type does not matter.
+        // SAFETY: the function is only looked up, not called, so its type does not matter.
         if let Err(error) = unsafe { library.get::<unsafe extern "C" fn()>(name.as_bytes()) } {
             return Err(format!("it lacks {name} and is too old: {error}"));
         }
@@ -93,7 +93,7 @@ pub(super) fn count() -> Result<usize> {
     let mut count: c_int = 0;
     // SAFETY: the driver writes to the number.
     match unsafe { sys::cuDeviceGetCount(&raw mut count) } {
-        // What a driver says that found no device when it was started.
+        // The answer of a driver that found no device when it was initialised.
         CUresult::CUDA_ERROR_NO_DEVICE | CUresult::CUDA_ERROR_NOT_INITIALIZED => Ok(0),
         code => check("cuda", "count devices", code).map(|()| usize::try_from(count).unwrap_or(0)),
     }
@@ -103,19 +103,17 @@ pub(super) fn count() -> Result<usize> {
 pub(super) fn describe(index: usize) -> Result<(String, u64)> {
     let (name, device) = find(index)?;
     let mut model = [0 as c_char; 256];
-    // SAFETY: the driver writes a text of at most that length, with its end.
-    check(&name, "ask for its name", unsafe {
-        sys::cuDeviceGetName(model.as_mut_ptr(), model.len() as c_int, device)
-    })?;
+    // SAFETY: the driver writes a text of at most that length, with a terminating zero.
+    check(&name, "query its name", unsafe { sys::cuDeviceGetName(model.as_mut_ptr(), model.len() as c_int, device) })?;
     let mut bytes = 0;
     // SAFETY: the driver writes to the number.
-    check(&name, "ask for its memory", unsafe { sys::cuDeviceTotalMem_v2(&raw mut bytes, device) })?;
+    check(&name, "query its memory", unsafe { sys::cuDeviceTotalMem_v2(&raw mut bytes, device) })?;
     // SAFETY: the array ends with a zero, whatever the driver wrote before it.
     let model = unsafe { CStr::from_ptr(model.as_ptr()) };
     Ok((model.to_string_lossy().into_owned(), bytes as u64))
 }
 
-/// The name in messages, and the driver's number, of a device.
+/// The name in messages, and the driver's handle, of a device.
 fn find(index: usize) -> Result<(String, sys::CUdevice)> {
     let name = format!("cuda {index}");
     let mut device = 0;
@@ -124,7 +122,7 @@ fn find(index: usize) -> Result<(String, sys::CUdevice)> {
     Ok((name, device))
 }
 
-/// A share in the primary context of a device.
+/// A reference to the primary context of a device.
 #[derive(Debug)]
 pub(super) struct Context {
     name: String,
@@ -145,7 +143,7 @@ impl Context {
         let attribute = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED;
         // SAFETY: the driver writes to the number.
         let outcome = unsafe { sys::cuDeviceGetAttribute(&raw mut has_mapping, attribute, device) };
-        check(&name, "ask what it can do", outcome)?;
+        check(&name, "query its features", outcome)?;
         if has_mapping == 0 {
             let source = io::Error::new(io::ErrorKind::Unsupported, "it cannot map memory chunk by chunk");
             return Err(Error::Broken { layer: name, attempt: "use the device", source });
@@ -164,7 +162,7 @@ impl Context {
         self.index
     }
 
-    /// The driver's number of the device.
+    /// The driver's handle of the device.
     pub(super) fn device(&self) -> sys::CUdevice {
         self.device
     }
@@ -173,19 +171,19 @@ impl Context {
         self.raw as usize
     }
 
-    /// Makes it current to this thread until the result is dropped.
+    /// Makes it current for this thread until the result is dropped.
     pub(super) fn enter(&self) -> Result<Current> {
         // SAFETY: the context lives at least as long as this value.
         self.check("use the device", unsafe { sys::cuCtxPushCurrent_v2(self.raw) })?;
         Ok(Current { _here: PhantomData })
     }
 
-    /// Makes an error of what the driver answers.
+    /// Converts a result of the driver.
     pub(super) fn check(&self, attempt: &'static str, code: CUresult) -> Result<()> {
         check(&self.name, attempt, code)
     }
 
-    /// The same, where memory was asked for.
+    /// The same, for an allocation of memory.
     pub(super) fn check_memory(&self, bytes: u64, code: CUresult) -> Result<()> {
         if code == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
             return Err(Error::DeviceFull { device: self.name.clone(), bytes, reason: format!("{code:?}") });
@@ -193,8 +191,8 @@ impl Context {
         self.check("allocate device memory", code)
     }
 
-    /// Carries out what gives something back. There is nobody to tell of a failure but the log, and
-    /// after the loss of the device there is nothing to give back.
+    /// Runs a cleanup. A failure can only be logged. If the device is lost, there is nothing to
+    /// clean up.
     pub(super) fn clean(&self, attempt: &'static str, give_back: impl FnOnce() -> CUresult) {
         match self.enter().and_then(|_current| self.check(attempt, give_back())) {
             Ok(()) => {}
@@ -206,8 +204,8 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: the share is this value's own, and all that was made in it is gone, as it has a
-        // share of this value.
+        // SAFETY: the reference belongs to this value, and everything created in the context is
+        // gone, because it would have kept this value alive.
         let outcome = unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
         if let Err(error) = self.check("close the device", outcome) {
             tracing::warn!(%error, "the device stays open");
@@ -215,17 +213,17 @@ impl Drop for Context {
     }
 }
 
-/// The context is current to this thread. Dropping it makes the one current that was before.
+/// The context is current for this thread. Dropping it restores the previous one.
 pub(super) struct Current {
-    /// Not to be sent to another thread.
+    /// Prevents sending it to another thread.
     _here: PhantomData<*const ()>,
 }
 
 impl Drop for Current {
     fn drop(&mut self) {
         let mut popped = ptr::null_mut();
-        // SAFETY: takes back what `enter` did; contexts are entered and left like brackets on each
-        // thread, as this value is never sent to another.
+        // SAFETY: undoes `enter`. Contexts are pushed and popped in nested order on each thread,
+        // because this value is never sent to another.
         let code = unsafe { sys::cuCtxPopCurrent_v2(&raw mut popped) };
         if code != CUresult::CUDA_SUCCESS {
             tracing::warn!(?code, "cannot put the program's own CUDA context back");
@@ -233,7 +231,7 @@ impl Drop for Current {
     }
 }
 
-/// After these, no call in the context succeeds any more.
+/// After these errors, no call in the context succeeds any more.
 fn is_lost(code: CUresult) -> bool {
     matches!(
         code,
@@ -276,7 +274,7 @@ mod tests {
 
     use super::*;
 
-    /// A function that is called but not looked for first would be a panic on an old driver.
+    /// A function that is called without being looked up first would panic with an old driver.
     #[test]
     fn every_function_that_is_called_is_looked_for() {
         let sources = [

@@ -1,10 +1,10 @@
-//! The checksum kernel over CUDA.
+//! The checksum kernel for CUDA.
 //!
-//! It is compiled beforehand: the driver makes machine code for its device of the text in
-//! `checksum.ptx`. That text is what NVRTC 12.9 makes of `checksum.cu`, but for the version in its
-//! head, which is set back so that older drivers take it too. It has not run on hardware: the
-//! stand-in driver does in its place what it would do. The kernel for OpenCL, which is the same
-//! line by line, runs on PoCL.
+//! It is compiled in advance to the text in `checksum.ptx`, from which the driver generates machine
+//! code for its device. NVRTC 12.9 generated that text from `checksum.cu`; only the version in its
+//! header was lowered, so that older drivers accept it too. It has not run on hardware: the
+//! stand-in driver does in its place what it would do. The OpenCL kernel, which is the same line by
+//! line, runs on PoCL.
 
 use std::{
     ffi::{CStr, c_void},
@@ -24,7 +24,7 @@ const PTX: &str = concat!(include_str!("../kernels/checksum.ptx"), "\0");
 const FUNCTION: &CStr = c"outcrop_sum_words";
 const THREADS_PER_BLOCK: u32 = 256;
 
-/// The kernel, loaded, with room for its results.
+/// The loaded kernel, with room for its results.
 pub(super) struct Kernel {
     context: Arc<Context>,
     module: sys::CUmodule,
@@ -50,12 +50,12 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// Begins to sum words in `stream`; the shares are in `sums` when it has come so far.
+    /// Begins to sum words in `stream`. The sums are in `sums` once the stream has executed it.
     ///
     /// # Safety
     ///
-    /// The place must be so many bytes of live memory of this device, at a multiple of eight, until
-    /// the sum is there; the stream must be live.
+    /// The place must be this many bytes of live memory of this device, at a multiple of eight,
+    /// until the sum is complete; the stream must be live.
     pub(super) unsafe fn begin(
         &self,
         stream: sys::CUstream,
@@ -70,7 +70,7 @@ impl Kernel {
             [(&raw mut address).cast(), (&raw mut length).cast(), (&raw mut first).cast(), (&raw mut sums).cast()];
         let blocks = SHARES as u32 / THREADS_PER_BLOCK;
         // SAFETY: the parameters are those of the kernel, and are read before the call returns; the
-        // caller vouches for the memory and the stream.
+        // caller guarantees the memory and the stream.
         let outcome = unsafe {
             let (parameters, extra) = (parameters.as_mut_ptr(), ptr::null_mut());
             sys::cuLaunchKernel(self.function, blocks, 1, 1, THREADS_PER_BLOCK, 1, 1, 0, stream, parameters, extra)
@@ -82,8 +82,8 @@ impl Kernel {
 
 impl Drop for Kernel {
     fn drop(&mut self) {
-        // SAFETY: the module is this value's own, and no kernel of it runs, as whoever starts one
-        // waits for it.
+        // SAFETY: the module belongs to this value, and no kernel of it runs, because whoever
+        // starts one waits for it.
         self.context.clean("unload a kernel", || unsafe { sys::cuModuleUnload(self.module) });
     }
 }

@@ -1,4 +1,4 @@
-//! Memory over CUDA: address space that is mapped chunk by chunk, buffers, and page-locked host
+//! Memory with CUDA: address space that is mapped chunk by chunk, buffers, and page-locked host
 //! memory.
 
 use std::{ops::Range, ptr::NonNull, sync::Arc};
@@ -11,7 +11,7 @@ use crate::{
     device::{Buffer, Reservation},
 };
 
-/// Memory that lies on the device and nowhere else.
+/// Memory that is only on the device.
 fn properties(context: &Context) -> sys::CUmemAllocationProp {
     sys::CUmemAllocationProp {
         type_: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -31,7 +31,7 @@ fn location(context: &Context) -> sys::CUmemLocation {
     sys::CUmemLocation { type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: context.device() }
 }
 
-/// What lengths and places of chunks are multiples of.
+/// Sizes and addresses of chunks are multiples of this.
 pub(super) fn granularity_bytes(context: &Context) -> Result<u64> {
     let _current = context.enter()?;
     let mut bytes = 0;
@@ -39,11 +39,11 @@ pub(super) fn granularity_bytes(context: &Context) -> Result<u64> {
     let properties = properties(context);
     // SAFETY: the driver reads the properties and writes to the number.
     let outcome = unsafe { sys::cuMemGetAllocationGranularity(&raw mut bytes, &raw const properties, kind) };
-    context.check("ask for the granularity", outcome)?;
+    context.check("query the granularity", outcome)?;
     Ok(bytes as u64)
 }
 
-/// Reserved addresses. They are freed after the last chunk in them.
+/// Reserved addresses. They are freed after the last chunk.
 struct Addresses {
     context: Arc<Context>,
     start: CUdeviceptr,
@@ -52,13 +52,13 @@ struct Addresses {
 
 impl Drop for Addresses {
     fn drop(&mut self) {
-        // SAFETY: this is what was reserved, and every chunk in it has a share of this value, so
-        // that none is mapped.
+        // SAFETY: this is the whole reservation, and every mapped chunk keeps this value alive, so
+        // none is mapped.
         self.context.clean("free address space", || unsafe { sys::cuMemAddressFree(self.start, self.bytes) });
     }
 }
 
-/// Where chunks are mapped one by one.
+/// Address space in which chunks are mapped one by one.
 pub(super) struct Space {
     device: Cuda,
     addresses: Arc<Addresses>,
@@ -69,7 +69,7 @@ impl Space {
         let context = &device.context;
         let _current = context.enter()?;
         let mut start = 0;
-        // SAFETY: the driver writes to the address, and reserving touches nothing that exists.
+        // SAFETY: the driver writes to the address, and a reservation affects nothing that exists.
         let outcome = unsafe { sys::cuMemAddressReserve(&raw mut start, bytes as usize, 0, 0, 0) };
         context.check_memory(bytes, outcome)?;
         let addresses = Addresses { context: Arc::clone(context), start, bytes: bytes as usize };
@@ -81,12 +81,12 @@ impl Reservation for Space {
     fn map(&mut self, range: Range<u64>) -> Result<Buffer> {
         let bytes = range.end - range.start;
         let chunk = Chunk::map(Arc::clone(&self.addresses), range)?;
-        // SAFETY: the chunk is mapped with so many bytes, and lives as long as the buffer.
+        // SAFETY: the chunk is mapped with this length, and lives as long as the buffer.
         Ok(unsafe { Buffer::new(&self.device, chunk.at, bytes, chunk) })
     }
 }
 
-/// Memory without an address.
+/// Physical memory without an address.
 struct Physical {
     context: Arc<Context>,
     handle: sys::CUmemGenericAllocationHandle,
@@ -105,18 +105,17 @@ impl Physical {
 
 impl Drop for Physical {
     fn drop(&mut self) {
-        // SAFETY: the handle is this value's own, and a mapping of it, if there was one, has been
-        // undone.
+        // SAFETY: the handle belongs to this value, and if it was mapped, it has been unmapped.
         self.context.clean("free device memory", || unsafe { sys::cuMemRelease(self.handle) });
     }
 }
 
-/// Memory that is mapped. Dropping it unmaps and frees the memory, and the addresses if it was the
-/// last.
+/// Mapped memory. Dropping it unmaps and frees the memory, and the addresses if it was the last
+/// chunk.
 struct Chunk {
     at: CUdeviceptr,
     bytes: usize,
-    /// These two are dropped in this order, after the memory has been unmapped.
+    /// These two are dropped in this order, after the memory is unmapped.
     _physical: Physical,
     addresses: Arc<Addresses>,
 }
@@ -128,7 +127,8 @@ impl Chunk {
         let at = addresses.start + range.start;
         let bytes = (range.end - range.start) as usize;
         let physical = Physical::new(&context, bytes as u64)?;
-        // SAFETY: the addresses are reserved and have no memory yet, and the memory is as long.
+        // SAFETY: the addresses are reserved and have no memory yet, and the memory has the same
+        // length.
         context.check_memory(bytes as u64, unsafe { sys::cuMemMap(at, bytes, 0, physical.handle, 0) })?;
         let chunk = Self { at, bytes, _physical: physical, addresses };
         let access = sys::CUmemAccessDesc {
@@ -144,7 +144,7 @@ impl Chunk {
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        // SAFETY: this is what was mapped; nobody uses it any more, as whoever does has the chunk.
+        // SAFETY: this is what was mapped, and nobody uses it any more: every user keeps the chunk.
         self.addresses.context.clean("unmap device memory", || unsafe { sys::cuMemUnmap(self.at, self.bytes) });
     }
 }
@@ -173,8 +173,8 @@ impl Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        // SAFETY: the memory is this value's own; nobody uses it any more, as whoever does has the
-        // buffer.
+        // SAFETY: the memory belongs to this value, and nobody uses it any more: every user keeps
+        // the buffer.
         self.context.clean("free device memory", || unsafe { sys::cuMemFree_v2(self.address) });
     }
 }
@@ -185,7 +185,7 @@ pub(super) struct Locked {
     address: NonNull<u8>,
 }
 
-// SAFETY: the address is only given back to the driver, which any thread may do.
+// SAFETY: the address is only passed back to the driver, which any thread may do.
 unsafe impl Send for Locked {}
 // SAFETY: as above.
 unsafe impl Sync for Locked {}
@@ -208,7 +208,7 @@ impl Locked {
 impl Drop for Locked {
     fn drop(&mut self) {
         let address = self.address.as_ptr().cast();
-        // SAFETY: this is what was registered, and no copy from or to it is under way.
+        // SAFETY: this is what was registered, and no copy from or to it is in flight.
         self.context.clean("release host memory", || unsafe { sys::cuMemHostUnregister(address) });
     }
 }

@@ -1,4 +1,4 @@
-//! Streams of copies over CUDA.
+//! Streams of copies with CUDA.
 
 use std::{ptr, sync::Arc};
 
@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-/// A stream that neither waits for the program's kernels nor lets them wait.
+/// A stream that does not synchronise with the program's kernels.
 pub(super) struct CudaStream {
     context: Arc<Context>,
     raw: sys::CUstream,
@@ -39,26 +39,25 @@ impl CudaStream {
 impl Stream for CudaStream {
     unsafe fn copy_in(&mut self, bytes: &[u8], to: Place) -> Result<()> {
         let _current = self.context.enter()?;
-        // SAFETY: the caller vouches for the place; the bytes are no longer needed when the call
+        // SAFETY: the caller guarantees the place; the bytes are not needed any more when the call
         // returns.
         let outcome = unsafe { sys::cuMemcpyHtoD_v2(to.address(), bytes.as_ptr().cast(), bytes.len()) };
         self.context.check("copy to the device", outcome)?;
-        // The call may return when the bytes have been taken but have not arrived, and streams such
-        // as this one do not wait for the default one, where the copy is. SAFETY: the null stream
-        // is always there.
+        // The call may return before the bytes have arrived, and streams like this one do not wait
+        // for the default stream, which does the copy. SAFETY: the null stream always exists.
         self.context.check("copy to the device", unsafe { sys::cuStreamSynchronize(ptr::null_mut()) })
     }
 
     unsafe fn copy_out(&mut self, from: Place, bytes: &mut [u8]) -> Result<()> {
         let _current = self.context.enter()?;
-        // SAFETY: the caller vouches for the place; the bytes have arrived when the call returns.
+        // SAFETY: the caller guarantees the place; the bytes have arrived when the call returns.
         let outcome = unsafe { sys::cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), from.address(), bytes.len()) };
         self.context.check("copy from the device", outcome)
     }
 
     unsafe fn begin_copy_in(&mut self, from: *const u8, to: Place, bytes: usize) -> Result<()> {
         let _current = self.context.enter()?;
-        // SAFETY: the caller vouches for place and memory until the copy has ended.
+        // SAFETY: the caller guarantees place and memory until the copy has ended.
         let outcome = unsafe { sys::cuMemcpyHtoDAsync_v2(to.address(), from.cast(), bytes, self.raw) };
         self.context.check("copy to the device", outcome)
     }
@@ -72,7 +71,7 @@ impl Stream for CudaStream {
 
     unsafe fn begin_copy_within(&mut self, from: Place, to: Place, bytes: usize) -> Result<()> {
         let _current = self.context.enter()?;
-        // SAFETY: the caller vouches for both places until the copy has ended.
+        // SAFETY: the caller guarantees both places until the copy has ended.
         let outcome = unsafe { sys::cuMemcpyDtoDAsync_v2(to.address(), from.address(), bytes, self.raw) };
         self.context.check("copy within the device", outcome)
     }
@@ -82,12 +81,12 @@ impl Stream for CudaStream {
             Some(kernel) => kernel,
             None => self.kernel.insert(Kernel::load(&self.context)?),
         };
-        // SAFETY: the caller vouches for the place, and it is waited for below; the stream is this
-        // value's own.
+        // SAFETY: the caller guarantees the place, and this function waits for the kernel; the
+        // stream belongs to this value.
         let sums_at = unsafe { kernel.begin(self.raw, at, first_word, bytes) }?;
         self.wait()?;
         let mut sums = vec![0; SHARES * size_of::<u64>()];
-        // SAFETY: the kernel has room for so many results.
+        // SAFETY: the kernel has room for this many results.
         unsafe { self.copy_out(sums_at, &mut sums) }?;
         Ok(add_up(&sums))
     }
@@ -95,7 +94,7 @@ impl Stream for CudaStream {
     fn record(&mut self) -> Result<Box<dyn Event>> {
         let _current = self.context.enter()?;
         let mut raw = ptr::null_mut();
-        // Who waits for it sleeps instead of spinning.
+        // A thread that waits for it sleeps instead of spinning.
         let flags =
             sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC as u32 | sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
         // SAFETY: the driver writes to the pointer.
@@ -107,10 +106,10 @@ impl Stream for CudaStream {
     }
 
     fn wait(&mut self) -> Result<()> {
-        // By an event, as that sleeps. Where none can be had it is all the more important to wait.
+        // Wait by an event, because that sleeps. Without one, wait all the same.
         let Ok(end) = self.record() else {
             let _current = self.context.enter()?;
-            // SAFETY: the stream is this value's own.
+            // SAFETY: the stream belongs to this value.
             return self.context.check("wait for copies", unsafe { sys::cuStreamSynchronize(self.raw) });
         };
         end.wait()
@@ -119,14 +118,14 @@ impl Stream for CudaStream {
 
 impl Drop for CudaStream {
     fn drop(&mut self) {
-        // SAFETY: the stream is this value's own.
+        // SAFETY: the stream belongs to this value.
         self.context.clean("wait for copies", || unsafe { sys::cuStreamSynchronize(self.raw) });
-        // SAFETY: as above, and nothing is in it any more.
+        // SAFETY: as above, and the stream is empty.
         self.context.clean("close a stream", || unsafe { sys::cuStreamDestroy_v2(self.raw) });
     }
 }
 
-/// An event that has been recorded.
+/// A recorded event.
 struct Mark {
     context: Arc<Context>,
     raw: sys::CUevent,
@@ -138,15 +137,15 @@ unsafe impl Send for Mark {}
 impl Event for Mark {
     fn wait(&self) -> Result<()> {
         let _current = self.context.enter()?;
-        // SAFETY: the event is this value's own.
+        // SAFETY: the event belongs to this value.
         self.context.check("wait for a copy", unsafe { sys::cuEventSynchronize(self.raw) })
     }
 }
 
 impl Drop for Mark {
     fn drop(&mut self) {
-        // SAFETY: the event is this value's own. One that the stream has not come to yet is
-        // destroyed when it has.
+        // SAFETY: the event belongs to this value. If the stream has not reached it yet, the driver
+        // destroys it when it has.
         self.context.clean("drop an event", || unsafe { sys::cuEventDestroy_v2(self.raw) });
     }
 }

@@ -1,4 +1,4 @@
-//! An OpenCL context with one device, and what its errors mean.
+//! An OpenCL context with one device, and its errors.
 
 use std::{
     io, ptr,
@@ -17,24 +17,24 @@ use opencl3::{
 
 use crate::{Error, Result};
 
-/// A context, released when the last user is gone.
+/// A context. It is released when its last user is dropped.
 #[derive(Debug)]
 pub(super) struct Context {
     name: String,
     raw: cl_context,
     device: cl_device_id,
     total_bytes: u64,
-    /// The device memory that was allocated through it.
+    /// How many bytes of device memory were allocated through it.
     used_bytes: AtomicU64,
 }
 
-// SAFETY: OpenCL objects may be used by any thread.
+// SAFETY: any thread may use OpenCL objects.
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// A new one.
+    /// Creates a context.
     pub(super) fn new(name: String, device: cl_device_id, total_bytes: u64) -> Result<Self> {
         match create_context(&[device], ptr::null(), None, ptr::null_mut()) {
             Ok(raw) => Ok(Self { name, raw, device, total_bytes, used_bytes: AtomicU64::new(0) }),
@@ -42,13 +42,13 @@ impl Context {
         }
     }
 
-    /// A share in somebody else's.
+    /// A reference to an existing context.
     ///
     /// # Safety
     ///
-    /// The context and the device must be valid, and the device one of the context's.
+    /// The context and the device must be valid, and the device must belong to the context.
     pub(super) unsafe fn share(name: String, raw: cl_context, device: cl_device_id, total_bytes: u64) -> Result<Self> {
-        // SAFETY: the caller vouches for the context.
+        // SAFETY: the caller guarantees the context.
         match unsafe { retain_context(raw) } {
             Ok(()) => Ok(Self { name, raw, device, total_bytes, used_bytes: AtomicU64::new(0) }),
             Err(code) => Err(failure(&name, "share a context", code)),
@@ -75,8 +75,8 @@ impl Context {
         self.used_bytes.load(Relaxed)
     }
 
-    /// Counts memory that is about to be allocated, if there is any left: drivers may promise more
-    /// than they have.
+    /// Counts memory that is about to be allocated. Returns an error if that exceeds the device's
+    /// memory: drivers may promise more than they have.
     pub(super) fn claim(&self, bytes: u64) -> Result<()> {
         let add = |used: u64| used.checked_add(bytes).filter(|&used| used <= self.total_bytes);
         let Err(used) = self.used_bytes.fetch_update(Relaxed, Relaxed, add) else { return Ok(()) };
@@ -84,12 +84,12 @@ impl Context {
         Err(Error::DeviceFull { device: self.name.clone(), bytes, reason })
     }
 
-    /// Takes back what was claimed.
+    /// Undoes a claim.
     pub(super) fn unclaim(&self, bytes: u64) {
         self.used_bytes.fetch_sub(bytes, Relaxed);
     }
 
-    /// What an error code means when memory was asked for.
+    /// The error for a code, if memory was requested.
     pub(super) fn full(&self, bytes: u64, code: cl_int) -> Error {
         match code {
             CL_MEM_OBJECT_ALLOCATION_FAILURE | CL_OUT_OF_RESOURCES | CL_OUT_OF_HOST_MEMORY | CL_INVALID_BUFFER_SIZE => {
@@ -99,14 +99,14 @@ impl Context {
         }
     }
 
-    /// What an error code means otherwise.
+    /// The error for a code otherwise.
     pub(super) fn failure(&self, attempt: &'static str, code: cl_int) -> Error {
         failure(&self.name, attempt, code)
     }
 
-    /// Gives up a reference to an event.
+    /// Releases a reference to an event.
     pub(super) fn release_event(&self, event: cl_event) {
-        // SAFETY: whoever has an event has a reference to it, and hands it over.
+        // SAFETY: the caller owns a reference to the event, and passes it on.
         if let Err(code) = unsafe { release_event(event) } {
             tracing::warn!(device = self.name, error = %ClError(code), "cannot release an event");
         }
@@ -115,7 +115,7 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: the reference is this value's own, and all that was made with it has been
+        // SAFETY: the reference belongs to this value, and everything created with it has been
         // released.
         if let Err(code) = unsafe { release_context(self.raw) } {
             tracing::warn!(device = self.name, error = %ClError(code), "cannot release the context");
@@ -123,8 +123,8 @@ impl Drop for Context {
     }
 }
 
-/// OpenCL has no code for a lost device. These, of objects that were valid, mean that they no
-/// longer are.
+/// OpenCL has no code for a lost device. But these codes mean that objects that were valid are not
+/// valid any more.
 fn is_lost(code: cl_int) -> bool {
     matches!(code, CL_DEVICE_NOT_AVAILABLE | CL_INVALID_DEVICE | CL_INVALID_CONTEXT | CL_INVALID_COMMAND_QUEUE)
 }

@@ -1,4 +1,4 @@
-//! The checksum kernel over OpenCL, compiled by the driver when it is first used.
+//! The checksum kernel for OpenCL, compiled by the driver when it is first used.
 
 use std::{ffi::CStr, ptr, sync::Arc};
 
@@ -19,16 +19,16 @@ use crate::{
 const SOURCE: &str = include_str!("../kernels/checksum.cl");
 const FUNCTION: &CStr = c"outcrop_sum_words";
 
-/// The kernel, compiled, with room for its results.
+/// The compiled kernel, with room for its results.
 pub(super) struct Kernel {
     context: Arc<Context>,
     program: cl_program,
-    /// Null until it is made of the program.
+    /// Null until it has been created from the program.
     raw: cl_kernel,
     sums: Allocation,
 }
 
-// SAFETY: OpenCL objects may be used by any thread, a kernel by one at a time, as here.
+// SAFETY: any thread may use OpenCL objects, a kernel only one at a time, as here.
 unsafe impl Send for Kernel {}
 
 impl Kernel {
@@ -42,13 +42,13 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// Begins to sum words in `queue`, which keeps its order; the shares are at the result when it
-    /// has come so far.
+    /// Begins to sum words in `queue`, which must be in order. The sums are at the returned place
+    /// once the queue has executed it.
     ///
     /// # Safety
     ///
-    /// The place must be so many bytes of live memory of this device, at a multiple of eight, until
-    /// the sum is there; the queue must be live.
+    /// The place must be this many bytes of live memory of this device, at a multiple of eight,
+    /// until the sum is complete; the queue must be live.
     pub(super) unsafe fn begin(
         &mut self,
         queue: cl_command_queue,
@@ -61,8 +61,8 @@ impl Kernel {
         let numbers = [at.offset, bytes as u64, first_word];
         let event = set_arguments(self.raw, memory, numbers, self.sums.raw).and_then(|()| {
             let threads = SHARES;
-            // SAFETY: the kernel has all of its arguments; the caller vouches for the memory and
-            // the queue.
+            // SAFETY: the kernel has all of its arguments; the caller guarantees the memory and the
+            // queue.
             unsafe {
                 let (none, no_events) = (ptr::null(), ptr::null());
                 enqueue_nd_range_kernel(queue, self.raw, 1, none, &raw const threads, none, 0, no_events)
@@ -92,7 +92,7 @@ fn set_arguments(
 
 impl Drop for Kernel {
     fn drop(&mut self) {
-        // SAFETY: both are this value's own; the driver keeps what is still running.
+        // SAFETY: both belong to this value; the driver keeps what is still running.
         let outcome = unsafe {
             let kernel = if self.raw.is_null() { Ok(()) } else { release_kernel(self.raw) };
             kernel.and(release_program(self.program))

@@ -1,4 +1,4 @@
-//! Queues of copies over OpenCL.
+//! Queues of copies with OpenCL.
 
 use std::{ptr, sync::Arc};
 
@@ -21,7 +21,7 @@ use crate::{
     },
 };
 
-/// A command queue that keeps its order.
+/// An in-order command queue.
 pub(super) struct Queue {
     context: Arc<Context>,
     raw: cl_command_queue,
@@ -29,12 +29,12 @@ pub(super) struct Queue {
     kernel: Option<Kernel>,
 }
 
-// SAFETY: OpenCL objects may be used by any thread.
+// SAFETY: any thread may use OpenCL objects.
 unsafe impl Send for Queue {}
 
 impl Queue {
     pub(super) fn new(context: Arc<Context>) -> Result<Self> {
-        // SAFETY: the context is live and the device is its own.
+        // SAFETY: the context is live and has this device.
         let raw = unsafe { create_command_queue(context.raw(), context.device(), 0) }
             .map_err(|code| context.failure("make a command queue", code))?;
         Ok(Self { context, raw, kernel: None })
@@ -44,12 +44,12 @@ impl Queue {
         self.raw
     }
 
-    /// Waits for all that is in it.
+    /// Waits for all queued commands.
     pub(super) fn finish(&self) -> std::result::Result<(), cl_int> {
         finish(self.raw)
     }
 
-    /// Gives the event of a command up, of which only the success matters.
+    /// Releases the event of a command of which only the success matters.
     fn accept(&self, attempt: &'static str, outcome: std::result::Result<cl_event, cl_int>) -> Result<()> {
         let event = outcome.map_err(|code| self.context.failure(attempt, code))?;
         self.context.release_event(event);
@@ -61,7 +61,7 @@ impl Queue {
     /// As for `Stream::copy_in`, or for `Stream::begin_copy_in` if it does not block.
     unsafe fn write(&self, from: *const u8, to: Place, bytes: usize, blocking: cl_bool) -> Result<()> {
         let (memory, offset) = (to.handle as cl_mem, to.offset as usize);
-        // SAFETY: the caller vouches for both places.
+        // SAFETY: the caller guarantees both places.
         let outcome =
             unsafe { enqueue_write_buffer(self.raw, memory, blocking, offset, bytes, from.cast(), 0, ptr::null()) };
         self.accept("copy to the device", outcome)
@@ -72,7 +72,7 @@ impl Queue {
     /// As for `Stream::copy_out`, or for `Stream::begin_copy_out` if it does not block.
     unsafe fn read(&self, from: Place, to: *mut u8, bytes: usize, blocking: cl_bool) -> Result<()> {
         let (memory, offset) = (from.handle as cl_mem, from.offset as usize);
-        // SAFETY: the caller vouches for both places.
+        // SAFETY: the caller guarantees both places.
         let outcome =
             unsafe { enqueue_read_buffer(self.raw, memory, blocking, offset, bytes, to.cast(), 0, ptr::null()) };
         self.accept("copy from the device", outcome)
@@ -81,7 +81,7 @@ impl Queue {
 
 impl Stream for Queue {
     unsafe fn copy_in(&mut self, bytes: &[u8], to: Place) -> Result<()> {
-        // SAFETY: the caller vouches for the place, and the slice outlives a call that blocks.
+        // SAFETY: the caller guarantees the place, and the slice outlives a blocking call.
         unsafe { self.write(bytes.as_ptr(), to, bytes.len(), CL_BLOCKING) }
     }
 
@@ -91,17 +91,17 @@ impl Stream for Queue {
     }
 
     unsafe fn begin_copy_in(&mut self, from: *const u8, to: Place, bytes: usize) -> Result<()> {
-        // SAFETY: the caller vouches for place and memory.
+        // SAFETY: the caller guarantees place and memory.
         unsafe { self.write(from, to, bytes, CL_NON_BLOCKING) }
     }
 
     unsafe fn begin_copy_out(&mut self, from: Place, to: *mut u8, bytes: usize) -> Result<()> {
-        // SAFETY: the caller vouches for place and memory.
+        // SAFETY: the caller guarantees place and memory.
         unsafe { self.read(from, to, bytes, CL_NON_BLOCKING) }
     }
 
     unsafe fn begin_copy_within(&mut self, from: Place, to: Place, bytes: usize) -> Result<()> {
-        // SAFETY: the caller vouches for both places.
+        // SAFETY: the caller guarantees both places.
         let outcome = unsafe {
             let (from_memory, to_memory) = (from.handle as cl_mem, to.handle as cl_mem);
             let (from_offset, to_offset) = (from.offset as usize, to.offset as usize);
@@ -115,12 +115,12 @@ impl Stream for Queue {
             Some(kernel) => kernel,
             None => self.kernel.insert(Kernel::compile(&self.context)?),
         };
-        // SAFETY: the caller vouches for the place, and it is waited for below; the queue is this
-        // value's own.
+        // SAFETY: the caller guarantees the place, and this function waits for the kernel; the
+        // queue belongs to this value.
         let sums_at = unsafe { kernel.begin(self.raw, at, first_word, bytes) }?;
         let mut sums = vec![0; SHARES * size_of::<u64>()];
-        // SAFETY: the kernel has room for so many results. The queue keeps its order, so that this
-        // waits for the kernel.
+        // SAFETY: the kernel has room for this many results. The queue is in order, so this waits
+        // for the kernel.
         unsafe { self.copy_out(sums_at, &mut sums) }?;
         Ok(add_up(&sums))
     }
@@ -130,7 +130,7 @@ impl Stream for Queue {
         let raw = unsafe { enqueue_marker_with_wait_list(self.raw, 0, ptr::null()) }
             .map_err(|code| self.context.failure("mark the end of a copy", code))?;
         let marker = Marker { context: Arc::clone(&self.context), raw };
-        // Else a driver may wait with the copies until somebody waits for them.
+        // Without a flush, a driver may delay the copies until somebody waits for them.
         flush(self.raw).map_err(|code| self.context.failure("begin a copy", code))?;
         Ok(Box::new(marker))
     }
@@ -142,8 +142,7 @@ impl Stream for Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // SAFETY: the queue is this value's own, and nothing is in it any more once `finish` has
-        // returned.
+        // SAFETY: the queue belongs to this value, and is empty once `finish` has returned.
         let outcome = self.finish().and_then(|()| unsafe { release_command_queue(self.raw) });
         if let Err(code) = outcome {
             tracing::warn!(device = self.context.name(), error = %ClError(code), "cannot release a command queue");
@@ -157,7 +156,7 @@ struct Marker {
     raw: cl_event,
 }
 
-// SAFETY: OpenCL objects may be used by any thread.
+// SAFETY: any thread may use OpenCL objects.
 unsafe impl Send for Marker {}
 
 impl Event for Marker {

@@ -1,4 +1,4 @@
-//! What the tests of this crate share: feeds, and transfers one at a time.
+//! Shared by the tests of this crate: feeds, and single transfers.
 
 use outcrop_layers::{Extents, Feed, Host, Layer, Memory, Result, Transfer};
 

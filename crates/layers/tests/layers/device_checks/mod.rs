@@ -1,4 +1,4 @@
-//! What every device must do, whatever drives it. The tests of each kind of device run these.
+//! What every device must do, with any driver. The tests of each kind of device run these checks.
 
 use std::{
     collections::VecDeque,
@@ -17,17 +17,17 @@ use outcrop_testing::pattern;
 
 use crate::common::{List, UNIT};
 
-/// A length that is no multiple of any chunk.
+/// A length that is not a multiple of any chunk.
 pub(crate) const CAPACITY: u64 = contract::CAPACITY_MIN + 3 * UNIT;
 
-/// A layer with all of its memory.
+/// A layer with all of its memory mapped.
 pub(crate) fn touched(device: &Arc<dyn Device>, bytes: u64, chunk_bytes: Option<u64>) -> DeviceLayer {
     let layer = DeviceLayer::new(Arc::clone(device), bytes, chunk_bytes).unwrap();
     layer.touch(0..layer.capacity()).unwrap();
     layer
 }
 
-/// The contract, with chunks of several lengths, and slowed down.
+/// The contract, with chunks of several lengths, and throttled.
 pub(crate) fn keep_the_contract(device: &Arc<dyn Device>, chunks: &[Option<u64>]) {
     for &chunk_bytes in chunks {
         contract::check(&|| Arc::new(touched(device, CAPACITY, chunk_bytes)));
@@ -38,7 +38,7 @@ pub(crate) fn keep_the_contract(device: &Arc<dyn Device>, chunks: &[Option<u64>]
     });
 }
 
-/// Memory comes chunk by chunk, in any order, and is not to be used before.
+/// Memory is mapped chunk by chunk, in any order, and cannot be used before.
 pub(crate) fn map_chunk_by_chunk(device: &Arc<dyn Device>) {
     let chunk = device.granularity_bytes().max(4 * UNIT);
     let layer = DeviceLayer::new(Arc::clone(device), 3 * chunk + UNIT, Some(chunk)).unwrap();
@@ -72,7 +72,7 @@ pub(crate) fn map_chunk_by_chunk(device: &Arc<dyn Device>) {
     assert!(matches!(layer.touch(0..3 * chunk + 2 * UNIT), Err(Error::OutOfRange { .. })));
 }
 
-/// Bytes go between host, cache and buffers at any offset, over the ends of chunks.
+/// Bytes are copied between host, layer and buffers at any offset, across chunks.
 pub(crate) fn copy_at_any_offset(device: &Arc<dyn Device>) {
     let chunk = device.granularity_bytes().max(2 * UNIT);
     let layer = touched(device, 3 * chunk, Some(chunk));
@@ -86,7 +86,7 @@ pub(crate) fn copy_at_any_offset(device: &Arc<dyn Device>) {
         (6, 2 * chunk - 1, 1, 1),
         (7, 9, 9, 0),
     ] {
-        // Buffer to cache.
+        // From the buffer to the layer.
         let new = pattern(seed, bytes);
         buffer.write(&**device, offset, &new).unwrap();
         layer.store(at, &buffer, offset, bytes).unwrap();
@@ -94,7 +94,7 @@ pub(crate) fn copy_at_any_offset(device: &Arc<dyn Device>) {
         let mut found = vec![0; whole.len()];
         layer.copy_out(0, &mut found).unwrap();
         assert!(found == whole, "{bytes} bytes at {at}");
-        // Cache to buffer, elsewhere.
+        // From the layer to the buffer, at another offset.
         let to = 3 * chunk - bytes - 1.min(3 * chunk - bytes);
         layer.load(at, &mut buffer, to, bytes).unwrap();
         let mut found = vec![0; bytes as usize];
@@ -103,8 +103,7 @@ pub(crate) fn copy_at_any_offset(device: &Arc<dyn Device>) {
     }
 }
 
-/// What lies in the cache slides by any distance, up or down, over itself and over the ends of
-/// chunks.
+/// Bytes in the layer slide by any distance, up or down, over themselves and across chunks.
 pub(crate) fn slide_over_itself(device: &Arc<dyn Device>) {
     const MIB: u64 = 1 << 20;
     let chunk = device.granularity_bytes().max(MIB + UNIT);
@@ -134,8 +133,8 @@ pub(crate) fn slide_over_itself(device: &Arc<dyn Device>) {
     assert!(matches!(unmapped.slide(0..UNIT, 2 * chunk), Err(Error::Unmapped { .. })));
 }
 
-/// The device finds the same checksum as the host, over the ends of chunks too, and another after
-/// any change.
+/// The device computes the same checksum as the host, also across chunks, and another one after any
+/// change.
 pub(crate) fn sum_like_the_host(device: &Arc<dyn Device>) {
     let chunk = device.granularity_bytes().max(2 * UNIT);
     let layer = DeviceLayer::new(Arc::clone(device), 3 * chunk, Some(chunk)).unwrap();
@@ -157,7 +156,7 @@ pub(crate) fn sum_like_the_host(device: &Arc<dyn Device>) {
     assert!(after != before && after == checksum(&whole));
 }
 
-/// What is too long, or of another device, is refused and changes nothing.
+/// Ranges that are too long, and buffers of another device, are refused and change nothing.
 pub(crate) fn refuse_wrong_buffers(device: &Arc<dyn Device>, other: &Arc<dyn Device>) {
     let layer = touched(device, CAPACITY, None);
     layer.copy_in(0, &[7; 64]).unwrap();
@@ -178,8 +177,7 @@ pub(crate) fn refuse_wrong_buffers(device: &Arc<dyn Device>, other: &Arc<dyn Dev
     assert_eq!(found, [7; 64]);
 }
 
-/// Many transfers are under way at once, with a host layer that is registered, and each keeps its
-/// bytes.
+/// Many transfers are in flight at once, with a registered host layer, and each keeps its bytes.
 pub(crate) fn run_many_at_once(device: &Arc<dyn Device>) {
     const COUNT: u64 = 40;
     let chunk = device.granularity_bytes().max(8 * UNIT);
@@ -188,7 +186,7 @@ pub(crate) fn run_many_at_once(device: &Arc<dyn Device>) {
     layer.register(&host).unwrap();
     layer.register(&host).unwrap();
     assert!(!device.needs_registration() || layer.registered_bytes() == host.capacity());
-    // Two extents each, most of which cross the end of a chunk when those are small.
+    // Two extents each. If chunks are small, most of them cross the end of a chunk.
     let extents = |index: u64| {
         let at = index * 12 * UNIT;
         [at + 7 * UNIT..at + 12 * UNIT, at..at + 3 * UNIT]
@@ -216,7 +214,7 @@ pub(crate) fn run_many_at_once(device: &Arc<dyn Device>) {
     }
 }
 
-/// Threads that save, restore, run and map at once do not mix.
+/// Concurrent saves, restores, runs and mappings of several threads do not mix.
 pub(crate) fn serve_many_threads(device: &Arc<dyn Device>) {
     const THREADS: u64 = 4;
     let share = device.granularity_bytes().max(64 * UNIT);
@@ -247,7 +245,8 @@ pub(crate) fn serve_many_threads(device: &Arc<dyn Device>) {
     });
 }
 
-/// A feed that panics while copies are under way takes nobody's memory away, and the layer goes on.
+/// If a feed panics while copies are in flight, no memory is released early, and the layer still
+/// works.
 pub(crate) fn survive_a_panic_of_the_feed(device: &Arc<dyn Device>) {
     let layer = touched(device, CAPACITY, None);
     let host = Host::new(64 * UNIT).unwrap();
@@ -264,7 +263,7 @@ pub(crate) fn survive_a_panic_of_the_feed(device: &Arc<dyn Device>) {
     assert_eq!(found, pattern(2, UNIT), "what was under way has ended");
 }
 
-/// Host memory may go before the layer or after it.
+/// Host memory may be dropped before the layer or after it.
 pub(crate) fn let_registered_memory_go(device: &Arc<dyn Device>) {
     let layer = touched(device, CAPACITY, None);
     let host = Host::new(16 * UNIT).unwrap();
@@ -283,7 +282,7 @@ pub(crate) fn let_registered_memory_go(device: &Arc<dyn Device>) {
     assert!(host.slot(0, 16 * UNIT).is_ok());
 }
 
-/// Memory that the device does not have is refused at once.
+/// More memory than the device has is refused at once.
 pub(crate) fn refuse_more_than_there_is(device: &Arc<dyn Device>) {
     let total = device.total_bytes();
     for bytes in [total + 1, u64::MAX] {
@@ -305,7 +304,7 @@ pub(crate) fn filled(device: &Arc<dyn Device>, bytes: &[u8]) -> Buffer {
 pub(crate) struct Script {
     waiting: VecDeque<Transfer>,
     pub(crate) done: Vec<(Transfer, Result<()>)>,
-    /// Panic when asked for a transfer after so many.
+    /// Panics when asked for another transfer after this many.
     panic_after: Option<usize>,
 }
 
