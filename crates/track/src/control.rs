@@ -13,8 +13,8 @@ struct Request<'a, T> {
     argument: &'a mut T,
 }
 
-// SAFETY: the pointer is to a whole structure that may be written to; whether it is the right one
-// for the opcode is what the callers of `control` promise.
+// SAFETY: the pointer is to a whole structure that may be written to; the callers of `control`
+// guarantee that it is the right one for the opcode.
 unsafe impl<T> Ioctl for Request<'_, T> {
     type Output = usize;
     const IS_MUTATING: bool = true;
@@ -32,13 +32,13 @@ unsafe impl<T> Ioctl for Request<'_, T> {
     }
 }
 
-/// Sends a request and returns the number that the system answers.
+/// Sends a request and returns the system's result.
 ///
 /// # Safety
 ///
 /// `argument` must be what the request `opcode` of this file takes, and all memory that it points
-/// to must be valid for what the request does with it.
+/// to must be valid for the request.
 pub(crate) unsafe fn control<T>(file: impl AsFd, opcode: Opcode, argument: &mut T) -> Result<usize, Errno> {
-    // SAFETY: promised by the caller.
+    // SAFETY: guaranteed by the caller.
     unsafe { ioctl(file, Request { opcode, argument }) }
 }

@@ -1,12 +1,12 @@
-//! What can go wrong with a frozen image.
+//! Errors of frozen images: what failed, and what to do about it.
 
 use std::{io, time::Duration};
 
 use outcrop_error::{ErrorKind, OfKind};
-/// The outcome of freezing memory or reading an image.
+/// The result of freezing memory or of reading an image.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong, with which part of the memory, and what can be done about it.
+/// What failed, with which part of the memory, and what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -15,10 +15,10 @@ pub enum Error {
         "part {part} cannot be frozen: it is not private anonymous memory, and others may change it; copy it instead"
     )]
     NotPrivate {
-        /// Which of the parts.
+        /// The index of the part.
         part: usize,
     },
-    /// A byte was to be frozen twice.
+    /// Two parts contain the same byte.
     #[error("parts {part} and {other} cannot be frozen together: they overlap; copy them instead")]
     Overlap {
         /// One of the parts.
@@ -26,12 +26,12 @@ pub enum Error {
         /// The other one.
         other: usize,
     },
-    /// The image could grow beyond what it may take.
+    /// The image could need more extra memory than allowed.
     #[error("cannot freeze {bytes} bytes: {reason}; allow more than {bytes_max} extra bytes, or copy instead")]
     Bound {
         /// The bytes to freeze, in whole pages.
         bytes: u64,
-        /// What was allowed.
+        /// The limit.
         bytes_max: u64,
         /// Why that is too little.
         reason: String,
@@ -41,58 +41,58 @@ pub enum Error {
     Refused {
         /// The way.
         way: crate::FreezeWay,
-        /// What was tried.
+        /// What was attempted.
         attempt: &'static str,
-        /// What can be done.
+        /// What to do.
         remedy: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// More was asked for than there is.
+    /// The requested range is outside of the part.
     #[error("part {part} of the image does not have {bytes} bytes at {at}")]
     OutOfRange {
-        /// Which of the parts.
+        /// The index of the part.
         part: usize,
-        /// The first byte asked for.
+        /// The first byte requested.
         at: usize,
         /// How many bytes.
         bytes: usize,
     },
-    /// The bytes were given back before.
+    /// The bytes were released before.
     #[error("bytes of part {part} at {at} were released before they were read")]
     Released {
-        /// Which of the parts.
+        /// The index of the part.
         part: usize,
-        /// The first byte asked for.
+        /// The first byte requested.
         at: usize,
     },
-    /// The program took the memory away before it was read.
+    /// The program unmapped, moved or discarded the memory before it was read.
     #[error(
         "part {part} at {at} was unmapped, moved or discarded before it was read; keep the memory until the image is dropped"
     )]
     Vanished {
-        /// Which of the parts.
+        /// The index of the part.
         part: usize,
-        /// Near which byte.
+        /// Near this byte.
         at: usize,
     },
-    /// The image took all the memory that it may, and nobody released any of it.
+    /// The image used all the memory that it may, and nothing was released.
     #[error(
         "the image was given up: its extra memory was full and nothing was released for {} s while the program waited to \
          write; allow more, or release sooner",
         waited.as_secs_f64()
     )]
     GivenUp {
-        /// How long it waited.
+        /// How long a write waited.
         waited: Duration,
     },
     /// The process that holds the image has ended.
     #[error("the process that held the image is gone: {source}; was it killed for want of memory?")]
     Lost {
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// An image is of use only to the process that made it.
+    /// An image can be used only by the process that made it.
     #[error("the image belongs to the process that this one was forked from; freeze the memory again")]
     OtherProcess,
 }

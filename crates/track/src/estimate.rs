@@ -1,10 +1,10 @@
 //! The estimate behind `Way::Chosen`: whether it is cheaper to watch memory or to hash all of it.
 //! Pure: times and counts are passed in.
 //!
-//! To watch costs one scan of the page table, a page fault for the first write to each page, and
-//! hashing what was written. Not to watch costs hashing everything. If many pages are written,
-//! watching costs several times as much, so that even one interval of it would be too expensive. So
-//! a *sample* of the pages is watched first, while everything is hashed.
+//! Watching costs one scan of the page table, a page fault for the first write to each page, and
+//! hashing what was written. Not watching costs hashing everything. If many pages are written,
+//! watching costs several times as much, so even one interval of it would be too expensive. So a
+//! *sample* of the pages is watched first, while everything is hashed.
 
 use std::fmt;
 
@@ -17,21 +17,22 @@ const HASH_NS_PER_BYTE: f64 = 0.07;
 /// The default cost of scanning a page, used until it is measured.
 const SCAN_NS_PER_PAGE: f64 = 5.0;
 
-/// Smaller memory is always hashed: to scan it would take as long.
+/// Smaller memory is always hashed: scanning it would take as long.
 const WORTH_BYTES: usize = 2 << 20;
 
-/// Watching begins if its estimated cost is below this part of hashing everything: a sample can be
-/// wrong.
+/// Watching begins if its estimated cost is below this fraction of hashing everything, because a
+/// sample can be wrong.
 const ENTER_BELOW: f64 = 0.8;
 
-/// The maximum of all costs so far, as a factor of what hashing everything would have cost.
+/// The limit of all costs so far, as a multiple of the cost of hashing everything.
 const SPENT_MAX: f64 = 1.1;
 
-/// Calls without watching after it did not pay. The number doubles each time, up to the maximum.
+/// How many calls to pause after watching did not pay. The number doubles each time, up to the
+/// maximum.
 const PAUSE: u32 = 8;
 const PAUSE_MAX: u32 = 64;
 
-/// One of so many pages is in a sample.
+/// One in this many pages is in a sample.
 const SAMPLE_OF: usize = 64;
 
 /// The maximum number of stripes of a sample: each costs a system call and may split a huge page.
@@ -45,17 +46,17 @@ pub(crate) enum Watch {
     All,
 }
 
-/// What an interval between two calls has shown.
+/// The observations of an interval between two calls.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seen {
-    /// What was watched, and how many pages that are.
+    /// What was watched, and the number of pages.
     pub(crate) watch: Watch,
     pub(crate) pages: usize,
-    /// What the faults have cost the program, one for each page that was written to.
+    /// The cost of the page faults for the program, one for each written page.
     pub(crate) faults_ns: f64,
-    /// Bytes of the blocks in the watched pages that have to be hashed.
+    /// The size of the blocks in the watched pages that have to be hashed.
     pub(crate) hash_bytes: usize,
-    /// What collecting and watching anew has taken.
+    /// The time for collecting and protecting again.
     pub(crate) scan_ns: u64,
 }
 
@@ -79,7 +80,7 @@ impl fmt::Display for Reason {
                 f,
                 "hardware may write unseen to {bytes} bytes that are pinned in this process (VmPin), so everything is hashed"
             ),
-            Self::Small { bytes } => write!(f, "{bytes} bytes are hashed as fast as they are asked about"),
+            Self::Small { bytes } => write!(f, "{bytes} bytes are hashed as fast as their pages could be scanned"),
             Self::Sampling => write!(f, "a sample of the pages is watched to see how many are written to"),
             Self::Pausing { calls } => write!(f, "watching did not pay; it is tried again after {calls} more calls"),
             Self::Compared { watching_ns, hashing_ns } => {
@@ -93,24 +94,25 @@ impl fmt::Display for Reason {
     }
 }
 
-/// What is known of one region.
+/// The measurements of one region.
 #[derive(Debug, Clone)]
 pub(crate) struct Estimate {
     bytes: usize,
     pages: usize,
-    /// What hashing costs: everything in one go, and scattered parts of it, once that is known.
+    /// The cost of hashing: everything at once, and scattered parts, once that is known.
     hash_ns_per_byte: f64,
     partial_ns_per_byte: Option<f64>,
     is_rate_known: bool,
-    /// Collecting all pages.
+    /// The cost of collecting all pages.
     scan_ns: f64,
-    /// What all intervals have cost, and what hashing everything would have.
+    /// The cost of all intervals so far, and what hashing everything would have cost.
     spent_ns: f64,
     whole_ns: f64,
-    /// What this stretch of watching has saved so far, and whether its last interval did not.
+    /// What the present period of watching has saved so far, and whether its last interval cost
+    /// more than hashing.
     saved_ns: f64,
     is_losing: bool,
-    /// The most that one interval of watching has cost too much.
+    /// The largest loss in one interval of watching.
     loss_ns_max: f64,
     wait: u32,
     pause: u32,
@@ -142,7 +144,7 @@ impl Estimate {
         self.reason
     }
 
-    /// The program hashed so many bytes in that time.
+    /// Records that the program has hashed `bytes` in this time.
     pub(crate) fn hashed(&mut self, bytes: usize, ns: f64) {
         if bytes == 0 || ns <= 0.0 {
             return;
@@ -157,7 +159,7 @@ impl Estimate {
         }
     }
 
-    /// What to watch after an interval that has shown this. Before the first call nothing is
+    /// What to watch after an interval with these observations. Before the first call nothing is
     /// watched.
     pub(crate) fn next(&mut self, seen: Seen) -> Watch {
         if self.bytes < WORTH_BYTES {
@@ -210,14 +212,13 @@ impl Estimate {
         Watch::All
     }
 
-    /// A stretch of watching begins. Where no sample can be taken, it does with the sample.
+    /// A period of watching begins. If sampling is not possible, it begins without a sample.
     fn begin(&mut self) {
         self.saved_ns = 0.0;
         self.is_losing = false;
     }
 
-    /// One bad interval is forgiven as long as the stretch of watching it belongs to has saved more
-    /// before.
+    /// One bad interval is tolerated as long as this period of watching has saved more before.
     fn stay_or_pause(&mut self, cost_ns: f64, whole_ns: f64) -> Watch {
         self.reason = Reason::Compared { watching_ns: cost_ns, hashing_ns: whole_ns };
         let lost_ns = cost_ns - whole_ns;
@@ -240,8 +241,8 @@ impl Estimate {
     }
 }
 
-/// Which of `pages` pages are in the sample number `round`: stripes of equal length, spread evenly
-/// but not regularly.
+/// The pages of sample number `round`, out of `pages`: stripes of equal length, spread evenly but
+/// not regularly.
 pub(crate) fn sample(pages: usize, round: u64) -> impl Iterator<Item = std::ops::Range<usize>> {
     let stripes = (pages / 256).clamp(1, STRIPES_MAX);
     let stripe_pages = (pages / SAMPLE_OF / stripes).max(1);
@@ -253,7 +254,7 @@ pub(crate) fn sample(pages: usize, round: u64) -> impl Iterator<Item = std::ops:
     })
 }
 
-/// Any two numbers give results that have nothing to do with each other.
+/// A hash of a number.
 fn mixed(number: u64) -> u64 {
     let mut mixed = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
@@ -269,8 +270,8 @@ mod tests {
     const PAGES: usize = BYTES / PAGE;
     const FIRST: Seen = Seen { watch: Watch::Nothing, pages: 0, faults_ns: 0.0, hash_bytes: 0, scan_ns: 0 };
 
-    /// A program that writes to such a share of scattered pages in each interval. Returns what all
-    /// has cost against hashing everything, and how often everything was watched.
+    /// Simulates a program that writes to this share of scattered pages in each interval. Returns
+    /// the total cost relative to hashing everything, and how often everything was watched.
     fn run(calls: usize, mut share: impl FnMut(usize) -> f64) -> (f64, usize) {
         let mut estimate = Estimate::new(BYTES, PAGE);
         let mut watch = estimate.next(FIRST);

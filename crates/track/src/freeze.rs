@@ -22,7 +22,7 @@ pub use child::image_bytes;
 use child::Child;
 use protect::Protected;
 
-/// How memory is frozen.
+/// How to freeze memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum FreezeWay {
     /// The cheapest of the others that is possible.
@@ -32,11 +32,11 @@ pub enum FreezeWay {
     /// Making the child takes longer the more memory the whole process has.
     Fork,
     /// The memory is write-protected, and a page is copied before the program may write to it. Each
-    /// such write takes longer than with `Fork`. Needs the right to handle faults of the system
-    /// itself (root, CAP_SYS_PTRACE, access to `/dev/userfaultfd`, or
+    /// such write takes longer than with `Fork`. Needs permission to handle page faults of system
+    /// calls (root, CAP_SYS_PTRACE, access to `/dev/userfaultfd`, or
     /// `vm.unprivileged_userfaultfd=1`), and memory that no [`Tracker`](crate::Tracker) watches
-    /// through its pages. Refused while somebody has memory of this process pinned (registered with
-    /// io_uring or RDMA): hardware would write to it in spite of the protection.
+    /// through its pages. Refused while memory of this process is pinned (registered with io_uring
+    /// or RDMA): hardware would write to it in spite of the protection.
     Protect,
 }
 
@@ -50,7 +50,7 @@ impl fmt::Display for FreezeWay {
     }
 }
 
-/// How to freeze memory.
+/// Options for freezing.
 #[derive(Debug, Clone)]
 pub struct FreezeOptions {
     /// The way.
@@ -58,8 +58,8 @@ pub struct FreezeOptions {
     /// The maximum of extra memory that the image may use. With `Fork` all of the memory must fit.
     /// With `Protect`, if this is used up, writes of the program wait until something is released.
     pub extra_bytes_max: u64,
-    /// How long such a write waits while nothing is released. Then the image is given up, and the
-    /// program continues.
+    /// How long such a write waits while nothing is released. After that the image is given up, and
+    /// the program continues.
     pub wait_max: Duration,
 }
 
@@ -78,13 +78,14 @@ enum Image {
 /// Memory as it was when it was frozen. Can be read from any thread.
 pub struct Frozen {
     image: Image,
-    /// Bytes of each part.
+    /// The length of each part.
     parts: Vec<usize>,
     generation: u64,
 }
 
-/// Makes an image of the parts of `memory` as they are now. The borrow means that nobody writes to
-/// them during the call. Afterwards the program may change them, and with `Fork` also free them.
+/// Makes an image of the parts of `memory` as they are now. The borrow guarantees that nobody
+/// writes to them during the call. Afterwards the program may change them, and with `Fork` also
+/// free them.
 ///
 /// Only private anonymous memory can be frozen: that of the allocator, the stack, or `mmap`. Parts
 /// that overlap are refused.
@@ -115,7 +116,7 @@ pub fn freeze(memory: &[&[u8]], options: FreezeOptions) -> Result<Frozen> {
     Ok(Frozen { image, parts: memory.iter().map(|part| part.len()).collect(), generation: process::generation() })
 }
 
-/// That no byte is in two parts: who releases one part would take it from the other.
+/// Checks that no byte is in two parts: releasing one part would take it from the other.
 fn check_apart(memory: &[&[u8]]) -> Result<()> {
     let mut parts: Vec<_> = (0..memory.len()).filter(|part| !memory[*part].is_empty()).collect();
     parts.sort_unstable_by_key(|part| memory[*part].as_ptr());
@@ -146,7 +147,7 @@ fn protect(memory: &[&[u8]], options: &FreezeOptions) -> Result<Image> {
     Ok(Image::Protected(protected))
 }
 
-/// Of two errors, the one that says what to do.
+/// Of two errors, the one with more useful advice.
 fn prefer(first: Error, second: Error) -> Error {
     match (first, second) {
         (Error::Bound { bytes, bytes_max, reason }, other) | (other, Error::Bound { bytes, bytes_max, reason }) => {
@@ -169,7 +170,7 @@ fn refused(way: FreezeWay, attempt: &'static str, source: impl Into<io::Error>) 
 }
 
 impl Frozen {
-    /// Reads bytes of part number `part` from byte `at` on.
+    /// Reads bytes of part `part`, from byte `at` on.
     pub fn read(&self, part: usize, at: usize, into: &mut [u8]) -> Result<()> {
         self.check_process()?;
         let bytes = into.len();
@@ -183,8 +184,8 @@ impl Frozen {
         }
     }
 
-    /// These bytes are not needed any more: their extra memory is freed, and writes that wait for
-    /// it continue. Release pieces in ascending order, because memory is freed in whole pages.
+    /// Releases bytes that are not needed any more: their extra memory is freed, and writes that
+    /// wait for it continue. Release in ascending order, because memory is freed in whole pages.
     pub fn release(&mut self, part: usize, range: Range<usize>) {
         let Some(bytes) = self.parts.get(part).copied() else { return };
         if self.check_process().is_err() || range.is_empty() {

@@ -8,33 +8,33 @@ use rayon::{
     iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator},
 };
 
-/// How much one thread hashes at a time. Less than twice that is hashed by the calling thread.
+/// How much one thread hashes at a time. The calling thread hashes less than twice this alone.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Hashes memory, on the processor or on a device.
 pub trait Hasher: Send + Sync {
-    /// How it hashes.
+    /// The hash function.
     fn kind(&self) -> HashKind;
 
-    /// Hashes the consecutive blocks of each of `stretches`, all of `block_bytes` but for the last
-    /// of a stretch, into `hashes`.
+    /// Hashes the consecutive blocks of each of `stretches` into `hashes`. All blocks have
+    /// `block_bytes`, except the last one of a stretch.
     ///
     /// # Panics
     ///
-    /// If `block_bytes` is 0 or `hashes` does not have exactly one place for each block.
+    /// If `block_bytes` is 0 or `hashes` does not have exactly one element for each block.
     fn hash(&self, stretches: &[&[u8]], block_bytes: usize, hashes: &mut [Hash]);
 }
 
 /// Hashes with the processor, in several threads if there is much to do.
 pub struct CpuHasher {
     kind: HashKind,
-    /// None if the calling thread does everything.
+    /// `None` if the calling thread hashes everything.
     pool: Option<ThreadPool>,
 }
 
 impl CpuHasher {
-    /// A hasher with a pool of `threads` threads, which sleep between two calls. With one or none,
-    /// or if no threads can be started, the calling thread does everything.
+    /// A hasher with a pool of `threads` threads, which sleep between calls. With one or none, or
+    /// if no threads can be started, the calling thread hashes everything.
     pub fn new(kind: HashKind, threads: usize) -> Self {
         let build = |threads| {
             ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("outcrop-hash-{i}")).build()

@@ -1,11 +1,11 @@
-//! Which regions have addresses in common, found without a look at all of them.
+//! Which regions have addresses in common, found without comparing all of them.
 
 use std::{collections::BTreeMap, ops::Range};
 
-/// Regions by address. Those that overlap, also through others, are in one cluster.
+/// Regions by address. Those that overlap, directly or through others, are in one cluster.
 #[derive(Debug, Default)]
 pub(crate) struct Overlaps {
-    /// By the first address. They do not overlap.
+    /// By the first address. Clusters do not overlap.
     clusters: BTreeMap<usize, Cluster>,
 }
 
@@ -16,7 +16,7 @@ struct Cluster {
 }
 
 impl Overlaps {
-    /// Adds a region. One without addresses overlaps nothing.
+    /// Adds a region. An empty region overlaps nothing.
     pub(crate) fn insert(&mut self, name: &str, mut range: Range<usize>) {
         if range.is_empty() {
             return;

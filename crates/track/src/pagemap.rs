@@ -1,4 +1,4 @@
-//! Which pages are write-protected, as /proc/self/pagemap says.
+//! Reads from /proc/self/pagemap which pages are write-protected.
 
 use std::{fs::File, io, ops::Range, os::unix::fs::FileExt};
 
@@ -13,12 +13,12 @@ use rustix::{
 
 use crate::{control::control, ranges::page_bytes};
 
-/// Ranges of pages that one request can return.
+/// How many ranges of pages one request can return.
 const REGIONS: usize = 1024;
 
 const SCAN: Opcode = opcode::read_write::<pm_scan_arg>(b'f', 16);
 
-/// The bit in the entry of a page that says that a userfaultfd protects it.
+/// The bit in the entry of a page that is set if a userfaultfd protects the page.
 const IS_PROTECTED: u64 = 1 << 57;
 
 /// The page table of the process that opened it.
@@ -56,8 +56,8 @@ impl Pagemap {
                 category_anyof_mask: u64::from(PAGE_IS_WRITTEN | PAGE_IS_PRESENT),
                 return_mask: u64::from(PAGE_IS_WRITTEN | PAGE_IS_SWAPPED),
             };
-            // SAFETY: the structure of this request, with the place and the length of a vector that
-            // nobody else uses. Protecting memory changes none of its contents.
+            // SAFETY: the structure of this request, with the address and length of a vector that
+            // nobody else uses. Protecting memory does not change its contents.
             let count = match unsafe { control(&self.file, SCAN, &mut request) } {
                 Err(Errno::INTR) => continue,
                 outcome => outcome?,
@@ -69,7 +69,7 @@ impl Pagemap {
                 }
                 start = region.end as usize;
             }
-            // `walk_end` can be stale. A vector that is not full also means that this was all.
+            // `walk_end` can be stale. A vector that is not full also means that this is the end.
             if count < self.regions.len() {
                 break;
             }

@@ -1,9 +1,9 @@
-//! Dirty pages, as the kernel notes them: asynchronous userfaultfd write protection and
+//! Dirty pages, as recorded by the kernel: asynchronous userfaultfd write protection and
 //! PAGEMAP_SCAN. No write waits for this process.
 //!
 //! A page is unchanged if and only if it is write-protected and its mapping is registered here.
-//! Everything else that can happen to it (a write, `madvise`, `munmap` and `mmap`) leaves it
-//! unprotected.
+//! Everything else that can happen to it (a write, `madvise`, `munmap` and `mmap`) removes the
+//! protection.
 
 use std::{io, ops::Range, sync::OnceLock, time::Instant};
 
@@ -16,10 +16,10 @@ use crate::{
     userfault::Userfault,
 };
 
-/// Pages that a calibration writes to.
+/// How many pages a calibration writes.
 const CALIBRATION_PAGES: usize = 64;
 
-/// The memory that is watched through pages by one tracker, in the process that made it.
+/// The memory that one tracker watches through pages, in the process that created it.
 pub(crate) struct Pages {
     fault: Userfault,
     map: Pagemap,
@@ -57,7 +57,7 @@ impl Pages {
     }
 }
 
-/// What the first write to a watched page costs the program, in nanoseconds; measured once per
+/// The cost of the first write to a watched page for the program, in nanoseconds. Measured once per
 /// process.
 pub(crate) fn write_ns() -> f64 {
     static MEASURED: OnceLock<f64> = OnceLock::new();
@@ -76,7 +76,7 @@ fn calibrate() -> io::Result<f64> {
         begin.elapsed().as_nanos() as f64
     };
     write();
-    // The fastest of a few: other work on this machine can only make it slower.
+    // The fastest of a few, because other load on this machine can only make it slower.
     let mut best = f64::INFINITY;
     for _ in 0..3 {
         pages.collect(&range, |_| ())?;

@@ -26,26 +26,26 @@ use crate::ranges::{page_bytes, shared};
 /// How many ranges all trackers of the process can watch at the same time.
 const SLOTS: usize = 256;
 
-/// The maximum number of granules of a range. A granule is what becomes writable at once.
+/// The maximum number of granules in a range. A granule becomes writable as a whole.
 const GRANULES_MAX: usize = 16_384;
 
 /// The default limit of mappings of a process (`vm.max_map_count`).
 const MAPPINGS: usize = 65_530;
 
-/// How many faults in a range that is no longer watched count as late, and are ignored. One more is
-/// an error of the program.
+/// How many faults in a range that is not watched any more count as late and are ignored. After
+/// that, a fault is an error of the program.
 const LATE_MAX: usize = 10_000;
 
-/// What the first write to a granule costs, roughly.
+/// The approximate cost of the first write to a granule.
 pub(crate) const WRITE_NS: f64 = 8_000.0;
 
 /// A watched range, for the signal handler.
 struct Slot {
-    /// Odd while the numbers change; nothing is protected then.
+    /// Odd while the numbers change. Nothing is protected then.
     version: AtomicUsize,
     start: AtomicUsize,
     end: AtomicUsize,
-    /// Bytes of a granule; 0 if the range is not watched any more.
+    /// The size of a granule; 0 if the range is not watched any more.
     granule: AtomicUsize,
     late: AtomicUsize,
 }
@@ -55,7 +55,8 @@ static TABLE: [Slot; SLOTS] = [const { Slot::new() }; SLOTS];
 /// Locked while the table changes.
 static CHANGING: Mutex<()> = Mutex::new(());
 
-/// The handler that was installed before ours, for signals that are not ours. Set first.
+/// The handler that was installed before ours, for signals that are not ours. Set before ours is
+/// installed.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 impl Slot {
@@ -69,7 +70,7 @@ impl Slot {
         }
     }
 
-    /// The watched range, or the one watched last, and its granule.
+    /// The range that is watched, or was watched last, and its granule.
     fn load(&self) -> Option<(Range<usize>, usize)> {
         let version = self.version.load(SeqCst);
         let found = (self.start.load(SeqCst)..self.end.load(SeqCst), self.granule.load(SeqCst));
@@ -87,7 +88,7 @@ impl Slot {
 }
 
 /// A range that is watched until this is dropped. A forked process has its own table, handler and
-/// rights, and may drop its copy.
+/// access rights, and may drop its copy.
 pub(crate) struct Protection {
     slot: &'static Slot,
     range: Range<usize>,
@@ -112,7 +113,7 @@ impl Protection {
         let taken: usize = watched().map(|(other, granule)| other.len().div_ceil(granule)).sum();
         let granule = granule(range.len(), (mappings_max() / 4).saturating_sub(taken) / 2)
             .ok_or_else(|| io::Error::other("the process has too many mappings"))?;
-        // The one that was released first: late faults may still come for the range it had.
+        // Reuse the slot that was released first: late faults may still arrive for its old range.
         let free = TABLE.iter().filter(|slot| slot.granule.load(SeqCst) == 0);
         let slot = free
             .min_by_key(|slot| slot.version.load(SeqCst))
@@ -140,7 +141,7 @@ impl Protection {
         rights(&self.range, MprotectFlags::READ)
     }
 
-    /// Bytes that become writable together.
+    /// The size of a granule: its bytes become writable together.
     pub(crate) fn granule_bytes(&self) -> usize {
         self.granule
     }
@@ -149,7 +150,7 @@ impl Protection {
 impl Drop for Protection {
     fn drop(&mut self) {
         let _alone = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
-        // Only what is as we left it: the program may have mapped something else there.
+        // Only pages as this left them: the program may have mapped something else there.
         let pieces = Maps::now().and_then(|maps| maps.pieces(&self.range)).unwrap_or_default();
         for piece in pieces.iter().filter(|p| p.is_private_anonymous && p.is_readable && !p.is_writable) {
             if let Err(error) = rights(&piece.range, MprotectFlags::READ | MprotectFlags::WRITE) {
@@ -163,12 +164,12 @@ impl Drop for Protection {
 
 fn rights(range: &Range<usize>, rights: MprotectFlags) -> io::Result<()> {
     let start = std::ptr::with_exposed_provenance_mut(range.start);
-    // SAFETY: private anonymous memory of which the contents stay; a write to it is resolved by the
-    // handler.
+    // SAFETY: private anonymous memory whose contents do not change; the handler resolves writes to
+    // it.
     Ok(unsafe { mprotect(start, range.len(), rights) }?)
 }
 
-/// The smallest granule of which a range has no more than `granules_max`.
+/// The smallest granule with which a range has at most `granules_max` of them.
 fn granule(bytes: usize, granules_max: usize) -> Option<usize> {
     let granules_max = granules_max.min(GRANULES_MAX);
     if granules_max == 0 {
@@ -186,7 +187,7 @@ pub(crate) fn mappings_max() -> usize {
 fn install() -> io::Result<()> {
     // SAFETY: 0 is a valid value of all fields.
     let mut current: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: asks only.
+    // SAFETY: only queries.
     if unsafe { libc::sigaction(libc::SIGSEGV, std::ptr::null(), &mut current) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -194,27 +195,27 @@ fn install() -> io::Result<()> {
     if BEFORE.get().is_some() {
         return match current.sa_sigaction == handler {
             true => Ok(()),
-            // Installed on top of it, the two could call each other without end.
+            // If we installed ours on top of it, the two could call each other endlessly.
             false => Err(io::Error::other("the program has put another handler of SIGSEGV in place")),
         };
     }
     let _ = BEFORE.set(current);
     let mut ours = current;
     ours.sa_sigaction = handler;
-    // The mask stays that of the earlier handler, which is called with it.
+    // Keep the mask of the earlier handler, which is called with it.
     ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | (current.sa_flags & (libc::SA_NODEFER | libc::SA_RESTART));
-    // SAFETY: a handler that is allowed to run at any time, with the flags that it expects.
+    // SAFETY: a handler that may run at any time, with the flags that it expects.
     if unsafe { libc::sigaction(libc::SIGSEGV, &ours, std::ptr::null_mut()) } != 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(())
 }
 
-/// The signal handler. It only does what is safe in one: atomic numbers and plain system calls.
+/// The signal handler. It uses only what is safe in one: atomic numbers and plain system calls.
 extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the system passes a valid structure, and the address is there for signals of memory.
+    // SAFETY: the system passes a valid structure, which has an address for memory faults.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
-    /// Rights that are missing, in place of memory.
+    /// The access rights do not allow it, but there is memory.
     const SEGV_ACCERR: i32 = 2;
     if code == SEGV_ACCERR && is_write(context) {
         let mut slots = TABLE.iter();
@@ -233,18 +234,18 @@ fn is_resolved(slot: &Slot, address: usize) -> bool {
     }
     let start = range.start + (address - range.start) / granule * granule;
     let writable = MprotectFlags::READ | MprotectFlags::WRITE;
-    // If there are too many mappings, this fails. To make all of the range writable joins them.
+    // This fails if there are too many mappings. Making the whole range writable joins them.
     rights(&(start..(start + granule).min(range.end)), writable).is_ok() || rights(&range, writable).is_ok()
 }
 
-/// Whether the watch may have ended between the fault and the handler. Then the write is tried
-/// again, a limited number of times.
+/// Whether watching may have ended between the fault and the handler. Then the write is repeated, a
+/// limited number of times.
 fn is_late(slot: &Slot, address: usize) -> bool {
     slot.load().is_some_and(|(range, _)| range.contains(&address))
         && slot.late.fetch_update(SeqCst, SeqCst, |late| late.checked_sub(1)).is_ok()
 }
 
-/// Whether the fault is a write. Where the processor does not say, it may be.
+/// Whether the fault is a write. If the processor does not report it, assume that it is.
 fn is_write(context: *mut libc::c_void) -> bool {
     #[cfg(target_arch = "x86_64")]
     {
@@ -299,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_late_fault_is_forgiven_but_not_for_ever() {
-        // Not in the table that the handler looks at.
+        // Not in the table that the handler uses.
         let slot = Slot::new();
         slot.store(&(0x1000..0x3000), 0);
         assert!(!is_resolved(&slot, 0x2000) && !is_late(&slot, 0x3000));

@@ -11,7 +11,7 @@ pub(crate) fn whole_pages(range: Range<usize>) -> Range<usize> {
     start..(range.end / page * page).max(start)
 }
 
-/// All pages that a range of addresses touches.
+/// All pages that overlap a range of addresses.
 pub(crate) fn touched_pages(range: Range<usize>) -> Range<usize> {
     let page = page_bytes();
     range.start / page * page..range.end.next_multiple_of(page)
@@ -23,13 +23,13 @@ pub(crate) fn addresses(memory: &[u8]) -> Range<usize> {
     start..start + memory.len()
 }
 
-/// What two ranges share, if anything.
+/// The intersection of two ranges, unless it is empty.
 pub(crate) fn shared(a: &Range<usize>, b: &Range<usize>) -> Option<Range<usize>> {
     let range = a.start.max(b.start)..a.end.min(b.end);
     (!range.is_empty()).then_some(range)
 }
 
-/// Sorts the ranges, cuts them to `bounds`, and joins those that touch.
+/// Sorts the ranges, clips them to `bounds`, and joins those that are adjacent or overlap.
 pub(crate) fn tidy(ranges: &mut Vec<Range<usize>>, bounds: Range<usize>) {
     let mut cut: Vec<_> = ranges.iter().filter_map(|range| shared(range, &bounds)).collect();
     cut.sort_unstable_by_key(|range| range.start);
@@ -42,7 +42,7 @@ pub(crate) fn tidy(ranges: &mut Vec<Range<usize>>, bounds: Range<usize>) {
     }
 }
 
-/// What is left of `from` without `holes`, which are tidy.
+/// What is left of `from` without `holes`, which must be tidy.
 pub(crate) fn without(from: Range<usize>, holes: &[Range<usize>]) -> Vec<Range<usize>> {
     let mut left = Vec::new();
     let mut start = from.start;
@@ -59,8 +59,8 @@ pub(crate) fn without(from: Range<usize>, holes: &[Range<usize>]) -> Vec<Range<u
     left
 }
 
-/// The whole pages that nobody needs any more when `range` of a part at address `start` is
-/// released. `released` is how much has been from the front without a gap, so that a page that is
+/// The whole pages that become unused when `range` of a part at address `start` is released.
+/// `released` is how many bytes were released from the start without a gap; with it, a page that is
 /// released in two steps is found too.
 pub(crate) fn released_pages(start: usize, released: &mut usize, range: Range<usize>) -> Range<usize> {
     let mut first = start + range.start;
@@ -71,7 +71,7 @@ pub(crate) fn released_pages(start: usize, released: &mut usize, range: Range<us
     whole_pages(first..(start + range.end).max(first))
 }
 
-/// Bytes of the blocks that tidy ranges touch.
+/// The total size of the blocks that overlap tidy ranges.
 pub(crate) fn block_bytes_of(ranges: &[Range<usize>], block_bytes: usize) -> usize {
     let mut blocks = 0;
     let mut next = 0;
@@ -119,10 +119,10 @@ mod tests {
         assert_eq!(released_pages(page, &mut released, 10..page + 1), page..2 * page);
         assert!(released_pages(page, &mut released, page + 1..page + 2).is_empty());
         assert_eq!(released, page + 2);
-        // With a gap only what is inside counts.
+        // After a gap, only whole pages inside the range count.
         assert_eq!(released_pages(page, &mut released, 2 * page..3 * page + 1), 3 * page..4 * page);
         assert_eq!(released, page + 2);
-        // The first page belongs to others too.
+        // The first page also belongs to other memory.
         let mut released = 0;
         assert!(released_pages(page + 1, &mut released, 0..page).is_empty());
         assert_eq!(released_pages(page + 1, &mut released, page..2 * page - 1), 2 * page..3 * page);

@@ -24,11 +24,11 @@ pub enum Way {
     /// The cheapest of the others for each region, as measured while the program runs.
     #[default]
     Chosen,
-    /// The kernel notes dirty pages (userfaultfd and PAGEMAP_SCAN, Linux 6.7), also those that
-    /// system calls and other threads write. Shared memory and mapped files count as changed,
+    /// The kernel records dirty pages (userfaultfd and PAGEMAP_SCAN, Linux 6.7), including those
+    /// written by system calls and other threads. Shared memory and mapped files count as changed,
     /// because they can change without a write to these pages.
     Pages,
-    /// Memory is read-only (`mprotect`), and a signal handler notes writes. **A system call that
+    /// Memory is read-only (`mprotect`), and a signal handler records writes. **A system call that
     /// writes to watched memory fails with EFAULT**, and the memory must not be moved or discarded
     /// (`realloc`, `mremap`, `madvise`) before [`Tracker::stop`].
     Protection,
@@ -47,18 +47,18 @@ impl fmt::Display for Way {
     }
 }
 
-/// How a [`Tracker`] works.
+/// Options of a [`Tracker`].
 #[derive(Debug, Clone)]
 pub struct TrackOptions {
     /// How changes are found. Memory that cannot be watched in this way counts as changed.
     pub way: Way,
     /// The size of the blocks that the program hashes. For one dirty page it hashes a whole block.
     pub block_bytes: usize,
-    /// Whether `Way::Chosen` may use `Way::Protection` where `Way::Pages` is not possible.
+    /// Whether `Way::Chosen` may use `Way::Protection` if `Way::Pages` is not possible.
     pub allow_protection: bool,
-    /// Whether the program reports with [`Tracker::mark_dirty`] all that hardware or the system
-    /// writes to pinned memory. If not, nothing is watched while this process has memory that
-    /// somebody else than Outcrop has pinned.
+    /// Whether the program reports with [`Tracker::mark_dirty`] everything that hardware or the
+    /// system writes to pinned memory. If not, nothing is watched while memory of this process is
+    /// pinned by others than Outcrop.
     pub marks_pinned: bool,
 }
 
@@ -71,16 +71,16 @@ impl Default for TrackOptions {
 /// What may have changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Changes {
-    /// The bytes, in ascending ranges with gaps between them. They always include the first and
-    /// last page of the memory if these are not wholly part of it.
+    /// The changed bytes, as ascending ranges with gaps between them. They always include the first
+    /// and last page of the memory if only part of the page belongs to it.
     pub ranges: Vec<Range<usize>>,
-    /// Whether that is all of the memory.
+    /// Whether this is all of the memory.
     pub is_everything: bool,
     /// How they were found: `Pages`, `Protection` or `Everything`.
     pub way: Way,
 }
 
-/// What a tracker knows about a region.
+/// Statistics of a region.
 #[derive(Debug, Clone)]
 pub struct TrackStats {
     /// How it is watched until the next call.
@@ -113,9 +113,9 @@ struct Region {
     range: Range<usize>,
     inner: Range<usize>,
     guard: Guard,
-    /// What the next call reports in any case, as offsets in the memory.
+    /// Offsets in the memory that the next call reports in any case.
     marked: Vec<Range<usize>>,
-    /// None unless the way is to be chosen.
+    /// `None` unless the way is to be chosen.
     estimate: Option<Estimate>,
     samples: u64,
     /// Whether it is not watched because this process has pinned memory.
@@ -125,21 +125,21 @@ struct Region {
 
 /// Finds what changes in named regions of memory between two calls.
 ///
-/// Hardware and the system can write to pinned memory without a page fault, which nobody sees.
-/// While somebody has memory of this process pinned, as the system counts it (`VmPin`: buffers that
-/// are registered with io_uring, and RDMA), nothing is watched, and everything may have changed;
-/// see [`TrackOptions::marks_pinned`]. Drivers that pin memory and do not have it counted (CUDA,
-/// VFIO, AF_XDP) remain: report what they write with [`mark_dirty`](Tracker::mark_dirty).
+/// Hardware and the system can write to pinned memory without a page fault, so such writes cannot
+/// be detected. While memory of this process is pinned by others, according to the system (`VmPin`:
+/// buffers registered with io_uring, and RDMA), nothing is watched, and everything counts as
+/// changed; see [`TrackOptions::marks_pinned`]. Some drivers pin memory without counting it (CUDA,
+/// VFIO, AF_XDP): report what they write with [`mark_dirty`](Tracker::mark_dirty).
 pub struct Tracker {
     options: TrackOptions,
-    /// The process that watches. A process that is forked from it watches nothing.
+    /// The process that watches. A process forked from it watches nothing.
     generation: u64,
-    /// Made when it is first needed.
+    /// Created when it is first needed.
     pages: Option<Result<Pages, String>>,
     regions: HashMap<String, Region>,
-    /// Their whole pages.
+    /// By their whole pages.
     overlaps: Overlaps,
-    /// How many of them are registered with `pages`.
+    /// How many regions are registered with `pages`.
     registered: usize,
 }
 
@@ -152,9 +152,9 @@ impl Tracker {
 
     /// Returns what may have changed in `memory` since the last call with this name, and watches it
     /// from now on. That is everything at the first call, if the address or the length differs from
-    /// the last call, after a fork, and whenever there is doubt.
+    /// the last call, after a fork, and in case of doubt.
     ///
-    /// The memory is not changed. The borrow means that nobody writes to it during the call.
+    /// The memory is not changed. The borrow guarantees that nobody writes to it during the call.
     pub fn changed(&mut self, name: &str, memory: &[u8]) -> Changes {
         self.notice_fork();
         let mut region = self.take(name, memory);
@@ -170,7 +170,7 @@ impl Tracker {
         region.is_pinned = region.is_pinned && self.find_pinned(&mut region);
         if !region.is_pinned {
             self.guard(name, &mut region, wanted);
-            // Last: what was pinned before memory is protected is not seen by that.
+            // Check last, because protecting memory does not detect what was pinned before.
             let is_believed = way != Way::Everything || region.stats.way != Way::Everything;
             region.is_pinned = is_believed && self.find_pinned(&mut region);
         }
@@ -184,7 +184,8 @@ impl Tracker {
         changes
     }
 
-    /// The next call reports the bytes of `range` in any case: for memory that hardware writes to.
+    /// Makes the next call report the bytes of `range` in any case, for memory that hardware writes
+    /// to.
     pub fn mark_dirty(&mut self, name: &str, range: Range<usize>) {
         // The first call for a region reports everything.
         if let Some(region) = self.regions.get_mut(name) {
@@ -203,8 +204,8 @@ impl Tracker {
         }
     }
 
-    /// Ends watching `memory` until the next call of [`changed`](Tracker::changed) with this name,
-    /// for which everything may have changed then. [`stats`](Tracker::stats) say the reason.
+    /// Stops watching `memory` until the next call of [`changed`](Tracker::changed) with this name,
+    /// which then reports everything. [`stats`](Tracker::stats) gives `reason`.
     pub fn unwatch(&mut self, name: &str, memory: &[u8], reason: &str) {
         self.notice_fork();
         let mut region = self.take(name, memory);
@@ -213,7 +214,7 @@ impl Tracker {
         self.regions.insert(name.to_owned(), region);
     }
 
-    /// Ends watching a region and forgets it.
+    /// Stops watching a region and forgets it.
     pub fn stop(&mut self, name: &str) {
         self.notice_fork();
         if let Some(mut region) = self.regions.remove(name) {
@@ -221,12 +222,12 @@ impl Tracker {
         }
     }
 
-    /// How a region is watched; `None` for an unknown name.
+    /// Statistics of a region; `None` for an unknown name.
     pub fn stats(&self, name: &str) -> Option<TrackStats> {
         self.regions.get(name).map(|region| region.stats.clone())
     }
 
-    /// What is known about a region, which is not among the others until it is put back.
+    /// Removes a region from the map, or creates it. The caller puts it back.
     fn take(&mut self, name: &str, memory: &[u8]) -> Region {
         let range = addresses(memory);
         match self.regions.remove(name) {
@@ -244,12 +245,12 @@ impl Tracker {
         self.overlaps.remove(name, &region.inner);
     }
 
-    /// Whether writes to memory may be missed because somebody has memory of this process pinned.
+    /// Whether writes may be missed because memory of this process is pinned.
     fn find_pinned(&self, region: &mut Region) -> bool {
         if self.options.marks_pinned {
             return false;
         }
-        // What is not known may be all.
+        // If it is unknown, assume that everything is pinned.
         let bytes = pinned_by_others().unwrap_or(u64::MAX);
         if bytes > 0 {
             region.stats.reason = Reason::Pinned { bytes }.to_string();
@@ -306,7 +307,8 @@ impl Tracker {
         let pages = self.pages()?;
         pages.claim(inner)?;
         let outcome = stripes.iter().try_for_each(|stripe| pages.collect(stripe, |range| found.push(range)));
-        // Regions may overlap. These pages are clean from now on, so tell the other regions.
+        // Regions may overlap. These pages are clean from now on, so record them in the other
+        // regions.
         for other in self.overlaps.others(name, inner) {
             let Some(other) = self.regions.get_mut(other) else { continue };
             let start = other.range.start;
@@ -317,7 +319,7 @@ impl Tracker {
         outcome
     }
 
-    /// Starts, continues or ends watching, as wanted and as far as possible.
+    /// Starts, continues or stops watching, as wanted and as far as possible.
     fn guard(&mut self, name: &str, region: &mut Region, wanted: Watch) {
         let is_as_wanted = match &region.guard {
             Guard::Nothing => wanted == Watch::Nothing,
@@ -395,7 +397,7 @@ impl Tracker {
 }
 
 impl Drop for Tracker {
-    /// It is not enough to close the descriptors: a forked process may have them open too.
+    /// Closing the descriptors is not enough: a forked process may have them open too.
     fn drop(&mut self) {
         self.notice_fork();
         for mut region in std::mem::take(&mut self.regions).into_values() {
@@ -405,7 +407,7 @@ impl Drop for Tracker {
 }
 
 impl Guard {
-    /// How changes were found with this guard, if any were.
+    /// How changes were found with this guard, if they were.
     fn way_found(&self, is_found: bool) -> Way {
         match self {
             Self::Pages if is_found => Way::Pages,
@@ -431,7 +433,7 @@ impl Region {
         Self { range, inner, guard: Guard::Nothing, marked: Vec::new(), estimate, samples: 0, is_pinned: false, stats }
     }
 
-    /// What the interval before this call has shown.
+    /// The observations of the interval before this call.
     fn seen(&mut self, found: Option<&[Range<usize>]>, took: Duration, block_bytes: usize) -> Seen {
         let (watch, watched_bytes, unit_bytes) = match &self.guard {
             Guard::Nothing => (Watch::Nothing, 0, page_bytes()),
@@ -467,7 +469,8 @@ impl Region {
         watch
     }
 
-    /// What to report: what was found, what was marked, and the ends that are not whole pages.
+    /// The changes to report: what was found, what was marked, and the ends that are not whole
+    /// pages.
     fn changes(&mut self, found: Option<Vec<Range<usize>>>, way: Way) -> Changes {
         let whole = 0..self.range.len();
         let start = self.range.start;

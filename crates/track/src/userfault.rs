@@ -1,7 +1,7 @@
 //! Write protection of pages by userfaultfd.
 //!
-//! A descriptor always acts on the process that made it, also if a forked process uses it. So check
-//! `process::generation` before each use of a [`Userfault`].
+//! A descriptor always acts on the process that created it, even if a forked process uses it. So
+//! check `process::generation` before each use of a [`Userfault`].
 
 use std::{
     io,
@@ -27,7 +27,7 @@ use rustix::{
 
 use crate::control::control;
 
-/// A write to a protected page of the ranges that are registered here.
+/// A userfaultfd descriptor, which reports writes to protected pages of the registered ranges.
 pub(crate) struct Userfault {
     file: OwnedFd,
 }
@@ -60,13 +60,13 @@ impl Userfault {
         Ok(self)
     }
 
-    /// Registers the pages of `range`, so that they can be protected. Does nothing to those that
-    /// are registered here, and fails if some belong to another descriptor. So for protected pages
-    /// it also proves that this descriptor protects them.
+    /// Registers the pages of `range`, so that they can be protected. Does nothing for pages that
+    /// are already registered here, and fails if some belong to another descriptor. So for
+    /// protected pages, success also proves that this descriptor protects them.
     pub(crate) fn register(&self, range: &Range<usize>) -> io::Result<()> {
         let mut register =
             uffdio_register { range: bounds(range), mode: u64::from(UFFDIO_REGISTER_MODE_WP), ioctls: 0 };
-        // SAFETY: the structure of this request. Memory keeps its contents, and what is protected
+        // SAFETY: the structure of this request. Memory keeps its contents, and protected memory
         // behaves like other memory.
         unsafe { control(&self.file, UFFDIO_REGISTER as Opcode, &mut register) }?;
         if register.ioctls & (1 << _UFFDIO_WRITEPROTECT) == 0 {
@@ -75,8 +75,8 @@ impl Userfault {
         Ok(())
     }
 
-    /// Unregisters `range`. If something else is mapped there now, some kernels also end the
-    /// protection of that; its owner then finds it unprotected, and so changed.
+    /// Unregisters `range`. If something else is mapped there now, some kernels end the protection
+    /// of that as well; its owner then finds it unprotected, and counts it as changed.
     pub(crate) fn unregister(&self, range: &Range<usize>) {
         // SAFETY: the structure of this request.
         let _ = unsafe { control(&self.file, UFFDIO_UNREGISTER as Opcode, &mut bounds(range)) };
@@ -95,9 +95,9 @@ impl Userfault {
         }
     }
 
-    /// Wakes the writes to `range` that wait: they are tried again.
+    /// Wakes the waiting writes to `range`: they are tried again.
     pub(crate) fn wake(&self, range: &Range<usize>) {
-        // SAFETY: the structure of this request. It can only fail for a range that is none.
+        // SAFETY: the structure of this request. It can fail only for an invalid range.
         let _ = unsafe { control(&self.file, UFFDIO_WAKE as Opcode, &mut bounds(range)) };
     }
 
@@ -113,10 +113,10 @@ impl Userfault {
             if message.len() < size_of::<uffd_msg>() {
                 return Ok(None);
             }
-            // SAFETY: the system has filled a whole message, of numbers only.
+            // SAFETY: the system has filled a whole message, which has only numbers.
             let message: uffd_msg = unsafe { std::ptr::read_unaligned(message.as_ptr().cast()) };
             if u32::from(message.event) == UFFD_EVENT_PAGEFAULT {
-                // SAFETY: this is what a message of a fault has.
+                // SAFETY: a message about a page fault has this field.
                 return Ok(Some(unsafe { message.arg.pagefault.address } as usize));
             }
         }
@@ -129,18 +129,18 @@ impl AsFd for Userfault {
     }
 }
 
-/// As `userfaultfd`, for those who may open the device of this name.
+/// As `userfaultfd`, through the device file of this name, for those who may open it.
 fn by_device(flags: UserfaultfdFlags) -> rustix::io::Result<OwnedFd> {
     use std::os::fd::FromRawFd;
 
     let device = rustix::fs::open("/dev/userfaultfd", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     const NEW: Opcode = opcode::none(0xaa, 0);
-    // SAFETY: this request takes the flags in place of a pointer and gives a new descriptor.
+    // SAFETY: this request takes the flags in place of a pointer and returns a new descriptor.
     let made = unsafe { libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(&device), NEW as _, flags.bits()) };
     if made < 0 {
         return Err(Errno::PERM);
     }
-    // SAFETY: new, and nobody else's.
+    // SAFETY: the descriptor is new, and nobody else has it.
     Ok(unsafe { OwnedFd::from_raw_fd(made) })
 }
 

@@ -1,9 +1,9 @@
-//! An image in a forked child process, which only keeps the memory.
+//! An image in a forked child process that only keeps the memory.
 //!
-//! The C library does not know of the child, and only one thread of the program is in it. So it may
-//! only make plain system calls. It unmaps all memory that is not part of the image, so that writes
-//! of the program elsewhere are not copied, and closes all files. Then it unmaps what it is told
-//! to. It ends when it is killed, or when the program has ended, in whatever way.
+//! The C library does not know about the child, and only one thread of the program exists in it. So
+//! it may only make plain system calls. It unmaps all memory that is not part of the image, so that
+//! writes of the program elsewhere are not copied, and closes all files. Then it unmaps what it is
+//! told to. It ends when it is killed, or when the program has ended, in whatever way.
 
 use std::{
     fs,
@@ -33,21 +33,21 @@ use crate::{
 /// How much the child keeps on each side of its stack pointer and of its thread-local variables.
 const OWN_BYTES: usize = 256 << 10;
 
-/// An order to the child to unmap something.
+/// The size of an order to the child to unmap a range.
 const ORDER_BYTES: usize = 2 * size_of::<usize>();
 
 pub(super) struct Child {
     pid: libc::pid_t,
     /// Its memory (`/proc/PID/mem`). `process_vm_readv` would make the kernel copy each page first.
     memory: fs::File,
-    /// The pipe with orders of what to unmap.
+    /// The pipe for orders to unmap a range.
     orders: fs::File,
     parts: Vec<Range<usize>>,
     /// How many bytes were released from the start of each part.
     released: Vec<usize>,
 }
 
-/// Bytes of all pages of `memory`: what an image of it takes if all of them change.
+/// The size of all pages of `memory`: what an image of it takes if all of them change.
 pub fn image_bytes<'a>(memory: impl IntoIterator<Item = &'a [u8]>) -> u64 {
     pages_of(memory).iter().map(|range| range.len() as u64).sum()
 }
@@ -84,9 +84,9 @@ impl Child {
         child.and_then(|child| child.check(memory).map(|()| child)).inspect_err(|_| kill(pid))
     }
 
-    /// Checks that the child has all the memory, and can be read from. A mapping can be marked so
-    /// that a fork leaves it out or zeroes it (`madvise`). So one byte of each mapping that is not
-    /// 0 is compared.
+    /// Checks that the child has all the memory, and that it can be read. A mapping can be marked
+    /// with `madvise` so that a fork omits or zeroes it. So one byte that is not 0 is compared in
+    /// each mapping.
     fn check(&self, memory: &[&[u8]]) -> Result<()> {
         let maps = Maps::now().map_err(unreadable)?;
         for (part, memory) in memory.iter().enumerate() {
@@ -120,7 +120,7 @@ impl Child {
         let start = self.parts[part].start;
         let pages = released_pages(start, &mut self.released[part], range);
         if !pages.is_empty() {
-            // If the child is gone, the next read fails.
+            // If the child has ended, the next read fails.
             let _ = self.orders.write_all(&order(&pages));
         }
     }
@@ -148,8 +148,8 @@ fn unreadable(source: io::Error) -> Error {
 
 /// Ends the child process.
 fn kill(pid: libc::pid_t) {
-    // SAFETY: the child is ours and was not waited for, so its process id is not in use elsewhere.
-    // An ordinary wait of the program does not find it.
+    // SAFETY: the child is ours and was not waited for, so its process id is not reused. An
+    // ordinary wait of the program does not find it.
     unsafe {
         libc::kill(pid, libc::SIGKILL);
         while libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL) < 0
@@ -166,13 +166,14 @@ fn first_set(memory: &[u8]) -> Option<usize> {
     Some(from + memory[from..].iter().position(|byte| *byte != 0)?)
 }
 
-/// Orders to unmap the memory that the child does not need, in memory that it keeps.
+/// Orders to unmap the memory that the child does not need. The list itself is in memory that the
+/// child keeps.
 fn excess(mut kept: Vec<Range<usize>>) -> io::Result<Private> {
     let pieces = Maps::now()?.pieces(&(0..usize::MAX / 2))?;
     // Each hole splits one piece in two. The holes are the frozen memory, this list, the stack and
     // the thread-local variables.
     let mut list = Private::new((pieces.len() + kept.len() + 3) * ORDER_BYTES, Pages::Small)?;
-    // SAFETY: asks where the thread's own variables are.
+    // SAFETY: queries the address of a thread-local variable.
     let own = unsafe { libc::__errno_location() }.addr();
     let stack = std::ptr::from_ref(&own).addr();
     kept.push(addresses(&list));
@@ -195,20 +196,20 @@ fn order(range: &Range<usize>) -> [u8; ORDER_BYTES] {
     order
 }
 
-/// Carries an order out, in the child.
+/// Carries out an order, in the child.
 fn obey(order: &[u8; ORDER_BYTES]) {
     let (start, bytes) = order.split_at(ORDER_BYTES / 2);
     let number = |bytes: &[u8]| bytes.first_chunk().map_or(0, |bytes| usize::from_ne_bytes(*bytes));
-    // SAFETY: nothing that the child uses is ever in an order. One of no bytes does nothing.
+    // SAFETY: no order contains anything that the child uses. An order of 0 bytes does nothing.
     let _ = unsafe { munmap(std::ptr::without_provenance_mut(number(start)), number(bytes)) };
 }
 
-/// Forks the child. All signals that can be blocked are blocked in it, and its end sends none.
+/// Forks the child. In it, all signals that can be blocked are blocked. Its end sends no signal.
 fn clone(parent: &OwnedFd, inbox: &OwnedFd, excess: &[u8]) -> io::Result<libc::pid_t> {
     const NONE: libc::c_long = 0;
     let (parent, inbox) = (parent.as_fd(), inbox.as_fd());
-    // SAFETY: plain numbers, filled by the calls before they are used; the mask is the thread's
-    // own.
+    // SAFETY: plain numbers, which the calls fill before they are used; the mask belongs to the
+    // thread.
     let mut before: libc::sigset_t = unsafe { std::mem::zeroed() };
     // SAFETY: as above.
     unsafe {
@@ -216,21 +217,22 @@ fn clone(parent: &OwnedFd, inbox: &OwnedFd, excess: &[u8]) -> io::Result<libc::p
         libc::sigfillset(&mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
     }
-    // SAFETY: like fork, but without a signal at the end; the child calls nothing that would need
-    // the C library to know of it.
+    // SAFETY: like fork, but without a signal at the end; the child calls nothing for which the C
+    // library would have to know about it.
     let pid = unsafe { libc::syscall(libc::SYS_clone, NONE, NONE, NONE, NONE, NONE) };
     if pid == 0 {
         keep(parent, inbox, excess);
     }
     let outcome = if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(pid as libc::pid_t) };
-    // SAFETY: the mask from before.
+    // SAFETY: restores the earlier mask.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
     outcome
 }
 
-/// What the child does: only plain system calls.
+/// The code of the child: only plain system calls.
 fn keep(parent: BorrowedFd<'_>, inbox: BorrowedFd<'_>, excess: &[u8]) -> ! {
-    // An open file of the child would keep, for example, the other end of a pipe from closing.
+    // A file that stayed open in the child could, for example, keep the other end of a pipe from
+    // closing.
     let (low, high) = match parent.as_raw_fd() < inbox.as_raw_fd() {
         true => (parent.as_raw_fd() as u32, inbox.as_raw_fd() as u32),
         false => (inbox.as_raw_fd() as u32, parent.as_raw_fd() as u32),
@@ -250,12 +252,12 @@ fn keep(parent: BorrowedFd<'_>, inbox: BorrowedFd<'_>, excess: &[u8]) -> ! {
         }
         let mut order = [0; ORDER_BYTES];
         match rustix::io::read(inbox, &mut order) {
-            // What is written at once to a pipe, if it is so little, is read at once.
+            // A write of this size to a pipe is atomic, so it is read as a whole.
             Ok(ORDER_BYTES) => obey(&order),
             _ => break,
         }
     }
-    // SAFETY: ends the process without running anything of the program.
+    // SAFETY: ends the process without running any code of the program.
     unsafe { libc::syscall(libc::SYS_exit_group, 0) };
     unreachable!()
 }

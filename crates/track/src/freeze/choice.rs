@@ -1,9 +1,9 @@
 //! Estimates which way of freezing is cheaper.
 //!
-//! To fork, the kernel copies the page tables of the whole process. To protect, it walks those of
-//! the frozen memory. Later, each page that the program writes to is copied. With protection, that
-//! takes a message to a thread and back, which is measured once per process. The cost of making an
-//! image is measured each time.
+//! A fork copies the page tables of the whole process. Protection walks those of the frozen memory.
+//! Later, each page that the program writes to is copied. With protection, that takes a message to
+//! a thread and back, which is measured once per process. The cost of making an image is measured
+//! each time.
 
 use std::{
     sync::{Mutex, OnceLock, PoisonError},
@@ -13,23 +13,23 @@ use std::{
 use super::{FreezeOptions, FreezeWay, protect::Protected};
 use crate::ranges::page_bytes;
 
-/// The part of the frozen pages that is expected to be written while the image exists.
+/// The fraction of the frozen pages that is expected to be written while the image exists.
 const WRITTEN: f64 = 0.1;
 
-/// What the system takes to copy a page that a child shares.
+/// The time in which the system copies a page that is shared with a child.
 const FORK_PAGE_NS: f64 = 3_000.0;
 
-/// Pages that a calibration writes to.
+/// How many pages a calibration writes.
 const CALIBRATION_PAGES: usize = 16;
 
-/// What making an image has cost lately.
+/// The recent costs of making an image.
 #[derive(Debug, Clone, Copy)]
 struct Costs {
     fork_ns_per_table_byte: f64,
     protect_ns_per_byte: f64,
 }
 
-/// Start values, until an image has been made.
+/// Initial values, until an image has been made.
 const START: Costs = Costs { fork_ns_per_table_byte: 12.0, protect_ns_per_byte: 0.02 };
 
 /// The cost of a child process with empty page tables.
@@ -52,17 +52,17 @@ fn costs(change: impl FnOnce(&mut Costs)) -> Costs {
     *costs
 }
 
-/// The way that should cost less for so many frozen bytes in a process with page tables of that
-/// size.
+/// The way with the lower estimated cost, for this many frozen bytes in a process with page tables
+/// of this size.
 pub(super) fn choose(bytes: u64, table_bytes: u64) -> FreezeWay {
     costs(|_| ()).choose(bytes, table_bytes, protect_page_ns())
 }
 
-/// What a write to a protected page takes; infinite where nothing can be protected.
+/// The time of a write to a protected page. Infinite if memory cannot be protected.
 fn protect_page_ns() -> f64 {
     static MEASURED: OnceLock<f64> = OnceLock::new();
     *MEASURED.get_or_init(|| {
-        // At least so many whole pages, all of which have memory.
+        // At least this many whole pages, all of which have memory.
         let mut memory = vec![1u8; (CALIBRATION_PAGES + 1) * page_bytes()];
         let Ok(mut image) = Protected::new(&[&memory], &FreezeOptions::default()) else { return f64::INFINITY };
         let begin = Instant::now();
@@ -73,22 +73,22 @@ fn protect_page_ns() -> f64 {
     })
 }
 
-/// Forking has taken that long.
+/// Records how long a fork has taken.
 pub(super) fn forked(table_bytes: u64, ns: f64) {
-    // A small process would be measured too inaccurately.
+    // Measurements of a small process are too inaccurate.
     if table_bytes >= 1 << 16 {
         costs(|costs| costs.fork_ns_per_table_byte = (costs.fork_ns_per_table_byte + ns / table_bytes as f64) / 2.0);
     }
 }
 
-/// Protecting has taken that long.
+/// Records how long protecting has taken.
 pub(super) fn protected(bytes: u64, ns: f64) {
     if bytes >= 1 << 24 {
         costs(|costs| costs.protect_ns_per_byte = (costs.protect_ns_per_byte + ns / bytes as f64) / 2.0);
     }
 }
 
-/// Bytes of this process's page tables; 0 if the system does not say.
+/// The size of this process's page tables; 0 if it cannot be read.
 pub(super) fn page_table_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmPTE:"));

@@ -1,14 +1,14 @@
-//! An image by write protection (userfaultfd): a page is copied before it can be written to.
+//! An image by write protection (userfaultfd): a page is copied before it can be written.
 //!
-//! A thread is told of each write to a protected page, copies the page to a pool, and lets the
+//! A thread is notified of each write to a protected page, copies the page to a pool, and lets the
 //! write continue. Pages that are still protected are read in place. The program may unmap its
-//! memory at any time. So it is only read by a system call, which fails if the memory is gone.
+//! memory at any time, so it is only read by a system call, which fails if the memory is gone.
 //! Afterwards this checks that the pages are still protected by this image: only then are the bytes
 //! those that were frozen.
 //!
 //! Nothing here may wait for memory that is protected here. So only whole pages inside the frozen
 //! memory are protected (the ends are copied at once), and neither the thread nor a reader
-//! allocates: if the program frees frozen memory, the allocator may hand it out.
+//! allocates: if the program frees frozen memory, the allocator may reuse it.
 
 use std::{
     io,
@@ -34,13 +34,14 @@ use crate::{
     userfault::Userfault,
 };
 
-/// Bytes that a reader copies before it releases the lock for the thread.
+/// How many bytes a reader copies before it releases the lock for the thread.
 const RUN_BYTES: usize = 256 << 10;
 
-/// Where the bytes of a page are. From `IN_POOL` on: in the pool, at this number minus `IN_POOL`.
+/// Where the bytes of a page are. Values from `IN_POOL` on: in the pool, at this number minus
+/// `IN_POOL`.
 type Place = u32;
 const PROTECTED: Place = 0;
-/// Protected, and somebody waits to write to it.
+/// Protected, and a write to it waits.
 const AWAITED: Place = 1;
 const RELEASED: Place = 2;
 const VANISHED: Place = 3;
@@ -49,29 +50,29 @@ const IN_POOL: Place = 4;
 /// A part of the frozen memory.
 struct Part {
     range: Range<usize>,
-    /// Its whole pages, and the number of the first.
+    /// Its whole pages, and the number of the first one.
     pages: Range<usize>,
     first_page: usize,
     /// The ends that are not whole pages.
     head: Vec<u8>,
     tail: Vec<u8>,
-    /// Bytes released from the front.
+    /// How many bytes were released from the start.
     released: usize,
 }
 
-/// All that changes, with all memory that changes need.
+/// Everything that changes, with all memory that changes need.
 struct State {
     parts: Vec<Part>,
-    /// Numbers of the parts, by address.
+    /// Indices of the parts, by address.
     by_address: Vec<usize>,
     places: Vec<Place>,
     pool: Private,
     rooms: usize,
-    /// Pages of the pool that were used before and are free, and how many were ever used.
+    /// Pages of the pool that were used and are free again, and how many were ever used.
     free: Vec<u32>,
     used: usize,
     awaited: usize,
-    /// Since when a write waits and nothing has been released.
+    /// Since when a write waits without anything being released.
     waiting_since: Option<Instant>,
     is_given_up: bool,
     map: Pagemap,
@@ -79,12 +80,12 @@ struct State {
 
 struct Shared {
     fault: Userfault,
-    /// Told when the thread is to end.
+    /// Signals the thread to end.
     end: OwnedFd,
     state: Mutex<State>,
     wait_max: Duration,
     process: libc::pid_t,
-    /// Passed when the thread has started, because starting allocates.
+    /// Passed once the thread has started, because starting allocates.
     begun: Barrier,
 }
 
@@ -134,7 +135,8 @@ impl Protected {
             let rest = &mut into[done..];
             let is_frozen = self.shared.state().is_frozen(&addresses(rest));
             done += if is_frozen {
-                // A write into frozen memory may wait for what the lock is needed for.
+                // A write to frozen memory may wait for something that needs the lock, so do not
+                // write to `into` under it.
                 let mut bounce = [0; 4096];
                 let bytes = rest.len().min(bounce.len());
                 let count = self.shared.read_some(part, at + done, &mut bounce[..bytes])?;
@@ -155,14 +157,14 @@ impl Protected {
         self.shared.state().extra_bytes()
     }
 
-    /// Ends the protection and the thread. A forked process has neither, so there is nothing to do.
+    /// Ends the protection and the thread. A forked process has neither, so it has nothing to do.
     pub(super) fn end(&mut self, is_ours: bool) {
         if !is_ours {
             return;
         }
         let Some(thread) = self.thread.take() else { return };
-        // First, because ending a thread may write to protected memory. It is not enough to close
-        // the descriptor: a forked process may have it open too.
+        // Unprotect first, because ending a thread may write to protected memory. Closing the
+        // descriptor is not enough: a forked process may have it open too.
         let mut state = self.shared.state();
         self.shared.give_up(&mut state);
         for part in state.parts.iter().filter(|part| !part.pages.is_empty()) {
@@ -182,7 +184,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the thread does: handles writes until it is told to end.
+    /// The code of the thread: handles writes until it is told to end.
     fn serve(&self) {
         self.begun.wait();
         loop {
@@ -205,7 +207,7 @@ impl Shared {
         }
     }
 
-    /// A write to this address waits.
+    /// Handles a write to this address that waits.
     fn written(&self, state: &mut State, address: usize) {
         let Some((page, pages)) = state.page_at(address) else {
             let start = address / page_bytes() * page_bytes();
@@ -226,7 +228,7 @@ impl Shared {
         }
     }
 
-    /// Copies a page to the pool, if it still is what was frozen.
+    /// Copies a page to the pool, if its bytes are still the frozen ones.
     fn copy(&self, state: &mut State, page: usize, pages: &Range<usize>, room: u32) {
         let at = room as usize * page_bytes();
         let is_copied = read_self(self.process, pages.start, &mut state.pool[at..at + page_bytes()]).is_ok()
@@ -239,9 +241,9 @@ impl Shared {
         }
     }
 
-    /// Visits the stretches of these pages that have been protected by us all the time: who
-    /// unprotects them holds the state. What is not protected is not touched, because it may be
-    /// somebody else's by now.
+    /// Visits the ranges of these pages that this image has protected all the time: unprotecting
+    /// needs the state lock. Unprotected pages are not touched, because they may belong to others
+    /// by now.
     fn still_frozen(&self, state: &State, pages: &Range<usize>, mut visit: impl FnMut(&Range<usize>)) {
         let _ = state.map.protected(pages, |stretch| {
             if self.fault.register(&stretch).is_ok() {
@@ -256,7 +258,7 @@ impl Shared {
         bytes == pages.len()
     }
 
-    /// Lets everybody write to these pages.
+    /// Allows writes to these pages.
     fn unprotect(&self, state: &State, pages: &Range<usize>) {
         let mut woken = 0;
         self.still_frozen(state, pages, |stretch| {
@@ -264,13 +266,13 @@ impl Shared {
                 woken += stretch.len();
             }
         });
-        // Who waits for what is not there any more finds out what is there now.
+        // Writes that wait for unmapped pages are repeated, and find what is there now.
         if woken < pages.len() {
             self.fault.wake(pages);
         }
     }
 
-    /// Reads some bytes of a part, at least one, and says how many.
+    /// Reads some bytes of a part, at least one, and returns how many.
     fn read_some(&self, part: usize, at: usize, into: &mut [u8]) -> Result<usize> {
         let mut guard = self.state();
         let state = &mut *guard;
@@ -331,7 +333,7 @@ impl Shared {
         self.serve_awaited(state);
     }
 
-    /// Uses pages of the pool that are free again for writes that wait.
+    /// Uses free pages of the pool for writes that wait.
     fn serve_awaited(&self, state: &mut State) {
         let mut from = 0;
         while state.awaited > 0 {
@@ -346,7 +348,7 @@ impl Shared {
         state.waiting_since = (state.awaited > 0).then(Instant::now);
     }
 
-    /// Lets all writes continue: the image is invalid from now on.
+    /// Lets all writes continue. The image is invalid from now on.
     fn give_up(&self, state: &mut State) {
         state.is_given_up = true;
         state.waiting_since = None;
@@ -365,7 +367,7 @@ impl State {
             let range = addresses(memory);
             let mut pages = whole_pages(range.clone());
             if pages.is_empty() {
-                // All of it is an end.
+                // No whole page: all of it is copied at once.
                 pages = range.end..range.end;
             }
             let head = memory[..pages.start - range.start].to_vec();
@@ -389,7 +391,7 @@ impl State {
             is_given_up: false,
             map,
         };
-        // Each page of the pool may be noted as free.
+        // Each page of the pool may have to be listed as free.
         let room_bytes = page_bytes() + size_of::<u32>();
         let rooms = bytes_max.saturating_sub(state.extra_bytes()) / room_bytes as u64;
         if rooms == 0 && pages_count > 0 {
@@ -402,7 +404,7 @@ impl State {
         Ok(state)
     }
 
-    /// A free page of the pool.
+    /// Takes a free page of the pool.
     fn take_room(&mut self) -> Option<u32> {
         self.free.pop().or_else(|| {
             (self.used < self.rooms).then(|| {
@@ -412,7 +414,7 @@ impl State {
         })
     }
 
-    /// The number and the addresses of the frozen page that `address` is in.
+    /// The number and the addresses of the frozen page that contains `address`.
     fn page_at(&self, address: usize) -> Option<(usize, Range<usize>)> {
         let after = self.by_address.partition_point(|part| self.parts[*part].pages.start <= address);
         let part = &self.parts[self.by_address[after.checked_sub(1)?]];
@@ -429,13 +431,14 @@ impl State {
         Some(start..start + page_bytes())
     }
 
-    /// Whether some of `range` may be protected.
+    /// Whether part of `range` may be protected.
     fn is_frozen(&self, range: &Range<usize>) -> bool {
         let after = self.by_address.partition_point(|part| self.parts[*part].pages.start < range.end);
         after > 0 && shared(&self.parts[self.by_address[after - 1]].pages, range).is_some()
     }
 
-    /// What the image takes: the ends, the pages of the pool that were ever used, and its tables.
+    /// The extra memory of the image: the ends, the pages of the pool that were ever used, and its
+    /// tables.
     fn extra_bytes(&self) -> u64 {
         let ends: usize = self.parts.iter().map(|part| part.head.len() + part.tail.len()).sum();
         let tables = size_of_val(&self.places[..]) + self.free.capacity() * size_of::<u32>();
@@ -443,15 +446,15 @@ impl State {
     }
 }
 
-/// Reads memory of this process through the system; memory that is not there is an error.
+/// Reads memory of this process through the system. Returns an error if the memory is not mapped.
 fn read_self(pid: libc::pid_t, at: usize, into: &mut [u8]) -> io::Result<()> {
     let mut done = 0;
     while done < into.len() {
         let rest = &mut into[done..];
         let local = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
         let remote = libc::iovec { iov_base: std::ptr::without_provenance_mut(at + done), iov_len: rest.len() };
-        // SAFETY: the local place is a slice that may be written to; the other is only read, and
-        // checked by the system.
+        // SAFETY: the local side is a slice that may be written to; the other is only read, and the
+        // system checks it.
         let count = unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) };
         match usize::try_from(count) {
             Ok(0) => return Err(Errno::FAULT.into()),
@@ -465,7 +468,7 @@ fn read_self(pid: libc::pid_t, at: usize, into: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Copies as much as there is and as there is room for.
+/// Copies as many bytes as fit, and returns how many.
 fn copy_from(from: &[u8], into: &mut [u8]) -> usize {
     let bytes = from.len().min(into.len());
     into[..bytes].copy_from_slice(&from[..bytes]);

@@ -1,5 +1,5 @@
-//! Trackers in processes that were forked, or that lack what an ordinary process may do. Each test
-//! runs in a process of its own: a fork copies whatever other threads are in the middle of.
+//! Trackers in forked processes, and in processes with few permissions. Each test runs in a process
+//! of its own: a fork copies the state of other threads, whatever they are doing.
 
 use std::os::fd::FromRawFd;
 
@@ -42,7 +42,7 @@ fn a_tracker_ends_also_while_a_forked_process_lives() {
     }
     let (mut memory, first) = watched(Way::Pages, 16 * PAGE);
     let mut ends = [0; 2];
-    // SAFETY: a new pipe; the child waits until it is closed and leaves.
+    // SAFETY: a new pipe; the child waits until it is closed and exits.
     let (pid, writer) = unsafe {
         assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
         let pid = libc::fork();
@@ -78,7 +78,7 @@ fn protection_is_chosen_only_if_allowed_and_only_as_the_last_resort() {
         let (ways, _) = chosen(allowed.clone(), 4 << 20, 1_000.0);
         assert!(!ways.contains(&Way::Protection), "{ways:?}");
     }
-    // Without userfaultfd, which a process can be refused for ever.
+    // Without userfaultfd, which can be denied to a process permanently.
     let status = in_fork(|| {
         if !refuse_userfaultfd() {
             return true;

@@ -1,4 +1,4 @@
-//! Frozen images: the bytes of the moment, whatever happens to the memory afterwards.
+//! Frozen images: they keep the bytes of one moment, whatever happens to the memory afterwards.
 
 use std::{
     io::Read,
@@ -62,7 +62,7 @@ fn an_image_is_that_of_the_moment_while_threads_write() {
                 let mut random = random.fork();
                 Meanwhile::repeat(move || {
                     let at = start + random.usize(..bytes);
-                    // SAFETY: inside the mapping, which outlives the thread; nobody else looks at
+                    // SAFETY: inside the mapping, which outlives the thread; nobody else accesses
                     // it.
                     unsafe { std::ptr::with_exposed_provenance_mut::<u8>(at).write_volatile(random.u8(..)) };
                 })
@@ -74,7 +74,7 @@ fn an_image_is_that_of_the_moment_while_threads_write() {
             let count = random.usize(1..into.len()).min(bytes - at);
             frozen.read(0, at, &mut into[..count]).unwrap();
             assert!(into[..count] == shadow[at..at + count], "{way}: wrong bytes at {at}");
-            // Any bytes may be read again as long as they are not released.
+            // Bytes may be read any number of times before they are released.
             if random.bool() {
                 frozen.release(0, at..at + count / 2);
                 frozen.read(0, at + count / 2, &mut into[..count - count / 2]).unwrap();
@@ -160,7 +160,7 @@ fn what_was_released_is_an_error() {
         frozen.release(0, 99 * PAGE..usize::MAX);
         frozen.release(7, 0..1);
         memory.fill(1);
-        // The child process does as it is told in its own time.
+        // The child process carries out orders with a delay.
         let begin = Instant::now();
         while frozen.read(0, 8 * PAGE, &mut [0]).is_ok() && begin.elapsed() < Duration::from_secs(20) {
             std::thread::yield_now();
@@ -255,7 +255,7 @@ fn the_bound_of_protection_holds_and_writers_wait_for_the_reader() {
     let written = Arc::new(AtomicUsize::new(0));
     let seen = written.clone();
     let writer = std::thread::spawn(move || {
-        // Backwards, so that it waits for what is read last.
+        // In descending order, so that it waits for what is read last.
         for page in (0..256).rev() {
             memory[page * PAGE] = 0xee;
             seen.fetch_add(1, SeqCst);
@@ -267,7 +267,7 @@ fn the_bound_of_protection_holds_and_writers_wait_for_the_reader() {
         frozen.read(0, page * PAGE, &mut into).unwrap();
         assert!(into[..] == shadow[page * PAGE..(page + 1) * PAGE]);
         assert!(frozen.extra_bytes() <= extra_bytes_max, "{}", frozen.extra_bytes());
-        // What is not released and not in the pool has not been written to.
+        // A page that is neither released nor in the pool has not been written.
         assert!(written.load(SeqCst) <= 20 + page);
         frozen.release(0, page * PAGE..(page + 1) * PAGE);
     }
@@ -291,7 +291,7 @@ fn room_that_becomes_free_goes_to_who_waits() {
             seen.fetch_add(1, SeqCst);
         }
     });
-    // What is released lies before what is waited for, so that only its room can help.
+    // The released pages come before those that the writer waits for, so only their room can help.
     for page in 0..32 {
         let begin = Instant::now();
         while written.load(SeqCst) <= page {
@@ -339,7 +339,7 @@ fn an_image_that_nobody_reads_is_given_up() {
     let wait_max = Duration::from_millis(50);
     let options = FreezeOptions { extra_bytes_max: 8 * PAGE as u64, wait_max, ..options(FreezeWay::Protect) };
     let frozen = freeze(&[&memory], options).unwrap();
-    // The only thread: without a limit it would wait for itself.
+    // This is the only thread: without a limit it would wait for itself.
     memory.fill(1);
     let error = frozen.read(0, 0, &mut [0]).unwrap_err();
     assert!(matches!(error, Error::GivenUp { .. }), "{error}");

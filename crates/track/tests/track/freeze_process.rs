@@ -1,6 +1,6 @@
-//! Frozen images and the process: what a fork sees of them, what they leave behind, and memory that
-//! is taken away. Each test runs in a process of its own, because they fork, and because nobody
-//! else is to get the memory.
+//! Frozen images and processes: what a forked process sees of them, what they leave behind, and
+//! memory that is unmapped. Each test runs in a process of its own, because it forks, and because
+//! no other test may get the memory.
 
 use std::{
     fs,
@@ -33,13 +33,13 @@ fn pipe() -> (fs::File, fs::File) {
     }
 }
 
-/// Children of this process, those that an ordinary wait does not find included.
+/// Children of this process, including those that an ordinary wait does not find.
 fn children(pid: u32) -> Vec<u32> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").unwrap().flatten() {
         let Ok(child) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };
         let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        // After the name, which ends with the last parenthesis: state, parent.
+        // The name ends with the last parenthesis. After it: state, parent.
         let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse::<u32>().ok());
         if parent == Some(pid) {
             found.push(child);
@@ -82,7 +82,7 @@ fn an_image_ends_also_while_a_forked_process_lives() {
     let mut memory = Mapping::new(64 * PAGE);
     let Some(image) = frozen(FreezeWay::Protect, &memory) else { return };
     let (reader, writer) = pipe();
-    // SAFETY: the child waits until the pipe is closed, and leaves.
+    // SAFETY: the child waits until the pipe is closed, and exits.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         drop(writer);
@@ -91,7 +91,7 @@ fn an_image_ends_also_while_a_forked_process_lives() {
         unsafe { libc::_exit(0) };
     }
     drop(image);
-    // Would wait for ever if it were still protected.
+    // Would wait forever if it were still protected.
     memory.fill(1);
     drop(writer);
     // SAFETY: our own child.
@@ -107,8 +107,7 @@ fn a_fork_leaves_no_process_behind() {
     let before = children(std::process::id());
     let Some(image) = frozen(FreezeWay::Fork, &memory) else { return };
     assert_eq!(children(std::process::id()).len(), before.len() + 1);
-    // The program's own waiting does not find it.
-    // SAFETY: asks only.
+    // The program's own wait does not find it. SAFETY: only queries.
     let found = unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) };
     assert!(found < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD));
     drop(image);
@@ -126,13 +125,13 @@ fn an_image_does_not_outlive_a_killed_program() {
     }
     let (mut reader, writer) = pipe();
     let (until, end) = pipe();
-    // SAFETY: the child freezes memory, says so, and waits to be killed.
+    // SAFETY: the child freezes memory, reports that, and waits to be killed.
     let program = unsafe { libc::fork() };
     if program == 0 {
         drop(end);
         let image = frozen(FreezeWay::Fork, &memory);
-        // Somebody else has a copy of all that the program has open.
-        // SAFETY: the child waits for the end of the test, and leaves.
+        // Another process has copies of all open files of the program. SAFETY: the child waits for
+        // the end of the test, and exits.
         let bystander = unsafe { libc::fork() };
         if bystander == 0 {
             let _ = (&until).read(&mut [0]);
@@ -158,7 +157,7 @@ fn an_image_does_not_outlive_a_killed_program() {
     }
     let is_there = |pid: u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // What waits to be reaped by whoever inherits it does not count.
+        // A zombie that its new parent has not reaped does not count.
         stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
     };
     let begin = Instant::now();
@@ -195,7 +194,7 @@ fn an_image_keeps_no_file_open() {
     let (mut reader, writer) = pipe();
     let Some(_image) = frozen(FreezeWay::Fork, &memory) else { return };
     drop(writer);
-    // The end of the pipe, as soon as the child has got that far.
+    // The end of the pipe, once the child has closed its copy.
     assert_eq!(reader.read(&mut [0]).unwrap(), 0);
 }
 
@@ -211,7 +210,7 @@ fn memory_that_is_not_frozen_is_not_kept() {
     let Some(image) = frozen(FreezeWay::Fork, &memory) else { return };
     let begin = Instant::now();
     other.fill(2);
-    // The child gives it back as soon as it has got that far.
+    // The child releases it with a delay.
     while image.extra_bytes() > 512 * PAGE as u64 {
         assert!(begin.elapsed() < Duration::from_secs(20), "{} extra bytes", image.extra_bytes());
         std::thread::sleep(Duration::from_millis(1));
@@ -224,10 +223,10 @@ fn memory_that_is_not_frozen_is_not_kept() {
     assert!(into.iter().all(|byte| *byte == 1));
 }
 
-/// Becomes a user without rights. False if this user cannot.
+/// Becomes an unprivileged user. Returns false if this user cannot.
 fn become_nobody() -> bool {
-    // SAFETY: acts on this process alone. A process that changes its user is not to be looked into,
-    // unless it says so.
+    // SAFETY: affects this process alone. After changing its user, a process cannot be inspected
+    // unless it allows that.
     let is_done =
         unsafe { libc::setresuid(65_534, 65_534, 65_534) == 0 && libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0) == 0 };
     if !is_done {
@@ -249,7 +248,7 @@ fn a_user_without_rights_can_watch_and_freeze_by_fork() {
         let memory = Mapping::new(64 * PAGE);
         let protect = freeze(&[&memory], FreezeOptions { way: FreezeWay::Protect, ..FreezeOptions::default() });
         let is_refused = match protect {
-            // The system may be set to allow it.
+            // The system may be configured to allow it.
             Ok(_) => return true,
             Err(Error::Refused { remedy, .. }) => remedy.contains("CAP_SYS_PTRACE"),
             Err(_) => false,
@@ -291,7 +290,7 @@ fn memory_may_be_unmapped_discarded_or_replaced() {
                 }
             }
             assert!(vanished > 0 || way == FreezeWay::Fork);
-            // A page that had been copied before is there in any case.
+            // A page that was copied before can be read in any case.
             frozen.read(0, 9 * PAGE, &mut [0; PAGE]).unwrap();
             frozen.release(0, 0..64 * PAGE);
         }

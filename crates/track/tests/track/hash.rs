@@ -1,4 +1,4 @@
-//! Hashes of blocks: known values, and the same for any number of threads.
+//! Hashes of blocks: known values, and equal results for any number of threads.
 
 use outcrop_track::{CpuHasher, HashKind, Hasher};
 

@@ -1,4 +1,5 @@
-//! All tests of this crate from outside: one program, so that there is one to link.
+//! Integration tests of trackers, hashes and images. One program, so that only one has to be
+//! linked.
 
 mod common;
 mod fork;

@@ -1,5 +1,5 @@
-//! Memory that the system writes to without a page fault: buffers that are registered with
-//! io_uring. `VmPin` counts for the whole process, so each test has one of its own.
+//! Memory that the system writes to without a page fault: buffers registered with io_uring. `VmPin`
+//! is counted per process, so each test has a process of its own.
 
 use std::{fs::File, io::Write};
 

@@ -1,5 +1,5 @@
 //! Random writes to random regions, compared with a shadow copy: every byte that differs is
-//! reported, in every way.
+//! reported, with every way.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ const BYTES: usize = 96 * PAGE;
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Writes a value to so many bytes.
+    /// Writes a value to this many bytes.
     Write {
         at: usize,
         bytes: usize,
@@ -70,7 +70,7 @@ struct Run {
     memory: Mapping,
     way: Way,
     regions: Vec<Range<usize>>,
-    /// What each region held at the last look.
+    /// The contents of each region at the last call.
     shadows: Vec<Option<Vec<u8>>>,
 }
 
@@ -89,7 +89,7 @@ impl Run {
                 let outcome = std::io::Read::read_exact(&mut random, &mut self.memory[until(at, bytes)]);
                 prop_assert!(outcome.is_ok() || self.way == Way::Protection);
             }
-            // Documented not to be seen by protection.
+            // Documented as not detected by protection.
             Step::GiveBack { page, pages } if self.way != Way::Protection => {
                 let range = until(page * PAGE, pages * PAGE);
                 self.memory.advise(range.start, range.len(), libc::MADV_DONTNEED);
@@ -110,7 +110,7 @@ impl Run {
                 self.shadows[region] = None;
             }
             Step::Fork => {
-                // SAFETY: the child leaves at once.
+                // SAFETY: the child exits at once.
                 unsafe {
                     let pid = libc::fork();
                     if pid == 0 {
@@ -162,8 +162,8 @@ proptest! {
     }
 }
 
-/// Memory that is large enough to be worth watching by choice, so that samples, watching and pauses
-/// all come to pass.
+/// Memory that is large enough for `Way::Chosen` to watch, so that samples, watching and pauses all
+/// occur.
 #[test]
 fn nothing_is_missed_while_the_way_changes() {
     let bytes = 8 << 20;
@@ -179,7 +179,7 @@ fn nothing_is_missed_while_the_way_changes() {
         }
         assert!(shadow == *memory, "call {call} missed a change");
         ways.push(changes.way);
-        // Slow hashing makes watching pay, fast hashing does not.
+        // Watching pays if hashing is slow, and does not if hashing is fast.
         let (writes, hash_ms) = if call % 40 < 20 { (5, 10_000) } else { (5_000, 0) };
         tracker.hashed("memory", bytes, std::time::Duration::from_millis(hash_ms) + std::time::Duration::from_nanos(1));
         (0..writes).for_each(|_| memory[random.usize(..bytes)] = random.u8(..));

@@ -1,5 +1,5 @@
-//! The signal handler of `Way::Protection` and the handlers that were there before. Each test runs
-//! in a process of its own.
+//! The signal handler of `Way::Protection`, with handlers that were installed before. Each test
+//! runs in a process of its own.
 
 use std::{
     os::unix::process::ExitStatusExt,
@@ -109,7 +109,7 @@ fn a_real_fault_still_kills() {
                 memory[0] = 1;
                 let nothing = Mapping::new(PAGE);
                 rights(nothing.as_ptr().addr(), libc::PROT_NONE);
-                // SAFETY: is not sound, and is to end the process.
+                // SAFETY: this is unsound on purpose, and should kill the process.
                 unsafe {
                     match is_read {
                         true => drop(nothing.as_ptr().read_volatile()),
@@ -132,7 +132,7 @@ fn a_fault_where_a_watch_has_ended_kills() {
         let (memory, mut tracker) = watch();
         tracker.stop("memory");
         rights(memory.as_ptr().addr(), libc::PROT_READ);
-        // SAFETY: is not sound, and is to end the process.
+        // SAFETY: this is unsound on purpose, and should kill the process.
         unsafe { memory.as_ptr().cast_mut().write_volatile(1) };
         true
     });
@@ -230,7 +230,7 @@ fn a_process_without_mappings_to_spare_can_still_write() {
     }
     let status = process(|| {
         let (mut memory, mut tracker) = watch();
-        // Every change of rights makes two more mappings, until there may be no more.
+        // Every change of access rights creates two more mappings, up to the limit.
         let other = Mapping::new(200_000 * PAGE);
         let is_full = (0..100_000).any(|i| {
             let page = other.as_ptr().wrapping_add(2 * i * PAGE).cast_mut();

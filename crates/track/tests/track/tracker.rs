@@ -6,7 +6,7 @@ use outcrop_track::{TrackOptions, Way};
 
 use crate::common::{Mapping, PAGE, chosen, everything, has, pages, tracker, watched};
 
-/// The ways that can tell pages apart.
+/// The ways that can distinguish pages.
 const WATCHING: [Way; 2] = [Way::Pages, Way::Protection];
 
 #[test]
@@ -29,7 +29,7 @@ fn written_pages_are_reported_once() {
 fn equal_values_are_reported_too() {
     for way in WATCHING.into_iter().filter(|way| has(*way)) {
         let (mut memory, mut tracker) = watched(way, 8 * PAGE);
-        // SAFETY: an ordinary write that the compiler must not leave out.
+        // SAFETY: an ordinary write that the compiler must not remove.
         unsafe { (&raw mut memory[3 * PAGE]).write_volatile(1) };
         assert_eq!(pages(&tracker.changed("memory", &memory)), [3]);
     }
@@ -129,7 +129,7 @@ fn memory_that_was_given_back_has_changed() {
         memory.fill(1);
         let mut tracker = tracker(Way::Pages);
         tracker.changed("memory", &memory);
-        // A page, and so much that the page table goes too.
+        // One page, and a range so large that its page tables are freed as well.
         memory.advise(PAGE, PAGE, libc::MADV_DONTNEED);
         memory.advise(2 << 20, 4 << 20, libc::MADV_DONTNEED);
         assert_eq!(memory[PAGE], 0);
@@ -151,7 +151,7 @@ fn memory_that_was_never_touched_is_watched_too() {
     let mut tracker = tracker(Way::Pages);
     tracker.changed("memory", &memory);
     assert!(tracker.changed("memory", &memory).ranges.is_empty());
-    // Reading is not writing.
+    // Reading is not a change.
     assert_eq!(memory.iter().map(|byte| u64::from(*byte)).sum::<u64>(), 0);
     assert!(tracker.changed("memory", &memory).ranges.is_empty());
     memory[9 << 20] = 1;
@@ -189,7 +189,7 @@ fn shared_memory_in_place_of_private_is_noticed() {
     for way in WATCHING.into_iter().filter(|way| has(*way)) {
         let (memory, mut tracker) = watched(way, 16 * PAGE);
         let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-        // SAFETY: in place of memory that is ours.
+        // SAFETY: replaces memory that is ours.
         let start = unsafe {
             let rights = libc::PROT_READ | libc::PROT_WRITE;
             libc::mmap(memory.as_ptr().cast_mut().cast(), memory.len(), rights, flags, -1, 0)
@@ -223,7 +223,7 @@ fn memory_that_does_not_fill_its_pages_is_never_under_reported() {
         let mut tracker = tracker(way);
         let (start, end) = (100, 10 * PAGE + 50);
         tracker.changed("memory", &memory[start..end]);
-        // The ends are always reported, what lies between only if it was written to.
+        // The ends are always reported, the pages between them only if they were written.
         let ends = tracker.changed("memory", &memory[start..end]);
         assert_eq!(ends.ranges, [0..PAGE - start, 10 * PAGE - start..end - start]);
         memory[start] = 1;
@@ -307,7 +307,7 @@ fn two_trackers_of_one_memory_both_tell_the_truth() {
             assert!(pages(&two.changed("memory", &memory)).contains(&page));
             assert!(pages(&one.changed("memory", &memory)).contains(&page));
         }
-        // When the first has ended, the second may watch.
+        // Once the first is dropped, the second can watch.
         drop(one);
         two.changed("memory", &memory);
         memory[9 * PAGE] = 1;
@@ -369,7 +369,7 @@ fn the_cheapest_way_is_chosen() {
     if !has(Way::Pages) {
         return;
     }
-    // No machine is so slow, or so fast, that these were a question.
+    // So slow and so fast that the result is the same on every machine.
     let (slow, fast) = (1_000.0, 0.001);
     let (ways, stats) = chosen(TrackOptions::default(), 4 << 20, slow);
     assert!(ways[..2] == [Way::Everything; 2] && ways[2..].iter().all(|way| *way == Way::Pages), "{ways:?}");

@@ -9,7 +9,7 @@ use std::{
 use outcrop_testing::skip;
 use outcrop_track::{Changes, TrackOptions, TrackStats, Tracker, Way};
 
-/// The page that tests reckon with.
+/// The page size that the tests assume.
 pub(crate) const PAGE: usize = 4096;
 
 /// A private anonymous mapping.
@@ -20,7 +20,7 @@ pub(crate) struct Mapping {
 
 // SAFETY: plain memory.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; who has a reference can only read.
+// SAFETY: as above; a shared reference only allows reading.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -28,7 +28,7 @@ impl Mapping {
         Self::with(bytes, ptr::null_mut(), libc::MAP_PRIVATE | libc::MAP_ANONYMOUS)
     }
 
-    /// New memory at the very place of other memory, which is unmapped.
+    /// Maps new memory at the same address in place of the old, which is unmapped.
     pub(crate) fn replace(&mut self) {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
         std::mem::forget(Self::with(self.bytes, self.start, flags));
@@ -45,12 +45,13 @@ impl Mapping {
         Self { start: start.cast(), bytes }
     }
 
-    /// Memory at a multiple of 2 MiB, of huge pages if the system has any.
+    /// Memory at a multiple of 2 MiB, in huge pages if the system has any.
     pub(crate) fn huge(bytes: usize) -> Self {
         const HUGE: usize = 2 << 20;
         let reserved = Self::new(bytes + HUGE);
         let start = reserved.start.map_addr(|start| start.next_multiple_of(HUGE));
-        // SAFETY: inside the mapping. What is too much stays mapped until the process ends.
+        // SAFETY: inside the mapping. The rest of the reservation stays mapped until the process
+        // ends.
         unsafe { libc::madvise(start.cast(), bytes, libc::MADV_HUGEPAGE) };
         std::mem::forget(reserved);
         let mut made = Self { start, bytes };
@@ -64,8 +65,8 @@ impl Mapping {
         assert_eq!(outcome, 0, "{}", io::Error::last_os_error());
     }
 
-    /// Unmaps some of it. The rest stays until the process ends: by then somebody else may have
-    /// this place.
+    /// Unmaps part of it. The rest stays mapped until the process ends, because the addresses may
+    /// belong to others by then.
     pub(crate) fn unmap(&mut self, from: usize, bytes: usize) {
         // SAFETY: inside the mapping, which nobody can use any more.
         assert_eq!(unsafe { libc::munmap(self.start.add(from).cast(), bytes) }, 0);
@@ -102,7 +103,7 @@ pub(crate) fn tracker(way: Way) -> Tracker {
     Tracker::new(TrackOptions { way, ..TrackOptions::default() })
 }
 
-/// Whether a way works here. If not, the test is skipped, or fails if all must run.
+/// Whether a way works here. If not, the test is skipped, or fails if all tests must run.
 pub(crate) fn has(way: Way) -> bool {
     let memory = Mapping::new(16 * PAGE);
     let mut probe = tracker(way);
@@ -114,12 +115,12 @@ pub(crate) fn has(way: Way) -> bool {
     is_there
 }
 
-/// Pages that are reported, of memory that begins with a page.
+/// The reported pages, of memory that begins at a page boundary.
 pub(crate) fn pages(changes: &Changes) -> Vec<usize> {
     changes.ranges.iter().flat_map(|range| range.start / PAGE..range.end.div_ceil(PAGE)).collect()
 }
 
-/// Something that goes on in another thread until this is dropped.
+/// Work that another thread repeats until this is dropped.
 pub(crate) struct Meanwhile {
     is_over: std::sync::Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -145,7 +146,7 @@ impl Drop for Meanwhile {
     }
 }
 
-/// Memory whose pages have all been written to, and a tracker that watches it, to be dropped first.
+/// Memory whose pages have all been written, and a tracker that watches it. Drop the tracker first.
 pub(crate) fn watched(way: Way, bytes: usize) -> (Mapping, Tracker) {
     let mut memory = Mapping::new(bytes);
     memory.fill(1);
@@ -159,8 +160,8 @@ pub(crate) fn everything(changes: &Changes, bytes: usize) -> bool {
     changes.is_everything && changes.ranges.iter().eq(std::iter::once(&(0..bytes)))
 }
 
-/// A program with memory worth watching that writes to one byte in so many, and says that hashing
-/// takes so long.
+/// A program with enough memory to be watched, that writes every `step`-th byte and reports this
+/// cost of hashing.
 pub(crate) fn chosen(options: TrackOptions, step: usize, hash_ns_per_byte: f64) -> (Vec<Way>, TrackStats) {
     let mut memory = Mapping::new(16 << 20);
     memory.fill(1);
@@ -176,8 +177,8 @@ pub(crate) fn chosen(options: TrackOptions, step: usize, hash_ns_per_byte: f64) 
     (ways, tracker.stats("memory").unwrap())
 }
 
-/// Makes the system call userfaultfd fail from now on, as an old kernel or a container does. False
-/// if that is not possible.
+/// Makes the system call userfaultfd fail from now on, as on an old kernel or in a container.
+/// Returns false if that is not possible.
 pub(crate) fn refuse_userfaultfd() -> bool {
     let filter = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
     let mut program = [
@@ -198,7 +199,7 @@ pub(crate) fn refuse_userfaultfd() -> bool {
     is_done
 }
 
-/// Memory in which no two pages are alike.
+/// Memory in which all pages differ.
 pub(crate) fn patterned(bytes: usize) -> Mapping {
     let mut memory = Mapping::new(bytes);
     for (i, word) in memory.chunks_exact_mut(8).enumerate() {
