@@ -24,7 +24,7 @@ pub enum Error {
     /// It is larger than the front.
     #[error(
         "snapshot {key} of {bytes} bytes is larger than the {capacity} bytes of this tape's first memory layer; \
-         enlarge that layer, or save smaller snapshots"
+         give it more host memory, or device memory if it is a device, or save smaller snapshots"
     )]
     TooLarge {
         /// The key.
