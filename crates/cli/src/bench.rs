@@ -1,4 +1,4 @@
-//! `outcrop bench`: figures that anyone can repeat.
+//! `outcrop bench`: measurements that anyone can repeat.
 
 mod all;
 
@@ -244,7 +244,7 @@ pub(crate) fn run(command: &BenchCommand) -> Result<()> {
 }
 
 impl BenchCommand {
-    /// What a benchmark takes at most, if it takes anything that can be missing.
+    /// The memory and space that a benchmark needs, if any.
     fn needs(&self) -> Result<Option<Needs>> {
         Ok(match self {
             Self::Tape(args) => Some(args.options().needs()),

@@ -1,4 +1,4 @@
-//! `outcrop demo`: what Outcrop is for, in a minute.
+//! `outcrop demo`: shows what Outcrop is for, in a minute.
 
 use std::path::PathBuf;
 

@@ -24,7 +24,7 @@ use tracing_subscriber::{
     prelude::*,
 };
 
-/// What `--help` says at the end.
+/// The end of `--help`.
 const AFTER_HELP: &str = "\
 Start with `outcrop demo`. Inspect checkpoints with `outcrop ls DIR`.
 
@@ -81,7 +81,7 @@ enum Command {
     Sim(sim::SimArgs),
 }
 
-/// Where snapshots go.
+/// Where snapshots are stored.
 #[derive(Args, Clone)]
 pub(crate) struct RoomArgs {
     /// Host memory for snapshots.
@@ -122,7 +122,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What happened and why; a cause that was named already is not repeated.
+/// The error and its causes. A cause whose text was already printed is left out.
 fn message(error: &anyhow::Error) -> String {
     let mut message = String::new();
     for cause in error.chain().map(ToString::to_string) {

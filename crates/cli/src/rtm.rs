@@ -9,7 +9,7 @@ use outcrop_rtm::{Config, Migration, plot, write_npy};
 
 use crate::{RoomArgs, progress::MigrationProgress, say::say, table};
 
-/// What to migrate, and where the results go.
+/// What to migrate, and where to write the results.
 #[derive(Args)]
 pub(crate) struct RtmArgs {
     /// The configuration file.
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &RtmArgs) -> Result<()> {
     Ok(())
 }
 
-/// Carries out a migration and shows how far it is.
+/// Runs a migration and shows its progress.
 pub(crate) fn migrate_with_progress(
     migration: &Migration,
     keep: Keep,
@@ -61,7 +61,7 @@ pub(crate) fn migrate_with_progress(
     migrate(migration, keep, &room.room(), trace, &mut |progress| bar.show(progress))
 }
 
-/// Where the time went, a column for each way.
+/// Where the time went, with one column per way.
 pub(crate) fn times_table(outcomes: &[&Outcome]) -> comfy_table::Table {
     let mut heads = vec![""];
     heads.extend(outcomes.iter().map(|outcome| outcome.keep.name()));
@@ -87,7 +87,7 @@ pub(crate) fn times_table(outcomes: &[&Outcome]) -> comfy_table::Table {
     table
 }
 
-/// What each layer of the tape did.
+/// What each layer of the tape has done.
 pub(crate) fn layers_table(outcome: &Outcome) -> comfy_table::Table {
     let mut table = table::new(&["layer", "limit", "most in use", "written", "at", "read", "at", "waited for"]);
     for layer in outcome.stats.iter().flat_map(|stats| &stats.layers) {

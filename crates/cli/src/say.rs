@@ -1,4 +1,4 @@
-//! What the program says on its standard output.
+//! Writes to the standard output.
 
 use std::{
     fmt,

@@ -1,4 +1,4 @@
-//! `outcrop sim`: the figures of the papers, simulated, and random worlds against the plan.
+//! `outcrop sim`: simulates the figures of the papers, and tests the plan with random worlds.
 
 use std::{
     fs,
@@ -160,7 +160,7 @@ fn all(report: &ReportArgs) -> Result<()> {
     Ok(())
 }
 
-/// Simulates a figure, prints it unless it is to be JSON, and draws it.
+/// Simulates a figure, prints it unless JSON is requested, and draws it.
 fn simulate(entry: &Entry, report: &ReportArgs) -> Result<Figure> {
     eprintln!("simulating: {} ({})", entry.name, entry.title);
     let figure = match &report.machine {
@@ -171,7 +171,7 @@ fn simulate(entry: &Entry, report: &ReportArgs) -> Result<Figure> {
     Ok(figure)
 }
 
-/// Draws a figure, and prints it unless that is to be JSON.
+/// Draws a figure, and prints it unless JSON is requested.
 fn show(figure: &Figure, report: &ReportArgs) -> Result<()> {
     let output = report.output.as_deref().or((!report.json).then_some(Path::new(OUTPUT)));
     if let Some(output) = output {
@@ -252,7 +252,7 @@ fn fuzz(args: &FuzzArgs) -> Result<()> {
     Ok(())
 }
 
-/// A bar on a terminal, now and then a line elsewhere.
+/// A bar on a terminal, otherwise a line from time to time.
 struct FuzzProgress {
     bar: Option<ProgressBar>,
     seeds: u64,

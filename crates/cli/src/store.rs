@@ -61,7 +61,7 @@ pub(crate) fn run(command: &StoreCommand) -> Result<()> {
         StoreCommand::Export(args) => files::run(args, true),
         StoreCommand::Prune(args) => prune::run(args),
     };
-    // There is one table of kinds and exit codes.
+    // Kinds and exit codes are in one table: that of `outcrop::Error`.
     result.map_err(|error| match error.downcast::<Error>() {
         Ok(error) => outcrop::Error::from(error).into(),
         Err(other) => other,
@@ -78,7 +78,7 @@ struct SessionArgs {
     session: String,
 }
 
-/// A number, or the newest.
+/// A version number, or the newest version.
 #[derive(Debug, Clone, Copy)]
 struct Which(Option<u64>);
 
@@ -96,7 +96,7 @@ impl FromStr for Which {
     }
 }
 
-/// The catalogs of directories, at least one of which has a session.
+/// The catalogs of these directories, at least one of which has a session.
 fn open(directories: &[PathBuf]) -> Result<Vec<Catalog>, Error> {
     let catalogs = directories.iter().map(|directory| Catalog::open(directory)).collect::<Result<Vec<_>, _>>()?;
     for catalog in &catalogs {
@@ -109,13 +109,13 @@ fn open(directories: &[PathBuf]) -> Result<Vec<Catalog>, Error> {
     Err(Error::Empty { location: locations.join(", ") })
 }
 
-/// The catalog of a directory that has a session.
+/// The catalog of a directory, which must have a session.
 fn open_one(directory: &Path) -> Result<Catalog, Error> {
     let mut catalogs = open(&[directory.to_owned()])?;
     Ok(catalogs.remove(0))
 }
 
-/// What a listing lacks, because it could not be read.
+/// What could not be read, and is missing in a listing.
 #[derive(Default)]
 struct Unread(Vec<String>);
 
@@ -124,7 +124,7 @@ impl Unread {
         self.0.extend(errors.into_iter().map(ToString::to_string));
     }
 
-    /// An error if there is anything: the listing has been printed, and is not all.
+    /// Returns an error if anything is missing: the listing that was printed is incomplete.
     fn into_result(mut self) -> Result<()> {
         self.0.dedup();
         let message = match self.0.as_slice() {
@@ -148,12 +148,13 @@ fn print_json(value: &serde_json::Value) -> Result<()> {
     Ok(())
 }
 
-/// The name of a file as a terminal should see it: anybody can put files into a directory.
+/// A file name, safe for a terminal: control characters are escaped, because anybody can put files
+/// into a directory.
 fn file_name(name: &str) -> String {
     name.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }
 
-/// The name of a region as people should see it.
+/// The name of a region for display.
 fn region_name(name: &str) -> &str {
     if name.is_empty() { "(unnamed)" } else { name }
 }

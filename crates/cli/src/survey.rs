@@ -9,10 +9,10 @@ use outcrop_survey::{Options, Profile, Survey};
 
 use crate::{say::say, table};
 
-/// Tables are no wider than this: long paths take several lines.
+/// The maximum width of tables: long paths are wrapped.
 const COLUMNS: u16 = 80;
 
-/// What to survey, and where to keep the outcome.
+/// What to survey, and where to write the result.
 #[derive(Args)]
 pub(crate) struct SurveyArgs {
     /// Directories to measure besides memory and devices [default: the current and the temporary
@@ -28,7 +28,7 @@ pub(crate) struct SurveyArgs {
 }
 
 pub(crate) fn run(args: &SurveyArgs) -> Result<()> {
-    // Before some seconds of measuring.
+    // Check this before measuring for some seconds.
     Profile::check_file(&args.output).context("nothing was measured; choose another file with --output")?;
     let options = Options::default();
     let directories = match &args.directories[..] {

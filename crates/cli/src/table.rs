@@ -1,9 +1,9 @@
-//! Numbers and tables as people like to read them.
+//! Formats numbers and tables.
 
 use bytesize::ByteSize;
 use comfy_table::{CellAlignment, Table, presets};
 
-/// A table with these column heads; all columns but the first are for numbers.
+/// A table with these column heads. All columns except the first are for numbers.
 pub(crate) fn new(heads: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED).set_header(heads);

@@ -1,12 +1,12 @@
 //! The settings of tapes and stores.
 //!
-//! What a tape or a store can be told is plain data: [`TapeSettings`] and [`StoreSettings`]. To
-//! describe one has no effects: nothing is opened, created or waited for. Builders fill them in,
+//! The settings of a tape or store are plain data: [`TapeSettings`] and [`StoreSettings`].
+//! Describing one has no effects: nothing is opened, created or waited for. Builders fill them in,
 //! and so do texts in TOML or JSON ([`Settings::from_toml`]). When a tape or store is opened,
-//! variables of the environment override them ([`Settings::override_by`]).
+//! environment variables override them ([`Settings::override_by`]).
 //!
 //! Each kind of settings has one [table](Settings::TABLE) with name, type, default and meaning.
-//! Parsing, the environment, the [reference](reference()) and the Python stubs all follow from it.
+//! Parsing, the environment, the [reference](reference()) and the Python stubs all use it.
 
 #![forbid(unsafe_code)]
 

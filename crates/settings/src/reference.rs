@@ -1,4 +1,4 @@
-//! The pages that follow from the tables: the reference for people, and the types for Python.
+//! Generates pages from the tables: the reference for people, and the types for Python.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use crate::{
     TapeSettings, tape::AnyLayer,
 };
 
-/// Variables of the environment that are not settings of a tape or store.
+/// Environment variables that are not settings of a tape or store.
 const OTHER_VARIABLES: &[(&str, &str)] = &[
     ("OUTCROP_LOG", "What the program `outcrop` and the C library report to standard error: `warn`, `info`, `debug`."),
     ("OUTCROP_IO", "How directories are read and written if their `method` is not given: `uring` or `blocking`."),
@@ -66,7 +66,7 @@ fn section<S: Settings>(page: &mut String, title: &str) {
     }
 }
 
-/// Puts what is in quotes in code.
+/// Formats quoted text as code.
 fn code(kind: &str) -> String {
     let mut inside = false;
     let mut text = String::new();
@@ -77,7 +77,7 @@ fn code(kind: &str) -> String {
     text
 }
 
-/// Whether a default is written as it would be in a text.
+/// Whether a default is a literal value, as it would be written in TOML.
 pub(crate) fn is_literal(default: &str) -> bool {
     format!("value = {default}").parse::<toml::Table>().is_ok()
 }
@@ -109,7 +109,7 @@ Path = Union[str, \"os.PathLike[str]\"]
     module
 }
 
-/// A class of settings, which may also be `or`.
+/// A class of settings. Values may also have the type `or`.
 fn class<S: Settings>(module: &mut String, name: &str, or: &str) {
     let _ = write!(module, "\n\nclass {name}(TypedDict, total=False):\n    \"\"\"Settings of {}.\"\"\"\n\n", S::OF);
     for setting in S::TABLE {
@@ -122,7 +122,7 @@ fn class<S: Settings>(module: &mut String, name: &str, or: &str) {
 mod tests {
     use super::*;
 
-    /// Whether the defaults that a table gives are those that hold.
+    /// Checks that the defaults in a table are the actual ones.
     fn check_defaults<S: Settings + PartialEq + std::fmt::Debug>() {
         for setting in S::TABLE {
             assert!(setting.about.ends_with('.'), "{}: one sentence", setting.name);

@@ -1,4 +1,4 @@
-//! Sizes: numbers of bytes, texts such as "2 GiB", and shares of what is free.
+//! Sizes: numbers of bytes, texts such as "2 GiB", and shares of free space.
 
 use std::{fmt, io};
 
@@ -7,10 +7,10 @@ use outcrop_error::{Error, ErrorKind, Result};
 /// How a size is written.
 pub(crate) const HINT: &str = "write a size such as \"2 GiB\" or \"500 MB\", or a number of bytes, above 0";
 
-/// A number of bytes, a text such as `"2 GiB"`, or, as the limit of a directory, a share of what is
-/// free there, such as `"90%"`.
+/// A number of bytes, a text such as `"2 GiB"`, or, as the limit of a directory, a share of the
+/// free space there, such as `"90%"`.
 ///
-/// A text that is no size is an error when the tape or store is opened.
+/// An invalid text is an error when the tape or store is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Size(Written);
 
@@ -30,7 +30,7 @@ impl Size {
         }
     }
 
-    /// The number of bytes, where there are so many free.
+    /// The number of bytes, of which a share refers to `free_bytes`.
     pub fn bytes_of(&self, free_bytes: impl FnOnce() -> io::Result<u64>) -> Result<u64> {
         match self.0 {
             Written::Percent(percent) => {
@@ -42,7 +42,7 @@ impl Size {
         }
     }
 
-    /// Whether it is a size at all.
+    /// Whether it is a valid size.
     pub(crate) fn is_clear(&self) -> bool {
         !matches!(self.0, Written::Unclear(_) | Written::Bytes(0))
     }

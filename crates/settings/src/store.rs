@@ -1,4 +1,4 @@
-//! What a store can be told.
+//! The settings of a store.
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
@@ -13,32 +13,33 @@ use crate::{
     value::{Count, Readable, table},
 };
 
-/// How blocks are made smaller.
+/// How to compress blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Compression {
-    /// Not at all.
+    /// No compression.
     #[default]
     None,
-    /// With LZ4, where that shortens the way to the first directory.
+    /// With LZ4, if that makes the transfer to the first directory faster.
     Lz4,
-    /// With Zstandard at this level (1 to 22), where that shortens the way to the first directory.
+    /// With Zstandard at this level (1 to 22), if that makes the transfer to the first directory
+    /// faster.
     Zstd(i32),
 }
 
-/// Which blocks of equal bytes are kept once only.
+/// Which equal blocks to store only once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Dedup {
-    /// Those that have not changed since the version before.
+    /// Blocks that have not changed since the previous version.
     #[default]
     Versions,
-    /// And those that are there several times in one version.
+    /// Also equal blocks within one version.
     Inside,
-    /// And those that several ranks save in one version. The ranks must see each other's files on
+    /// Also equal blocks of several ranks in one version. The ranks must see each other's files in
     /// every directory.
     Ranks,
 }
 
-/// What a store can be told: host memory, directories, fastest first, and how it is to work.
+/// The settings of a store: host memory, directories, fastest first, and how it works.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct StoreSettings {
@@ -48,40 +49,40 @@ pub struct StoreSettings {
     pub dirs: Vec<StoreDir>,
     /// The processes that save together.
     pub ranks: RanksSettings,
-    /// Which versions are kept on each directory.
+    /// Which versions to keep in each directory.
     pub keep: Retention,
-    /// Which versions are kept on single directories, 0 being the first, if not as on the others.
+    /// Which versions to keep in single directories (0 is the first), if different from the others.
     pub keep_on: BTreeMap<usize, Retention>,
     /// When to save.
     pub interval: Option<Rule>,
     /// The mean time between failures that make each directory's last version necessary. The last
-    /// one holds for all that follow.
+    /// value holds for all further directories.
     pub failures: Vec<Duration>,
-    /// How blocks are made smaller.
+    /// How to compress blocks.
     pub compression: Compression,
-    /// Which equal blocks are kept once only.
+    /// Which equal blocks to store only once.
     pub dedup: Dedup,
-    /// The extra memory for copying in the background; nothing to copy at once.
+    /// The extra memory for copying in the background. Without it, a save copies at once.
     pub live: Option<Size>,
     /// Whether only changed blocks are written.
     pub is_incremental: bool,
-    /// How changes are found.
+    /// How to find changes.
     pub tracking: Way,
     /// Whether the program reports what hardware writes to pinned memory.
     pub marks_pinned: bool,
-    /// The length of blocks.
+    /// The size of blocks.
     pub block: Size,
-    /// How blocks are compared and checked.
+    /// The hash with which blocks are compared and verified.
     pub hash: HashKind,
-    /// Whether equal hashes are not believed, and bytes are compared.
+    /// Whether blocks with equal hashes are also compared byte by byte.
     pub is_certain: bool,
     /// How many versions may be in flight at once.
     pub in_flight: usize,
-    /// From how many packs a version may be put together.
+    /// How many packs a version may consist of.
     pub chain_max: usize,
-    /// Whether host memory is pinned once all of it has been touched.
+    /// Whether host memory is pinned once all of it is touched.
     pub is_pinned: bool,
-    /// How many threads hash and copy; all cores if nothing is given.
+    /// The number of threads that hash and copy. Default: all cores.
     pub threads: Option<usize>,
 }
 
@@ -89,44 +90,44 @@ pub struct StoreSettings {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct StoreDir {
-    /// Where its files are.
+    /// Its files.
     pub files: StoreFiles,
     /// How much this rank may keep there.
     pub limit: Option<Size>,
-    /// Which versions are kept there, if not as in the other directories.
+    /// Which versions to keep there, if different from the other directories.
     pub keep: Retention,
 }
 
-/// Where the files of a directory of a store are.
+/// Where the files of a store's directory are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreFiles {
     /// In a directory of the file system.
     Path(PathBuf),
-    /// In an object that the program has given to the builder: the first, the second, and so on.
+    /// In an object that the program has passed to the builder: the first, the second, and so on.
     Given(usize),
 }
 
 /// The processes that save together.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum RanksSettings {
-    /// This one alone.
+    /// This process alone.
     #[default]
     Alone,
-    /// Those that meet in a directory.
+    /// Processes that meet in a directory.
     Directory(SharedDirectorySettings),
-    /// An object that the program has given to the builder.
+    /// An object that the program has passed to the builder.
     Given,
 }
 
-/// Processes that meet in a directory which all of them see.
+/// Processes that meet in a directory that all of them can access.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct SharedDirectorySettings {
     /// The directory.
     pub dir: PathBuf,
-    /// Which of them this one is, from 0.
+    /// The rank of this process, from 0.
     pub rank: u32,
-    /// How many there are.
+    /// The number of ranks.
     pub count: u32,
 }
 
@@ -240,7 +241,7 @@ impl Settings for StoreSettings {
 }
 
 impl StoreSettings {
-    /// Replaces all directories but those that are objects of the program.
+    /// Replaces all directories, except objects of the program.
     fn replace_dirs(&mut self, dirs: Vec<StoreDir>) {
         let is_path = |dir: &StoreDir| matches!(dir.files, StoreFiles::Path(_));
         let place = self.dirs.iter().position(is_path).unwrap_or(self.dirs.len());
@@ -248,14 +249,14 @@ impl StoreSettings {
         self.dirs.splice(place..place, dirs);
     }
 
-    /// Has ranks meet in a directory, unless they meet by an object of the program.
+    /// Lets ranks meet in a directory, unless the program has passed an object for that.
     fn meet(&mut self, ranks: SharedDirectorySettings) {
         if self.ranks != RanksSettings::Given {
             self.ranks = RanksSettings::Directory(ranks);
         }
     }
 
-    /// Which versions stay on a directory, 0 being the first.
+    /// Which versions to keep in a directory; 0 is the first.
     pub fn keep(&self, dir: usize) -> Retention {
         let own = self.dirs.get(dir).map(|dir| dir.keep).filter(|keep| *keep != Retention::default());
         own.or_else(|| self.keep_on.get(&dir).copied()).unwrap_or(self.keep)
@@ -301,7 +302,7 @@ impl Settings for StoreDir {
 }
 
 impl SharedDirectorySettings {
-    /// This process is `rank`, from 0, of `count` that meet in `dir`.
+    /// This process is `rank`, from 0, of `count` processes that meet in `dir`.
     pub fn new(dir: impl Into<PathBuf>, rank: u32, count: u32) -> Self {
         Self { dir: dir.into(), rank, count }
     }

@@ -1,4 +1,4 @@
-//! A table of settings, and what reads a text or the environment by it.
+//! Tables of settings, and how text and the environment are read with them.
 
 use std::{env, ffi::OsString};
 
@@ -9,21 +9,21 @@ use toml::{Table, Value};
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Setting<S> {
-    /// Its name in texts, and with underscores as a keyword in Python.
+    /// Its name in text, and as a keyword in Python.
     pub name: &'static str,
     /// What can be written.
     pub kind: fn() -> String,
     /// Its type in Python.
     pub python: fn() -> String,
-    /// What holds if it is not given, as it would be written, or in words.
+    /// The default, as it would be written, or in words.
     pub default: &'static str,
-    /// What it means, in one sentence.
+    /// Its meaning, in one sentence.
     pub about: &'static str,
     pub(crate) set: fn(&mut S, Value) -> std::result::Result<(), String>,
 }
 
 impl<S> Setting<S> {
-    /// The variable of the environment that overrides it.
+    /// The environment variable that overrides it.
     pub fn variable(&self) -> String {
         format!("OUTCROP_{}", self.name.to_uppercase())
     }
@@ -48,58 +48,57 @@ macro_rules! rows {
 }
 pub(crate) use rows;
 
-/// Looks up a variable of the environment.
+/// Looks up an environment variable.
 pub type Variables<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
-/// Settings that a table describes.
+/// Settings that are described by a table.
 pub trait Settings: Sized + Default + 'static {
-    /// What they are the settings of, with an article.
+    /// What they are settings of, with an article.
     const OF: &'static str;
 
-    /// All of them. Where one depends on another, that one comes first.
+    /// All settings. If one depends on another, the other comes first.
     const TABLE: &'static [Setting<Self>];
 
-    /// What is missing, or does not go together. Checked when all of them are known: those of a
-    /// tape or store when it is opened.
+    /// Returns an error if something is missing or contradictory. Called when all settings are
+    /// known: for a tape or store, when it is opened.
     fn check(&self) -> std::result::Result<(), String> {
         Ok(())
     }
 
-    /// Settings as this TOML text gives them, one on each line: `host = "2 GiB"`.
+    /// Reads settings from TOML, one on each line: `host = "2 GiB"`.
     fn from_toml(text: &str) -> Result<Self> {
         let table = text.parse().map_err(|error: toml::de::Error| wrong::<Self>(&format!("not TOML: {error}")))?;
         Self::from_table(table)
     }
 
-    /// Settings as this JSON object gives them.
+    /// Reads settings from a JSON object.
     fn from_json(text: &str) -> Result<Self> {
         let table =
             serde_json::from_str(text).map_err(|error| wrong::<Self>(&format!("not a JSON object: {error}")))?;
         Self::from_table(table)
     }
 
-    /// Settings as a table gives them.
+    /// Reads settings from a table.
     fn from_table(table: Table) -> Result<Self> {
         read(table).map_err(|problem| wrong::<Self>(&problem))
     }
 
-    /// Overrides settings by variables such as `OUTCROP_HOST="8 GiB"`: those of this process, see
-    /// [`std::env::var_os`], or others.
+    /// Overrides settings with variables such as `OUTCROP_HOST="8 GiB"`. `variables` looks them up,
+    /// for example with [`std::env::var_os`].
     fn override_by(&mut self, variables: Variables<'_>) -> Result<()> {
         for setting in Self::TABLE {
             let name = setting.variable();
             let Some(text) = variables(&name) else { continue };
             let wrong = |problem: String| Error::new(ErrorKind::Usage, format!("the variable {name}: {problem}"));
             let text = text.into_string().map_err(|text| wrong(format!("{text:?} is not UTF-8")))?;
-            // What is not TOML is a text.
+            // If it is not TOML, it is a plain text.
             let value = format!("value = {text}").parse::<Table>().ok().and_then(|mut table| table.remove("value"));
             (setting.set)(self, value.unwrap_or(Value::String(text))).map_err(wrong)?;
         }
         Ok(())
     }
 
-    /// What is to be opened: these settings, overridden by the variables of this process, and
-    /// checked.
+    /// The settings to use: these, overridden by the environment of this process, and checked.
     fn in_force(mut self) -> Result<Self> {
         self.override_by(&|name| env::var_os(name))?;
         self.check().map_err(|problem| wrong::<Self>(&problem))?;
@@ -111,7 +110,7 @@ fn wrong<S: Settings>(problem: &str) -> Error {
     Error::new(ErrorKind::Usage, format!("the settings of {}: {problem}", S::OF))
 }
 
-/// What a table says, as far as it can be used.
+/// Reads a table. The error names the first problem.
 pub(crate) fn read<S: Settings>(mut table: Table) -> std::result::Result<S, String> {
     if let Some(unknown) = table.keys().find(|key| S::TABLE.iter().all(|setting| setting.name != key.as_str())) {
         let likeness = |setting: &&Setting<S>| (strsim::jaro_winkler(setting.name, unknown) * 1e6) as u64;
@@ -222,7 +221,7 @@ mod tests {
         let usual = DirOptions::default().depth;
         let expected = [host("1 GiB"), dir("/fast", usual), host("2 GiB"), dir("/slow", 2)];
         assert_eq!(tape(stack).layers, expected);
-        // A builder's stack can be overridden as a whole, and one kind of layer of such a stack.
+        // The environment can override a builder's whole stack, and one kind of layer of it.
         let told =
             overridden(tape("host = 1\ndir = '/a'"), &[("OUTCROP_LAYERS", &stack["layers = ".len()..])]).unwrap();
         assert_eq!(told.layers, expected);
@@ -316,7 +315,7 @@ mod tests {
             "host = '2 GiB'\ndir = [{ path = '/c', limit = 7 }]\npin = false\nhelper_cores = [1, 2]\norder = 'forward'",
         );
         assert_eq!(overridden(told, &variables).unwrap(), expected);
-        // Layers stay where they are, and objects of the program as well.
+        // Layers keep their places, and so do objects of the program.
         let host = || TapeLayer::Host(Size::from(5));
         let told =
             TapeSettings { layers: vec![TapeLayer::Given(0), host(), TapeLayer::Given(1)], ..TapeSettings::default() };

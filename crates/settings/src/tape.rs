@@ -1,4 +1,4 @@
-//! What a tape can be told.
+//! The settings of a tape.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -12,10 +12,10 @@ use crate::{
     value::{Bytes, Count, Readable, table},
 };
 
-/// How much of what is free in a directory a tape may fill by default.
+/// The default limit of a directory: this share of its free space.
 const FREE: &str = "90%";
 
-/// What a tape can be told: its layers, fastest first, and how it is to work.
+/// The settings of a tape: its layers, fastest first, and how it works.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct TapeSettings {
@@ -23,25 +23,25 @@ pub struct TapeSettings {
     pub layers: Vec<TapeLayer>,
     /// The order in which snapshots will be read.
     pub order: Order,
-    /// How many helper threads; chosen by the number of layers if nothing is given.
+    /// The number of helper threads. Default: chosen by the number of layers.
     pub helpers: Option<usize>,
     /// The cores that helper threads are pinned to, in turn.
     pub helper_cores: Vec<usize>,
-    /// How many threads a large copy may use; all cores if nothing is given.
+    /// The number of threads that a large copy may use. Default: all cores.
     pub copy_threads: Option<usize>,
     /// How long a call waits for slots that only the program can give back.
     pub patience: Duration,
     /// When host memory is touched (pre-faulted) ahead of its use.
     pub touching: Touching,
-    /// Whether host memory is pinned once all of it has been touched.
+    /// Whether host memory is pinned once all of it is touched.
     pub is_pinned: bool,
-    /// How to choose between layers that would all do.
+    /// How to choose between layers that have room.
     pub preference: Preference,
     /// A survey's profile of this machine.
     pub profile: Option<PathBuf>,
-    /// Whether to keep a timeline.
+    /// Whether to record a timeline.
     pub is_traced: bool,
-    /// Where to write every event and decision.
+    /// A file for every event and decision.
     pub log_file: Option<PathBuf>,
 }
 
@@ -56,7 +56,7 @@ pub enum TapeLayer {
     SharedHost(SharedHostSettings),
     /// A directory.
     Dir(TapeDir),
-    /// An object that the program has given to the builder: the first, the second, and so on.
+    /// An object that the program has passed to the builder: the first, the second, and so on.
     Given(usize),
 }
 
@@ -66,21 +66,21 @@ pub enum TapeLayer {
 pub struct DeviceSettings {
     /// Its kind.
     pub kind: DeviceKind,
-    /// Its number among those of its kind, from 0.
+    /// Its index among the devices of its kind, counted from 0.
     pub index: usize,
-    /// How much of its memory.
+    /// How much of its memory to use.
     pub size: Option<Size>,
 }
 
-/// Up to `mine` of a host memory of `total` bytes that several processes share.
+/// Up to `mine` of `total` bytes of host memory that several processes share.
 #[derive(Debug, Clone, PartialEq, Default)]
 #[non_exhaustive]
 pub struct SharedHostSettings {
-    /// What the processes call it.
+    /// The name that the processes use for it.
     pub name: String,
-    /// How much all of them have.
+    /// The total for all processes.
     pub total: Option<Size>,
-    /// How much this one may use.
+    /// How much this process may use.
     pub mine: Option<Size>,
 }
 
@@ -88,7 +88,7 @@ pub struct SharedHostSettings {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct TapeDir {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
     /// How much the tape may keep there.
     pub limit: Size,
@@ -178,7 +178,7 @@ impl Settings for TapeSettings {
 }
 
 impl TapeLayer {
-    /// Where layers of this kind come in a stack that is described by name.
+    /// The place of layers of this kind in a stack that is described by names.
     fn position(&self) -> Option<usize> {
         match self {
             Self::Device(_) => Some(0),
@@ -191,8 +191,8 @@ impl TapeLayer {
 }
 
 impl TapeSettings {
-    /// Puts these layers in the place of all that have the same position: where the first of those
-    /// was, or before the first that has a later one. Objects of the program stay.
+    /// Replaces all layers with this position: puts the new ones where the first of those was, or
+    /// before the first layer with a later position. Objects of the program stay.
     fn replace(&mut self, position: usize, layers: Vec<TapeLayer>) {
         let is_same = |layer: &TapeLayer| layer.position() == Some(position);
         let is_later = |layer: &TapeLayer| layer.position().is_some_and(|other| other > position);
@@ -202,8 +202,8 @@ impl TapeSettings {
         self.layers.splice(place..place, layers);
     }
 
-    /// Puts these layers in the place of all others. Objects of the program stay, above or below
-    /// them as they were.
+    /// Replaces all layers. Objects of the program stay, above or below the new layers as they
+    /// were.
     fn restack(&mut self, layers: Vec<TapeLayer>) {
         let is_given = |layer: &TapeLayer| layer.position().is_none();
         let place = self.layers.iter().position(|layer| !is_given(layer)).unwrap_or(self.layers.len());
@@ -212,7 +212,7 @@ impl TapeSettings {
     }
 }
 
-/// One layer of a stack in any order.
+/// One layer of the setting `layers`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct AnyLayer(Vec<TapeLayer>);
 
@@ -257,7 +257,7 @@ impl Default for DeviceSettings {
 }
 
 impl DeviceSettings {
-    /// So much memory of the device `index`, from 0, of a kind.
+    /// This much memory of device `index`, counted from 0, of a kind.
     pub fn new(kind: DeviceKind, index: usize, size: impl Into<Size>) -> Self {
         Self { kind, index, size: Some(size.into()) }
     }
@@ -278,7 +278,7 @@ impl Settings for DeviceSettings {
 }
 
 impl SharedHostSettings {
-    /// Up to `mine` of the `total` that all processes have that give this name.
+    /// Up to `mine` of the `total` of all processes that use this name.
     pub fn new(name: &str, total: impl Into<Size>, mine: impl Into<Size>) -> Self {
         Self { name: name.to_owned(), total: Some(total.into()), mine: Some(mine.into()) }
     }
@@ -307,7 +307,7 @@ impl Default for TapeDir {
 }
 
 impl TapeDir {
-    /// A directory with a limit, used in a certain way.
+    /// A directory with a limit and options.
     pub fn new(path: impl Into<PathBuf>, limit: impl Into<Size>, options: DirOptions) -> Self {
         Self { path: path.into(), limit: limit.into(), options }
     }

@@ -1,5 +1,4 @@
-//! What settings are made of: how each type is read, and what it is called in the reference and in
-//! Python.
+//! The types of settings: how each is read, and its name in the reference and in Python.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -11,22 +10,22 @@ use toml::Value;
 
 use crate::{Compression, Dedup, Settings, Size, size::HINT, table};
 
-/// What went wrong, and how to write it instead.
+/// The error is what is wrong, and how to write it instead.
 type Result<T> = std::result::Result<T, String>;
 
-/// A value that can be read from a text.
+/// A value that can be read from TOML or JSON.
 pub(crate) trait Readable: Sized {
     /// What can be written, for the reference.
     fn kind() -> String;
 
-    /// Its type in Python.
+    /// The type in Python.
     fn python() -> String;
 
     /// Reads it.
     fn read(value: Value) -> Result<Self>;
 }
 
-/// That a value cannot be what it is.
+/// The error for a value of the wrong type or range.
 fn wrong<T>(value: &Value, hint: &str) -> Result<T> {
     Err(format!("it is {value}; {hint}"))
 }
@@ -45,7 +44,7 @@ impl Readable for bool {
     }
 }
 
-/// How many, from 1.
+/// A number from 1.
 #[derive(Debug)]
 pub(crate) struct Count(pub(crate) usize);
 
@@ -176,7 +175,7 @@ impl Readable for String {
     }
 }
 
-/// One value or a list of them.
+/// Reads one value or a list of them.
 impl<T: Readable> Readable for Vec<T> {
     fn kind() -> String {
         format!("{}, or a list", T::kind())
@@ -195,7 +194,7 @@ impl<T: Readable> Readable for Vec<T> {
     }
 }
 
-/// A setting that is a table of settings.
+/// Reads a setting that is a table of settings.
 pub(crate) fn table<S: Settings>(value: Value) -> Result<S> {
     match value {
         Value::Table(table) => {
@@ -209,9 +208,9 @@ pub(crate) fn table<S: Settings>(value: Value) -> Result<S> {
     }
 }
 
-/// A type of which each value has a name.
+/// A type whose values have names.
 pub(crate) trait Named: Clone + 'static {
-    /// The names and what they mean.
+    /// The names and their values.
     const NAMES: &'static [(&'static str, Self)];
 }
 

@@ -1,4 +1,5 @@
-//! `outcrop bench all`: every benchmark in a process of its own, and a page of what they measured.
+//! `outcrop bench all`: runs every benchmark in its own process, and writes a page with the
+//! results.
 
 use std::{
     env, fs,
@@ -19,7 +20,7 @@ use serde_json::Value;
 
 use crate::{Cli, say::say};
 
-/// Where plots and results are, below the output directory.
+/// The subdirectory for plots and results.
 const PLOTS: &str = "measured";
 
 #[derive(Args)]
@@ -69,7 +70,7 @@ impl Bench {
         }
     }
 
-    /// Sizes for tests, where seconds count and figures do not.
+    /// Sizes for tests, in which time matters and figures do not.
     fn tiny(self) -> &'static [&'static str] {
         match self {
             Self::Tape => &["--total", "48 MiB", "--snapshot", "1 MiB", "--host", "8 MiB", "--compute-ms", "1"],
@@ -134,7 +135,7 @@ pub(super) fn run(args: &AllArgs) -> Result<()> {
     fs::create_dir_all(&args.dir).with_context(|| format!("cannot create {}", args.dir.display()))?;
     let measured = measure(args, &plots);
     if is_new {
-        // What others have put there meanwhile keeps it.
+        // It stays if others have put files there meanwhile.
         let _ = fs::remove_dir(&args.dir);
     }
     let results = measured?;
@@ -147,8 +148,7 @@ pub(super) fn run(args: &AllArgs) -> Result<()> {
     Ok(())
 }
 
-/// Runs one benchmark after the other. What is measured so far is in `results.json` after each of
-/// them.
+/// Runs one benchmark after the other. After each of them, `results.json` has all results so far.
 fn measure(args: &AllArgs, plots: &Path) -> Result<Results> {
     let directory = args.dir.canonicalize()?;
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -160,7 +160,7 @@ fn measure(args: &AllArgs, plots: &Path) -> Result<Results> {
         sizes: args.sizes().to_owned(),
         benches: Vec::new(),
     };
-    // One for each benchmark would do as well; but they are removed here, however a benchmark ends.
+    // One directory for all, so that it is removed here, however a benchmark ends.
     let scratch = tempfile::tempdir_in(&directory)?;
     let jobs = args.jobs(scratch.path())?;
     check_room(&jobs, &directory)?;
@@ -183,7 +183,7 @@ fn measure(args: &AllArgs, plots: &Path) -> Result<Results> {
     Ok(results)
 }
 
-/// Whether there is room for each of them, before the first one starts.
+/// Checks, before the first one starts, that there is room for each of them.
 fn check_room(jobs: &[Job], directory: &Path) -> Result<()> {
     for job in jobs.iter().filter(|job| job.name != "python") {
         let line = ["outcrop"].into_iter().chain(job.arguments.iter().map(String::as_str));
@@ -195,8 +195,8 @@ fn check_room(jobs: &[Job], directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs a benchmark, passes on what it says, and reads its report, in which the directory of files
-/// is called `scratch`. The last line that it said is the reason of a failure.
+/// Runs a benchmark, passes on its messages, and reads its report, in which the directory for files
+/// is called `scratch`. If it fails, the last message is the reason.
 fn report(job: &Job, scratch: &Path) -> Result<Value> {
     let mut command = Command::new(&job.program);
     command.args(&job.arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -222,7 +222,7 @@ fn report(job: &Job, scratch: &Path) -> Result<Value> {
     serde_json::from_str(&printed).context("its report is not JSON")
 }
 
-/// The page, the plots, and the results of all.
+/// Writes the page, the plots, and all results.
 fn write(results: &Results, output: &Path) -> Result<()> {
     for plot in page::plots(results) {
         outcrop_sim::draw(&plot.chart, &plot.bench, &plot.title, &output.join(PLOTS))?;
@@ -231,7 +231,7 @@ fn write(results: &Results, output: &Path) -> Result<()> {
     fs::write(&path, page::markdown(results, PLOTS)).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// The version, and the commit where this program was built from a checkout that is still there.
+/// The version, and the commit if this program was built from a checkout that still exists.
 fn version() -> String {
     let version = env!("CARGO_PKG_VERSION");
     let git = ["-C", env!("CARGO_MANIFEST_DIR"), "describe", "--always", "--dirty", "--exclude=*"];

@@ -1,5 +1,4 @@
-//! `outcrop verify` and `outcrop diff`: whether bytes are undamaged, and what changed between
-//! versions.
+//! `outcrop verify` and `outcrop diff`: detect damage, and show what changed between versions.
 
 use std::path::PathBuf;
 
@@ -61,7 +60,7 @@ pub(crate) fn verify(args: &VerifyArgs) -> Result<()> {
     outcome(&args.directory.display().to_string(), &verified)
 }
 
-/// An error unless everything was verified and is undamaged.
+/// Returns an error unless everything was verified and is undamaged.
 fn outcome(path: &str, verified: &Verified) -> Result<()> {
     let count = |kind| verified.findings.iter().filter(|finding| finding.kind == kind).count();
     let (damaged, unread) = (count(FindingKind::Damage), count(FindingKind::Unread));
@@ -163,7 +162,7 @@ pub(crate) fn diff(args: &DiffArgs) -> Result<()> {
                 let watch = |done| progress.add(done, total);
                 outcrop::catalog::diff(&catalog.reader(before)?, &catalog.reader(after)?, args.certain, &watch)?
             }
-            // The other version has no such rank.
+            // The second version does not have this rank.
             (Some(gone), None) => {
                 gone.regions.iter().map(|region| RegionDiff::whole(region, Change::Removed)).collect()
             }

@@ -1,4 +1,4 @@
-//! `outcrop restore` and `outcrop export`: the regions of a version as plain files.
+//! `outcrop restore` and `outcrop export`: write the regions of a version to plain files.
 
 use std::{collections::BTreeSet, ops::Range, path::PathBuf, sync::Arc};
 
@@ -16,7 +16,7 @@ use crate::{say::say, table};
 
 /// How much of a region is in memory at a time.
 const CHUNK_BYTES: u64 = 64 << 20;
-/// Excluded bytes that are at least so many become a hole in the file.
+/// At least this many excluded bytes become a hole in the file.
 const HOLE_BYTES_MIN: u64 = 64 << 10;
 
 /// What to write, and where.
@@ -44,17 +44,17 @@ pub(crate) struct RestoreArgs {
     json: bool,
 }
 
-/// A file that is to be written.
+/// A file to write.
 struct Output {
     rank: u32,
     region: String,
     bytes: u64,
     path: PathBuf,
-    /// Its name in the directory for all files.
+    /// Its name in the output directory.
     name: String,
-    /// What comes before the bytes.
+    /// The bytes before the contents.
     head: Vec<u8>,
-    /// What the elements are, if there is no way to say it in the file.
+    /// The element type, if the file format cannot express it.
     note: Option<String>,
 }
 
@@ -113,7 +113,7 @@ pub(crate) fn run(args: &RestoreArgs, is_export: bool) -> Result<()> {
     Ok(())
 }
 
-/// All files that are to be written; an error if one of them is there and must not be replaced.
+/// All files to write. Returns an error if one of them exists and must not be replaced.
 fn outputs(args: &RestoreArgs, version: &Version, is_export: bool) -> Result<Vec<Output>> {
     let session = &args.session.session;
     let manifests = version.manifests.values().filter(|manifest| args.rank.is_none_or(|rank| rank == manifest.rank));
@@ -171,7 +171,7 @@ fn outputs(args: &RestoreArgs, version: &Version, is_export: bool) -> Result<Vec
     Ok(outputs)
 }
 
-/// A file that is there and was not to be replaced.
+/// A file exists and must not be replaced.
 #[derive(Debug)]
 pub(crate) struct Exists(String);
 
@@ -188,17 +188,17 @@ fn rank_dir(rank: u32) -> String {
     format!("rank-{rank:05}")
 }
 
-/// Writes a region under another name first, so that a file with the right name is whole, also
-/// after a crash. No link is followed; one that has the name is replaced.
+/// Writes a region under another name first, so that a file with the final name is complete, even
+/// after a crash. No link is followed; a link with the final name is replaced.
 fn write(files: &DiskFiles, reader: &Reader, output: &Output, progress: &(dyn Fn(u64) + Sync)) -> Result<()> {
     let draft = format!("{}.draft", output.name);
-    // What is there may be another name of a file that must not be written to.
+    // The existing file may be a hard link to a file that must not be overwritten.
     let _ = files.remove(&draft);
     let failed = || format!("cannot write {}", output.path.display());
     let result = write_draft(files, &draft, reader, output, progress)
         .and_then(|()| files.rename(&draft, &output.name).with_context(failed));
     if result.is_err() {
-        // Half a file is of no use to anybody.
+        // An incomplete file is of no use.
         let _ = files.remove(&draft);
     }
     result
@@ -216,13 +216,13 @@ fn write_draft(
     let head_bytes = output.head.len() as u64;
     file.write_at(0, &output.head).with_context(failed)?;
     if let Some(last) = output.bytes.checked_sub(1) {
-        // The file may end with a hole. If it is too long for the file system, that is known now.
+        // The file may end with a hole. This fails now if it is too long for the file system.
         file.write_at(head_bytes + last, &[0]).with_context(failed)?;
     }
     let mut chunk = Vec::new();
     let mut done = 0;
     for piece in pieces(reader.saved(&output.region)?) {
-        // Cleared for each piece, because excluded bytes are not written to.
+        // Clear it for each piece, because excluded bytes are not written.
         chunk.clear();
         chunk.resize((piece.end - piece.start) as usize, 0);
         reader.read(&output.region, piece.start, &mut chunk, progress)?;
@@ -233,8 +233,8 @@ fn write_draft(
     file.sync().with_context(failed)
 }
 
-/// The parts of a region that are written one after the other, given what was saved of it. What
-/// lies between them is a hole.
+/// The parts of a region that are written, from the ranges that were saved. The gaps between them
+/// become holes.
 fn pieces(mut saved: impl Iterator<Item = Range<u64>>) -> impl Iterator<Item = Range<u64>> {
     let mut rest: Option<Range<u64>> = None;
     std::iter::from_fn(move || {
@@ -254,20 +254,21 @@ fn pieces(mut saved: impl Iterator<Item = Range<u64>>) -> impl Iterator<Item = R
     })
 }
 
-/// What an .npy file of such an array begins with; nothing if it cannot hold these elements.
+/// The header of an .npy file for such an array. `None` if .npy cannot hold these elements.
 fn npy_head(element: &str, element_bytes: u32, shape: &Shape) -> Option<Vec<u8>> {
     let descr = match element.strip_prefix("numpy:") {
-        // As Python has written it: text of another encoding needs another version of .npy.
+        // As Python has written it. Non-ASCII text would need another version of .npy.
         Some(descr) => Some(descr.to_owned()).filter(|descr| descr.is_ascii())?,
         None => number_descr(element, element_bytes)?,
     };
     let dimensions: Vec<_> = shape.dimensions().iter().map(ToString::to_string).collect();
-    // A tuple of one has a comma behind it.
+    // A tuple of one element ends with a comma.
     let comma = if dimensions.len() == 1 { "," } else { "" };
     let is_fortran = if shape.order() == MemoryOrder::ColumnMajor { "True" } else { "False" };
     let dimensions = dimensions.join(", ");
     let mut dict = format!("{{'descr': {descr}, 'fortran_order': {is_fortran}, 'shape': ({dimensions}{comma}), }}");
-    // All of it is a multiple of 64, with the 10 bytes before and the line end behind.
+    // The header is padded to a multiple of 64, including the 10 bytes before and the newline after
+    // it.
     let padding = (10 + dict.len() + 1).next_multiple_of(64) - (10 + dict.len() + 1);
     dict.extend(std::iter::repeat_n(' ', padding));
     dict.push('\n');
@@ -277,7 +278,7 @@ fn npy_head(element: &str, element_bytes: u32, shape: &Shape) -> Option<Vec<u8>>
     Some(head)
 }
 
-/// What NumPy calls a number type.
+/// NumPy's name of a number type.
 fn number_descr(element: &str, element_bytes: u32) -> Option<String> {
     let kind = match (element, element_bytes) {
         ("f16", 2) | ("f32", 4) | ("f64", 8) => 'f',

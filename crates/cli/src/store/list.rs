@@ -1,4 +1,4 @@
-//! `outcrop ls`, `show` and `du`: what is there.
+//! `outcrop ls`, `show` and `du`: list versions and their sizes.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -48,15 +48,15 @@ pub(crate) struct DuArgs {
     json: bool,
 }
 
-/// One version, wherever it is.
+/// One version, in any of the directories.
 struct Row {
     session: String,
-    /// For each directory what it has of the version.
+    /// For each directory, what it has of the version.
     in_each: Vec<Option<Version>>,
 }
 
 impl Row {
-    /// What one of the directories has, all of it if one has.
+    /// The version in one of the directories; preferably a complete one.
     fn any(&self) -> Option<&Version> {
         let mut known = self.in_each.iter().flatten();
         let first = known.clone().next();
@@ -95,7 +95,8 @@ pub(crate) fn ls(args: &LsArgs) -> Result<()> {
     unread.into_result()
 }
 
-/// The versions in all directories, by session and number, and what could not be read.
+/// The versions in all directories, by session and number. What could not be read is added to
+/// `unread`.
 fn rows(directories: &[PathBuf], unread: &mut Unread) -> Result<Vec<Row>, Error> {
     let catalogs = open(directories)?;
     let mut rows = BTreeMap::new();
@@ -113,7 +114,7 @@ fn rows(directories: &[PathBuf], unread: &mut Unread) -> Result<Vec<Row>, Error>
     Ok(rows.into_values().collect())
 }
 
-/// The versions of all sessions that can be read; what cannot be is added to `unread`.
+/// The readable versions of all sessions. What could not be read is added to `unread`.
 fn all_versions(catalog: &Catalog, unread: &mut Unread) -> Result<Vec<(String, Vec<Version>)>, Error> {
     let sessions = catalog.look()?;
     unread.add(&sessions.unread);
@@ -141,7 +142,7 @@ fn state(version: Option<&Version>) -> String {
     }
 }
 
-/// When it was saved, by how many ranks, its size, and what it has added.
+/// When it was saved, by how many ranks, its size, and the bytes stored for it.
 fn described(version: &Version) -> [String; 4] {
     let is_known = version.run.is_some();
     let known = |text: String| if is_known { text } else { "?".to_owned() };
@@ -177,8 +178,7 @@ pub(crate) fn show(args: &ShowArgs) -> Result<()> {
     };
     versions.retain(|version| which.0 == Some(version.version));
     if versions.is_empty() {
-        // The newest; or, if there is none of that number at all, an error that says which there
-        // are.
+        // The newest one. If no directory has this number, the error lists the existing ones.
         versions.push(catalog.version(session, which.0)?);
     }
     if args.json {
@@ -250,7 +250,7 @@ fn detail_json(version: &Version) -> Value {
     object
 }
 
-/// As NumPy calls it.
+/// NumPy's name of the memory order.
 fn order(shape: &Shape) -> &'static str {
     match shape.order() {
         MemoryOrder::RowMajor => "C",
@@ -350,7 +350,7 @@ pub(crate) fn du(args: &DuArgs) -> Result<()> {
     unread.into_result()
 }
 
-/// How many times more bytes there are than are stored.
+/// The ratio of full to stored bytes.
 fn factor(full: u64, stored: u64) -> String {
     if stored == 0 { "-".to_owned() } else { format!("{:.1}", full as f64 / stored as f64) }
 }

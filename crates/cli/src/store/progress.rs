@@ -16,7 +16,7 @@ use crate::table;
 /// How often to print a line if the output is not a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
-/// The progress of something that goes through bytes, in several threads.
+/// The progress of work on bytes, in several threads.
 pub(super) struct ByteProgress {
     what: &'static str,
     bar: Option<ProgressBar>,
@@ -36,7 +36,7 @@ impl ByteProgress {
         Self { what, bar, done_bytes: AtomicU64::new(0), last_line: Mutex::new(Instant::now()) }
     }
 
-    /// Adds bytes that are done, of a total.
+    /// Adds bytes that are done, out of a total.
     pub(super) fn add(&self, bytes: u64, total: u64) {
         let done = self.done_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if let Some(bar) = &self.bar {

@@ -39,7 +39,7 @@ pub(crate) struct PruneArgs {
 pub(crate) fn run(args: &PruneArgs) -> Result<()> {
     let catalog = open_one(&args.session.directory)?;
     let session = &args.session.session;
-    // Held to the end: nobody may write while this decides what is needed and removes the rest.
+    // Held to the end: nobody may write while this decides what to remove, and removes it.
     let locks = if args.dry_run { Vec::new() } else { lock_session(&catalog, session)? };
     let ns = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     let retention =

@@ -1,4 +1,4 @@
-//! The program as a user meets it: what it prints, what it leaves, and how it ends.
+//! The program from a user's view: its output, its files, and its exit codes.
 
 use crate::common::{entries, outcrop, text};
 
@@ -185,7 +185,7 @@ fn the_benchmark_of_increments_repeats_the_experiment() {
     for key in ["slowdown_1pct", "tracking_over_rehash_max", "hash_over_read_bandwidth"] {
         assert!(report["ratios"][key].as_f64().is_some_and(|ratio| ratio > 0.0), "{key}: {report}");
     }
-    // This one is counted and not timed.
+    // This one is counted, not timed.
     let share = report["ratios"]["hash_bytes_over_page_bytes"].as_f64().unwrap();
     assert!(share > 0.05 && share <= 0.10, "one of 16 rows changes, and all are written: {share}");
     let runs = report["runs"].as_array().unwrap();

@@ -1,5 +1,5 @@
-//! The commands on stores where something is in the way: descriptors that are missing, links and
-//! names that others have put there, and sizes that no disk has.
+//! The commands on stores under hostile conditions: too few descriptors, links and file names that
+//! others have placed there, and impossible sizes.
 
 use std::{
     fs,
@@ -29,7 +29,8 @@ fn store() -> tempfile::TempDir {
     directory
 }
 
-/// Runs the program where it can list a directory, and cannot open a file in two ways.
+/// Runs the program with so few descriptors that it can list a directory, but not open a file
+/// twice.
 fn without_descriptors(directory: &Path, arguments: &[&str]) -> Output {
     let script = "ulimit -n 4 && exec \"$0\" \"$@\"";
     let program = env!("CARGO_BIN_EXE_outcrop");
@@ -66,7 +67,7 @@ fn who_could_not_read_says_so_and_does_not_succeed() {
     assert!(!without_descriptors(path, &["prune", "store", "heat", "--keep-last", "1"]).status.success());
     assert_eq!(entries(&path.join("store/heat/rank-00000")), before);
     assert!(!path.join("out").exists());
-    // Nothing was wrong with it.
+    // The store itself is fine.
     assert!(text(&outcrop(path, &["verify", "store"]).stdout).contains("no damage\n"));
 }
 
@@ -91,7 +92,7 @@ fn restored_files_go_through_no_link() {
     fs::create_dir(&victim).unwrap();
     fs::write(victim.join("precious"), "untouched").unwrap();
     let restore = ["restore", "store", "heat", "--to", "out", "--force"];
-    // In the place of a directory.
+    // A link in place of a directory.
     fs::create_dir(path.join("out")).unwrap();
     symlink(&victim, path.join("out/rank-00000")).unwrap();
     let output = outcrop(path, &restore);
@@ -99,7 +100,7 @@ fn restored_files_go_through_no_link() {
     assert!(text(&output.stderr).contains("is a link"), "{}", text(&output.stderr));
     assert_eq!(entries(&victim), ["precious"]);
     fs::remove_file(path.join("out/rank-00000")).unwrap();
-    // In the place of a file, and of one that is not whole yet.
+    // A link in place of a file, and of an incomplete file.
     fs::create_dir(path.join("out/rank-00000")).unwrap();
     for name in ["field.bin", "field.bin.draft", "sparse.bin"] {
         symlink(victim.join("precious"), path.join("out/rank-00000").join(name)).unwrap();
@@ -112,7 +113,7 @@ fn restored_files_go_through_no_link() {
     for name in ["field.bin", "sparse.bin"] {
         assert!(path.join("out/rank-00000").join(name).symlink_metadata().unwrap().is_file());
     }
-    // Who may not replace anything does not replace a link either.
+    // Without --force, a link is not replaced either.
     symlink(victim.join("precious"), path.join("link")).unwrap();
     fs::rename(path.join("link"), path.join("out/rank-00000/field.bin")).unwrap();
     assert_eq!(outcrop(path, &restore[..5]).status.code(), Some(11));

@@ -1,4 +1,4 @@
-//! `outcrop sim` as a user meets it.
+//! `outcrop sim` from a user's view.
 
 use std::{path::Path, process::Output};
 

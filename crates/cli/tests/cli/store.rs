@@ -1,5 +1,5 @@
-//! The commands on stores as a user meets them: what they print, what they write, what they leave
-//! alone, and how they end.
+//! The commands on stores from a user's view: what they print and write, what they do not change,
+//! and their exit codes.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::common::{entries, outcrop, text};
 
-/// What version `version` of a rank holds.
+/// The contents of version `version` of a rank.
 fn field(version: u64, rank: u32) -> Vec<f32> {
     let mut field: Vec<f32> = (0..20_000).map(|nth| nth as f32 + rank as f32).collect();
     (0..version).for_each(|version| field[version as usize * 1500] = -1.0);
@@ -35,8 +35,8 @@ fn save(session: &mut Session, versions: std::ops::Range<u64>, rank: u32) {
     session.flush().unwrap();
 }
 
-/// Versions 1 to 4 of two ranks, in the directories `near` and `far`; in `near`, version 4 is there
-/// for one rank only.
+/// Versions 1 to 4 of two ranks, in the directories `near` and `far`. In `near`, only one rank has
+/// version 4.
 fn two_layers() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
@@ -73,7 +73,7 @@ fn one_layer(count: u64) -> tempfile::TempDir {
     directory
 }
 
-/// Every file below a directory, and what is in it.
+/// All files below a directory, with their contents.
 fn tree(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut files = BTreeMap::new();
     for entry in fs::read_dir(directory).unwrap() {
@@ -180,7 +180,7 @@ fn verify_finds_a_changed_bit_and_says_what_it_harms() {
     assert!(finding["harms"].as_array().unwrap().iter().all(|harm| harm["rank"] == 1 && harm["region"] == "field"));
     let lines = text(&outcrop(path, &["verify", "far"]).stdout);
     assert!(lines.contains("affects version") && lines.contains("region field"), "{lines}");
-    // What is damaged is not written out, and what is not damaged still is.
+    // Damaged regions are not written, and undamaged ones are.
     fails(path, &["restore", "far", "heat", "1", "--to", "out"], 16, "rank 1, region \"field\"");
     assert!(!path.join("out/rank-00001").exists() || entries(&path.join("out/rank-00001")).is_empty());
     fs::remove_dir_all(path.join("out")).unwrap();
@@ -231,7 +231,7 @@ fn restored_files_have_the_bytes_that_were_saved() {
     assert_eq!(entries(&path.join("one")), ["rank-00001"]);
     assert_eq!(entries(&path.join("one/rank-00001")), ["step.bin"]);
     assert_eq!(fs::read(path.join("one/rank-00001/step.bin")).unwrap(), 3u64.to_le_bytes());
-    // Nothing is replaced unless that was asked for.
+    // Nothing is replaced without --force.
     fs::write(path.join("out/rank-00001/step.bin"), "mine").unwrap();
     fails(path, &["restore", "far", "heat", "1", "--to", "out"], 11, "--force");
     assert_eq!(fs::read(path.join("out/rank-00000/step.bin")).unwrap(), 4u64.to_le_bytes());
@@ -309,7 +309,7 @@ fn prune_removes_what_is_not_kept_and_nothing_that_is_needed() {
     let planned = json_of(path, &[&prune[..], &["--dry-run", "--json"]].concat());
     assert_eq!(planned["versions"], json!([1, 2, 3, 4, 6, 7, 8, 9]));
     assert_eq!(tree(path), before, "that was only a question");
-    // What crashed programs have left.
+    // Files that crashed programs have left.
     let rank = path.join("store/heat/rank-00000");
     fs::write(rank.join("pack-00000000000000099999"), [1; 5000]).unwrap();
     fs::write(rank.join("version-00000000000000000099.draft"), "half").unwrap();
@@ -329,7 +329,7 @@ fn prune_removes_what_is_not_kept_and_nothing_that_is_needed() {
     }
     assert!(succeeds(path, &prune).contains("nothing to remove"));
     assert!(succeeds(path, &["prune", "store", "heat", "--keep-for", "7d"]).contains("nothing to remove"));
-    // And the store goes on from there.
+    // The store can continue from there.
     let store = Store::builder().host("8 MiB").dir(path.join("store"), None).block("4 KiB").pin(false);
     let mut session = store.open().unwrap().session("heat").unwrap();
     save(&mut session, 13..14, 0);
@@ -394,6 +394,6 @@ fn what_is_not_there_is_explained() {
     }
     fails(path, &["show", "store", "cold"], 12, "cold");
     fails(path, &["show", "store", "heat", "nonsense"], 2, "latest");
-    // One directory with something in it is enough.
+    // One directory with a session is enough.
     assert!(succeeds(path, &["ls", "empty", "store"]).contains("heat"));
 }

@@ -1,4 +1,4 @@
-//! `outcrop survey` as a user meets it.
+//! `outcrop survey` from a user's view.
 
 use std::{
     fs,
@@ -86,7 +86,7 @@ fn a_survey_that_is_interrupted_or_killed_leaves_nothing_and_an_older_profile() 
     let directory = tempfile::tempdir().unwrap();
     let profile = directory.path().join(FILE);
     fs::write(&profile, "the older one").unwrap();
-    // Not SIGINT, which a shell has background jobs ignore.
+    // Not SIGINT, which shells make background jobs ignore.
     for signal in [Signal::TERM, Signal::KILL] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_outcrop"));
         command.args(["survey", "."]).current_dir(directory.path()).stderr(Stdio::piped()).stdout(Stdio::null());
@@ -105,7 +105,7 @@ fn a_survey_that_is_interrupted_or_killed_leaves_nothing_and_an_older_profile() 
 }
 
 /// Surveys a small file system with an older profile and `ballast`. Prints the profile that is
-/// there then, and all names.
+/// there afterwards, and all names.
 const ON_SMALL_DISK: &str = r#"
     mount -t tmpfs -o size=16m tmpfs "$1" && cd "$1" && printf 'the older one ' >outcrop-profile.toml || exit 99
     head -c "$2" /dev/zero >ballast 2>/dev/null
@@ -139,7 +139,7 @@ fn a_tape_warns_of_a_profile_of_another_machine_or_of_other_directories() {
     let options = Options { bytes_max: 8 << 20, rounds: 1, has_devices: false, ..Options::default() };
     let own = Survey::run(&[directory.path().to_owned()], &options, &mut |_| {}).unwrap();
     let file = directory.path().join(FILE);
-    // What is logged while a tape is opened with a profile.
+    // The log of opening a tape with a profile.
     let logged = |profile: &Profile| {
         profile.store(&file).unwrap();
         let log = directory.path().join("log");

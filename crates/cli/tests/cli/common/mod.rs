@@ -1,4 +1,4 @@
-//! What the tests of the program share.
+//! Shared by the tests of the program.
 
 use std::{
     path::Path,
@@ -14,7 +14,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The names in a directory, in order.
+/// The names in a directory, sorted.
 pub(crate) fn entries(directory: &Path) -> Vec<String> {
     let mut names: Vec<_> =
         std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
