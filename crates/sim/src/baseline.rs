@@ -1,5 +1,5 @@
-//! Ways without a plan, for comparison: unified memory that pages on demand, and no buffering at
-//! all.
+//! Approaches without a plan, for comparison: unified memory that pages on demand, and no buffering
+//! at all.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,17 +13,17 @@ use crate::{
     world::{Task, Turn, World},
 };
 
-/// Unified memory. The device holds what was used last; what is used and not there comes up page by
-/// page, and as nobody tells it that something has been consumed, what leaves is written back every
-/// time.
+/// Unified memory. The device holds what was used last. What is used and not there is fetched page
+/// by page. The system does not know that a snapshot has been consumed, so everything that leaves
+/// the device is written back.
 pub(crate) struct OnDemand {
     path: Path,
     capacity_bytes: u64,
-    /// On the device, the longest unused first.
+    /// On the device, least recently used first.
     resident: VecDeque<(u64, u64)>,
     resident_bytes: u64,
     sizes: BTreeMap<u64, u64>,
-    /// What the program waits for: key, and the bytes that have to be paged first.
+    /// The request of the program: the key, and the bytes that have to be paged first.
     request: Option<(u64, u64)>,
     down_bytes: u64,
     up_bytes: u64,
@@ -43,7 +43,7 @@ impl OnDemand {
         }
     }
 
-    /// Makes room on the device. Gives the bytes that have to leave it.
+    /// Makes room on the device. Returns how many bytes have to leave it.
     fn evict_for(&mut self, bytes: u64) -> u64 {
         let mut evicted = 0;
         while self.resident_bytes + bytes > self.capacity_bytes {
@@ -120,7 +120,7 @@ impl Store for OnDemand {
     }
 }
 
-/// No buffering: a save copies to the host if it has to, writes to the last layer, and waits; a
+/// No buffering: a save copies to the host if necessary, writes to the last layer, and waits. A
 /// take does the opposite.
 pub(crate) struct NoBuffering {
     path: Path,
@@ -128,7 +128,7 @@ pub(crate) struct NoBuffering {
     storage_layer: LayerIndex,
     has_device: bool,
     sizes: BTreeMap<u64, u64>,
-    /// Steps still to be made, first one first: from where to where.
+    /// The remaining steps, in order: source and target.
     steps: VecDeque<(End, End)>,
     bytes: u64,
     written_bytes: u64,

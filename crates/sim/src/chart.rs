@@ -1,4 +1,4 @@
-//! What is drawn: lines, stacked bars or a timeline, but not how.
+//! What to draw: lines, stacked bars or a timeline.
 
 /// A plot.
 #[derive(Debug, Clone, PartialEq)]
@@ -12,9 +12,9 @@ pub struct Chart {
 pub struct Panel {
     /// What it shows.
     pub title: String,
-    /// Below the horizontal axis.
+    /// The label of the horizontal axis.
     pub x_label: String,
-    /// Beside the vertical axis.
+    /// The label of the vertical axis.
     pub y_label: String,
     /// Whether the vertical axis is logarithmic.
     pub is_log: bool,
@@ -25,27 +25,27 @@ pub struct Panel {
 /// What is drawn in a panel.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Content {
-    /// One line for each series, over equally spaced ticks.
+    /// One line per series, over equally spaced ticks.
     Lines {
         /// Labels of the ticks.
         ticks: Vec<String>,
         /// The lines.
         series: Vec<Series>,
     },
-    /// One bar for each tick, of stacked parts.
+    /// One bar per tick, of stacked parts.
     Bars {
         /// Names of the bars.
         ticks: Vec<String>,
-        /// The parts; each has a value for every bar.
+        /// The parts. Each has a value for every bar.
         parts: Vec<Series>,
     },
-    /// One row for each name, with coloured stretches of time in it.
+    /// One row per name, with coloured spans.
     Timeline {
         /// Names of the rows, from the top.
         rows: Vec<String>,
-        /// Names of the colours; those without one are not in the legend.
+        /// Names of the colours. Those without a name are not in the legend.
         kinds: Vec<String>,
-        /// Row, kind, begin and end.
+        /// Row, kind, start and end.
         spans: Vec<(usize, usize, f64, f64)>,
     },
 }
@@ -57,7 +57,7 @@ pub struct Series {
     pub name: String,
     /// A number for every tick.
     pub values: Vec<f64>,
-    /// Whether this is what the figure is about.
+    /// Whether this is the series that the figure is about.
     pub is_ours: bool,
 }
 

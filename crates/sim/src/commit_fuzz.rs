@@ -1,12 +1,12 @@
-//! Several ranks of the commit protocol, on disks that exist only on paper: every seed is a world
-//! of its own, and replays exactly.
+//! Tests the commit protocol with several ranks on simulated disks. Every seed is a world of its
+//! own, and replays exactly.
 //!
 //! A world has one to four ranks and one to three layers. Programs save in full and in increments,
 //! merge, share packs, leave versions out, fail to save, try again, rewind and restore. Steps,
-//! transfers and messages take any time; messages of different ranks overtake each other, come
-//! twice, or are lost; every step may fail, a manifest also after it has got its name. Ranks die,
-//! and the whole run is started again: after a crash each name that was not synced is as it was at
-//! some moment since the last sync. Directories are missing in one run and back in the next.
+//! transfers and messages take any time. Messages of different ranks overtake each other, arrive
+//! twice, or are lost. Every step may fail, a manifest even after it has got its name. Ranks die,
+//! and the whole run is restarted: after a crash, each name that was not synced has one of its
+//! states since the last sync. Directories are missing in one run and back in the next.
 //!
 //! After every event the promises of `docs/store.md` are checked (`checks`).
 
@@ -21,10 +21,10 @@ use std::ops::Range;
 use crate::fuzz::{Coverage, Failure, caught, try_all};
 use world::World;
 
-/// Tries these seeds with some threads; `progress` is told what has been tried, after each.
+/// Tests these seeds with several threads. `progress` gets the totals after each seed.
 ///
 /// # Errors
-/// With the lowest seed that found something wrong before all stopped.
+/// The lowest seed that found a problem before all threads stopped.
 pub fn fuzz_commit(
     seeds: Range<u64>,
     threads: usize,

@@ -1,23 +1,23 @@
-//! The one error type of this crate; a message says what failed, on what, and what to do.
+//! The error type of this crate. A message names what failed, on what, and what to do.
 
 use std::path::PathBuf;
 
-/// What can go wrong between a machine's description and a figure.
+/// Errors of machines, experiments and figures.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The text is not a machine: bad TOML, an unknown key, a value of the wrong kind.
+    /// The text is not a machine: invalid TOML, an unknown key, or a value of the wrong type.
     #[error("machine {machine}: {problem}")]
     Syntax {
-        /// Which machine.
+        /// The machine.
         machine: String,
-        /// What the parser says.
+        /// The parser's error.
         problem: String,
     },
 
-    /// A value of a machine cannot be.
+    /// A value of a machine is impossible.
     #[error("machine {machine}: {key} = {value}: {advice}")]
     Value {
-        /// Which machine.
+        /// The machine.
         machine: String,
         /// The key as it is written in the file.
         key: String,
@@ -27,69 +27,69 @@ pub enum Error {
         advice: &'static str,
     },
 
-    /// An experiment asks for something that its machine does not have.
+    /// An experiment needs something that its machine does not have.
     #[error("machine {machine} has no {what}: add it to the machine, or choose layers that it has")]
     Missing {
-        /// Which machine.
+        /// The machine.
         machine: String,
         /// What is missing.
         what: String,
     },
 
-    /// An inconsistent experiment.
+    /// The experiment is inconsistent.
     #[error("experiment: {0}")]
     Experiment(String),
 
     /// The stack could not serve the program.
     #[error("the stack refused snapshot {key} at {seconds:.3} s of virtual time: {why}; give its layers more bytes")]
     Refused {
-        /// Which snapshot.
+        /// The snapshot.
         key: u64,
         /// When, in virtual time.
         seconds: f64,
-        /// What the plan said.
+        /// The plan's reason.
         why: String,
     },
 
-    /// Nothing is under way and somebody waits.
+    /// A process waits, and nothing is moving.
     #[error("process {process} waits for ever at {seconds:.3} s of virtual time, after {steps} steps")]
     Stuck {
-        /// Which process.
+        /// The process.
         process: usize,
         /// When, in virtual time.
         seconds: f64,
-        /// How far its program had come.
+        /// How many steps its program has done.
         steps: usize,
     },
 
-    /// There is no such figure or machine.
+    /// There is no figure or machine with this name.
     #[error("there is no {kind} called {name:?}; there are: {known}")]
     Unknown {
-        /// What was looked for.
+        /// The kind of thing.
         kind: &'static str,
         /// Its name.
         name: String,
-        /// What there is.
+        /// The known names.
         known: String,
     },
 
     /// A plot cannot be drawn.
     #[error("plot {name}: {problem}")]
     Plot {
-        /// Which plot.
+        /// The plot.
         name: String,
-        /// What the drawing library says.
+        /// The error of the drawing library.
         problem: String,
     },
 
     /// A file cannot be written.
     #[error("cannot {action} {path}; choose another --output")]
     File {
-        /// What was tried.
+        /// What was attempted.
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },

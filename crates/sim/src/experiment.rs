@@ -1,4 +1,4 @@
-//! What is simulated: a machine, the layers in use, how memory is prepared, and what the programs
+//! What to simulate: a machine, the layers in use, how memory is prepared, and what the programs
 //! do.
 
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::{Error, Machine, error::Result};
 
-/// Where a layer lies.
+/// Where a layer is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Medium {
     /// In the memory of the process's device.
@@ -22,11 +22,11 @@ pub enum Medium {
 /// A layer of the stack of each process.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Layer {
-    /// Where it lies.
+    /// Where it is.
     pub medium: Medium,
     /// Its limit.
     pub capacity_bytes: u64,
-    /// How it is made ready, if it is memory and not to be treated as usual.
+    /// The settings of its memory, if they differ from the default.
     pub memory: Option<MemorySettings>,
 }
 
@@ -41,13 +41,13 @@ impl Layer {
         Self { medium: Medium::Host, capacity_bytes, memory: None }
     }
 
-    /// Room on a storage.
+    /// Space on a storage.
     pub fn storage(name: &str, capacity_bytes: u64) -> Self {
         Self { medium: Medium::Storage(name.to_owned()), capacity_bytes, memory: None }
     }
 }
 
-/// Whether the processes of a node do something one after the other or all at once.
+/// Whether the processes of a node do something one after the other, or all at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Turns {
     /// One after the other.
@@ -56,48 +56,48 @@ pub enum Turns {
     Parallel,
 }
 
-/// A way of keeping snapshots.
+/// A way to keep snapshots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Approach {
-    /// Ours: device memory is mapped piece by piece, host memory is usable at once, touched as
-    /// `touching` says, and pinned when all of it has been touched.
+    /// Outcrop's: device memory is mapped piece by piece; host memory is usable at once, touched
+    /// according to `touching`, and pinned when all of it is touched.
     Adaptive {
-        /// When host memory is touched.
+        /// When to touch host memory.
         touching: Touching,
-        /// How processes pin.
+        /// Whether processes pin one after the other.
         pinning: Turns,
     },
-    /// Everything is allocated and pinned first; the first save waits for it.
+    /// Everything is allocated and pinned first, and the first save waits for that.
     DirectPin(Turns),
-    /// Unified memory: pages move between device and host when they are used, and nothing is known
-    /// of what comes next.
+    /// Unified memory: pages move between device and host when they are used, without knowledge of
+    /// later accesses.
     OnDemand,
-    /// As ours, but with small pages that are filled with zeros, always concurrently, and pinned by
-    /// all at once.
+    /// As `Adaptive`, but with small pages that are filled with zeros, always concurrently, and
+    /// pinned by all processes at once.
     IncrementalMemset,
-    /// Nothing is kept in memory: every save writes to the last layer and waits, every take reads
+    /// Nothing is kept in memory: every save writes to the last layer and waits; every take reads
     /// from it and waits.
     NoBuffering,
 }
 
 impl Approach {
-    /// Ours, with its default settings.
+    /// Outcrop's, with its default settings.
     pub const OURS: Self = Self::Adaptive { touching: Touching::Chosen, pinning: Turns::Serial };
 }
 
-/// What one process does: saves with time between them, then takes in reverse.
+/// What one process does: saves with computing in between, then takes in reverse order.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Workload {
     /// When it begins.
     pub start_ns: u64,
     /// The snapshots in the order in which they are saved.
     pub sizes: Vec<u64>,
-    /// Computing before each save.
+    /// The time to compute before each save.
     pub forward_gap_ns: u64,
-    /// Computing after each take.
+    /// The time to compute after each take.
     pub backward_gap_ns: u64,
-    /// Whether a take copies into the program's own memory; otherwise it is handed the slot, and
-    /// holds it while it computes.
+    /// Whether a take copies into the program's own memory. Otherwise the program is handed the
+    /// slot, and holds it while it computes.
     pub is_copied_back: bool,
 }
 
@@ -109,28 +109,28 @@ impl Workload {
     }
 }
 
-/// Nodes that do the same at the same time. One of them is simulated, and weighs as much as all of
-/// them where nodes meet.
+/// Nodes that do the same at the same time. Only one of them is simulated; on shared resources it
+/// has the weight of all of them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Group {
-    /// How many nodes.
+    /// The number of nodes.
     pub nodes: u32,
-    /// What the processes of each of them do.
+    /// What the processes of each node do.
     pub workloads: Vec<Workload>,
 }
 
-/// A simulation to be run.
+/// A simulation to run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Experiment {
     /// The machine.
     pub machine: Machine,
-    /// How snapshots are kept.
+    /// How to keep snapshots.
     pub approach: Approach,
     /// The layers of each process, fastest first.
     pub layers: Vec<Layer>,
     /// All nodes.
     pub groups: Vec<Group>,
-    /// Whether the outcome has a timeline.
+    /// Whether to record a timeline.
     pub has_timeline: bool,
 }
 
@@ -177,53 +177,53 @@ impl Experiment {
     }
 }
 
-/// What came of a simulation.
+/// The result of a simulation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
-    /// From the beginning to the end of the last process.
+    /// From the start to the end of the last process.
     pub wall_ns: u64,
     /// The simulated processes, in the order of groups and workloads.
     pub processes: Vec<ProcessOutcome>,
-    /// What happened when, if it was asked for.
+    /// The timeline, if requested.
     pub timeline: Vec<Span>,
 }
 
-/// What came of one process.
+/// The result of one process.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ProcessOutcome {
     /// From its start to its end.
     pub wall_ns: u64,
-    /// Waiting in saves, with preparation and copies.
+    /// Time blocked in saves, including preparation and copies.
     pub save_blocked_ns: u64,
-    /// Waiting in takes, with copies.
+    /// Time blocked in takes, including copies.
     pub take_blocked_ns: u64,
     /// Bytes saved, and taken again.
     pub saved_bytes: u64,
-    /// Bytes that went from one layer to another.
+    /// Bytes moved from one layer to another.
     pub lane_bytes: BTreeMap<(LayerIndex, LayerIndex), u64>,
     /// When its forward pass ended.
     pub forward_ns: u64,
-    /// The strategy of touching in use at the end of the forward pass, and why.
+    /// The touching strategy at the end of the forward pass, and its reason.
     pub strategy: Option<String>,
 }
 
 impl Outcome {
-    /// Seconds that a process waits in saves, on average.
+    /// Seconds that a process is blocked in saves, on average.
     pub fn save_seconds(&self) -> f64 {
         self.mean(|process| process.save_blocked_ns)
     }
 
-    /// Seconds that a process waits in saves and takes, on average.
+    /// Seconds that a process is blocked in saves and takes, on average.
     pub fn blocked_seconds(&self) -> f64 {
         self.mean(|process| process.save_blocked_ns + process.take_blocked_ns)
     }
 
-    /// Seconds that a process waits in takes, on average.
+    /// Seconds that a process is blocked in takes, on average.
     pub fn take_seconds(&self) -> f64 {
         self.mean(|process| process.take_blocked_ns)
     }
 
-    /// Seconds from beginning to end.
+    /// Seconds from start to end.
     pub fn wall_seconds(&self) -> f64 {
         self.wall_ns as f64 / 1e9
     }
@@ -234,16 +234,16 @@ impl Outcome {
     }
 }
 
-/// Something that took time.
+/// A span of the timeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
-    /// Whose.
+    /// The process.
     pub process: usize,
-    /// What.
+    /// What it did.
     pub what: Activity,
-    /// From then.
+    /// The start.
     pub start_ns: u64,
-    /// Until then.
+    /// The end.
     pub end_ns: u64,
 }
 

@@ -1,5 +1,5 @@
-//! The figures of the papers, simulated: what each shows, what the paper says, and what comes out
-//! here.
+//! The figures of the papers, simulated: what each shows, the paper's result, and the simulated
+//! result.
 
 mod buffers;
 mod caches;
@@ -15,7 +15,7 @@ pub use here::here;
 
 use crate::{Error, Machine, chart::Chart, error::Result};
 
-/// A line of a figure's table: columns with their values, in order.
+/// A row of a figure's table: columns with their values, in order.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Row(pub Vec<(String, Value)>);
 
@@ -32,30 +32,30 @@ impl Row {
     }
 }
 
-/// Ratios by name: what the paper says, or what came out here.
+/// Ratios by name, from the paper or from the simulation.
 pub type Ratios = BTreeMap<&'static str, f64>;
 
 /// A figure of a paper, simulated.
 #[derive(Debug, Clone)]
 pub struct Figure {
-    /// As it is called here.
+    /// Its name here.
     pub name: &'static str,
     /// What it shows.
     pub title: &'static str,
     /// Its numbers.
     pub rows: Vec<Row>,
-    /// What the paper says in words, and the same from these numbers.
+    /// The paper's main results as ratios, and the same ratios from these numbers.
     pub headline: Headline,
     /// What to draw.
     pub chart: Chart,
 }
 
-/// The same ratios, from the paper and from here.
+/// The same ratios, from the paper and from the simulation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Headline {
-    /// What the paper says.
+    /// From the paper.
     pub paper: Ratios,
-    /// What came out here.
+    /// From the simulation.
     pub ours: Ratios,
 }
 
@@ -102,7 +102,7 @@ impl Entry {
         Self { name, title, machine, run }
     }
 
-    /// Simulates it on the machine of the paper; `is_quick` leaves out every other point.
+    /// Simulates it on the paper's machine. `is_quick` omits every other point.
     ///
     /// # Errors
     /// If a simulation fails, which none of the built-in ones does.
@@ -110,7 +110,7 @@ impl Entry {
         self.run_on(&Machine::named(self.machine)?, is_quick)
     }
 
-    /// Simulates the same on another machine.
+    /// Simulates it on another machine.
     ///
     /// # Errors
     /// If that machine lacks something that the figure needs.
@@ -155,14 +155,13 @@ pub fn figure(name: &str) -> Result<&'static Entry> {
     })
 }
 
-/// Every other point, but always the first and the last ones that headlines speak of, if it has to
-/// be quick.
+/// If `is_quick`, every other point, but always the first and the last, which headlines use.
 fn thinned<T: Copy>(points: &[T], is_quick: bool) -> Vec<T> {
     let is_kept = |&(index, _): &(usize, &T)| !is_quick || index.is_multiple_of(2) || index + 1 == points.len();
     points.iter().enumerate().filter(is_kept).map(|(_, point)| *point).collect()
 }
 
-/// A row: what it is about, then numbers under these heads.
+/// A row: descriptive columns, then numbers under these heads.
 fn row<'a>(
     about: impl IntoIterator<Item = (&'a str, Value)>,
     numbers: impl IntoIterator<Item = (&'a str, f64)>,
@@ -171,7 +170,7 @@ fn row<'a>(
     Row(about.into_iter().chain(numbers).map(|(name, value)| (name.to_owned(), value)).collect())
 }
 
-/// To six digits: more would be noise in a table.
+/// Rounds to six digits: more would be noise in a table.
 fn round(number: f64) -> f64 {
     if number == 0.0 || !number.is_finite() {
         return number;

@@ -1,29 +1,29 @@
-//! Bandwidth as a fluid: flows that share what they cross, fairly.
+//! Bandwidth as a fluid: flows share the resources that they cross, fairly.
 //!
 //! A flow moves bytes through resources: a link, the memory of a socket, a lock in a driver, a
 //! parallel file system. A byte may cost more on one resource than on another (a copy through a
 //! bounce buffer crosses memory more than once). Between two changes all rates are constant, so the
-//! next end is known exactly. Every start and end shares the rates again.
+//! next end is known exactly. At every start and end, the rates are computed again.
 
 use smallvec::SmallVec;
 
-/// A thing with a limited throughput.
+/// A resource with a limited throughput.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ResourceId(usize);
 
-/// What a new flow asks for.
+/// The demand of a new flow.
 #[derive(Debug, Clone)]
 pub(crate) struct Demand {
-    /// Whose it is: all flows of an owner can be paused together.
+    /// Its owner. All flows of an owner can be paused together.
     pub(crate) owner: usize,
     pub(crate) bytes: u64,
-    /// It never goes faster, in bytes per second.
+    /// The maximum rate, in bytes per second.
     pub(crate) rate_max: f64,
-    /// What it crosses, with what a byte costs there.
+    /// The resources that it crosses, with the cost of a byte there.
     pub(crate) crosses: SmallVec<[(ResourceId, f64); 4]>,
-    /// How many equal parts it gets where others get one.
+    /// Its weight: it gets this many equal shares where others get one.
     pub(crate) parts: f64,
-    /// It goes on while its owner is paused.
+    /// Whether it continues while its owner is paused.
     pub(crate) is_unstoppable: bool,
 }
 
@@ -56,7 +56,7 @@ struct Flow<T> {
     task: T,
 }
 
-/// All resources and the flows on them. `T` is what a flow is for.
+/// All resources and their flows. `T` identifies the purpose of a flow.
 #[derive(Debug)]
 pub(crate) struct Network<T> {
     /// Units per nanosecond.
@@ -83,7 +83,7 @@ impl<T> Network<T> {
         self.is_stale = true;
     }
 
-    /// Stops all flows of an owner but the unstoppable ones, also those that begin later.
+    /// Stops all flows of an owner, including later ones, except the unstoppable ones.
     pub(crate) fn pause(&mut self, owner: usize) {
         self.paused.push(owner);
         self.is_stale = true;
@@ -102,7 +102,7 @@ impl<T> Network<T> {
         self.flows.iter().filter_map(|flow| flow.ends_ns).min()
     }
 
-    /// Lets time pass until `now_ns`, which lies not beyond the next end.
+    /// Advances the time to `now_ns`, which must not be after the next end.
     pub(crate) fn advance(&mut self, now_ns: u64) {
         if self.is_stale {
             self.share_out();
@@ -116,7 +116,7 @@ impl<T> Network<T> {
         self.now_ns = now_ns;
     }
 
-    /// Takes a flow that has ended by now, the oldest first.
+    /// Returns a flow that has ended by now, the oldest first.
     pub(crate) fn take_ended(&mut self) -> Option<T> {
         let now_ns = self.now_ns;
         let index = self.flows.iter().position(|flow| flow.ends_ns.is_some_and(|end| end <= now_ns))?;
@@ -124,8 +124,8 @@ impl<T> Network<T> {
         Some(self.flows.remove(index).task)
     }
 
-    /// Gives every flow its rate: the one that can get least first, and the others share what it
-    /// leaves.
+    /// Assigns rates (max-min fairness): the most constrained flow first; the others share what is
+    /// left.
     fn share_out(&mut self) {
         self.is_stale = false;
         let mut left = self.capacities.clone();
@@ -147,8 +147,7 @@ impl<T> Network<T> {
             };
             let bounds: Vec<f64> = open.iter().map(|&index| bound(&self.flows[index])).collect();
             let least = bounds.iter().copied().fold(f64::INFINITY, f64::min);
-            // Flows that are alike are dealt with at once; the tolerance is for what rounding does
-            // to them.
+            // Handle equal flows together. The tolerance covers rounding errors.
             let mut still_open = Vec::with_capacity(open.len());
             for (&index, &bound) in open.iter().zip(&bounds) {
                 let flow = &mut self.flows[index];
@@ -198,13 +197,13 @@ mod tests {
 
     #[test]
     fn sharing_is_max_min_fair() {
-        // Of two links, one is shared by all three flows and the other only by one of them.
+        // One link is shared by all three flows, the other is used by only one of them.
         let mut network = Network::new();
         let (wide, narrow) = (network.add_resource(12e9), network.add_resource(2e9));
         network.start(Demand::new(0, 2000, 99e9).crossing(wide, 1.0).crossing(narrow, 1.0), "narrow");
         network.start(Demand::new(1, 5000, 99e9).crossing(wide, 1.0), "wide");
         network.start(Demand::new(2, 5000, 99e9).crossing(wide, 1.0), "wide too");
-        // The narrow one gets 2, the others share the 10 that are left, and nobody could get more.
+        // The narrow flow gets 2, the others share the remaining 10, and nobody could get more.
         assert_eq!(ends(&mut network), [(1000, "narrow"), (1000, "wide"), (1000, "wide too")]);
     }
 

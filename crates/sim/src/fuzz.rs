@@ -1,4 +1,4 @@
-//! Random stacks, programs and faults against the planner: every seed is a world of its own, and
+//! Tests the planner with random stacks, programs and faults. Every seed is a world of its own, and
 //! replays exactly.
 
 mod checks;
@@ -24,14 +24,14 @@ use trial::Trial;
 /// One seed in this many runs twice, to check that both runs are the same.
 const REPEATED_EVERY: u64 = 16;
 
-/// What was wrong, and how it came to it.
+/// What was wrong, and the events before it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Failure {
-    /// The world in which it happened.
+    /// The seed of the world in which it happened.
     pub seed: u64,
     /// What was wrong.
     pub problem: String,
-    /// What was said last.
+    /// The last events and actions.
     pub last: Vec<String>,
 }
 
@@ -45,21 +45,21 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// How much was tried.
+/// How much was tested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Coverage {
-    /// Worlds.
+    /// The number of worlds.
     pub seeds: u64,
-    /// Events that were told.
+    /// Events that were sent to the planner.
     pub events: u64,
-    /// What failed: moves and steps, memory that was not to be had, pinning that was refused.
+    /// Faults: failed moves and steps, memory that ran out, pinning that was refused.
     pub faults: u64,
-    /// Requests of programs that were refused; versions that were reported as failed.
+    /// Requests of programs that were refused, and versions that were reported as failed.
     pub refusals: u64,
 }
 
 impl Coverage {
-    /// Both together.
+    /// The sum of both.
     pub fn plus(self, other: Self) -> Self {
         Self {
             seeds: self.seeds + other.seeds,
@@ -70,24 +70,24 @@ impl Coverage {
     }
 }
 
-/// What a test breaks on purpose, to see that it is found.
+/// What a test breaks on purpose, to check that it is detected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Sabotage {
-    /// The planner is told that a move has ended well when its target was full.
+    /// The planner is told that a move has succeeded although its target was full.
     lies_about_writes: bool,
-    /// The planner is told that memory was touched when there was none.
+    /// The planner is told that memory was touched although there was none.
     lies_about_memory: bool,
 }
 
-/// Tries these seeds with several threads. `progress` hears the totals after each.
+/// Tests these seeds with several threads. `progress` gets the totals after each seed.
 ///
 /// # Errors
-/// With the lowest seed that found something wrong before all stopped.
+/// The lowest seed that found a problem before all threads stopped.
 pub fn fuzz(seeds: Range<u64>, threads: usize, progress: impl Fn(&Coverage) + Sync) -> Result<Coverage, Box<Failure>> {
     try_all(seeds, threads, progress, |seed| try_seed(seed, Sabotage::default()))
 }
 
-/// Tries these seeds, each in one way, with some threads.
+/// Tests these seeds with `try_seed`, in several threads.
 pub(crate) fn try_all(
     seeds: Range<u64>,
     threads: usize,
@@ -143,7 +143,7 @@ fn run(seed: u64, trial: &mut Trial) -> Result<(), Box<Failure>> {
     caught(|| trial.run()).map_err(|problem| Box::new(Failure { seed, problem, last: trial.last() }))
 }
 
-/// Runs a world; a panic is what is wrong with it.
+/// Runs a world. A panic counts as a problem.
 pub(crate) fn caught(run: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);

@@ -1,9 +1,9 @@
-//! Machines as models: runs the very same plan as the engine under a virtual clock.
+//! Simulates machines: runs the same plan as the engine, with a virtual clock.
 //!
-//! A [`Machine`] says what a node has and what its processes share; an [`Experiment`] says which
-//! layers are in use, how memory is prepared, and what the programs do; [`simulate`] gives the
-//! [`Outcome`]. Everything that the engine would ask the planner, the simulation asks it too; only
-//! the layers and the clock are numbers.
+//! A [`Machine`] describes what a node has and what its processes share. An [`Experiment`]
+//! describes which layers are in use, how memory is prepared, and what the programs do.
+//! [`simulate`] returns the [`Outcome`]. The simulation calls the planner exactly as the engine
+//! does; only the layers and the clock are simulated.
 
 #![forbid(unsafe_code)]
 

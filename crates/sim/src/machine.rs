@@ -1,7 +1,7 @@
-//! Machines as models: what a node has, how fast it is, and what its processes share.
+//! Models of machines: what a node has, how fast it is, and what its processes share.
 //!
-//! A machine is a TOML file; every number in the built-in ones says where it comes from. Rates are
-//! bytes per second.
+//! A machine is a TOML file. In the built-in ones, every number has its source in a comment. Rates
+//! are in bytes per second.
 
 use std::ops::RangeInclusive;
 
@@ -17,37 +17,38 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("titan", include_str!("../machines/titan.toml")),
 ];
 
-/// Of rates, in bytes or grid points per second: nothing is so slow or so fast, and times stay such
-/// that they can be counted.
+/// The valid range of rates, in bytes or grid points per second. Real rates are inside it, and
+/// times do not overflow.
 const RATES: RangeInclusive<f64> = 1e6..=1e15;
 const RATE_ADVICE: &str = "it must be between 1e6 and 1e15";
 
-/// Of bytes that cross memory for one byte.
+/// The valid range of bytes that cross memory per byte.
 const TRAFFICS: RangeInclusive<f64> = 0.01..=100.0;
 const TRAFFIC_ADVICE: &str = "it must be between 0.01 and 100";
 
-/// Of processes and threads.
+/// The valid range of processes and threads.
 const COUNTS: RangeInclusive<u64> = 1..=65_536;
 const COUNT_ADVICE: &str = "it must be between 1 and 65536";
 
-/// Of memory; of pieces in which it is mapped, as each of them is an event.
+/// The valid range of memory sizes, and of the pieces in which memory is mapped: each piece is an
+/// event.
 const MEMORIES: RangeInclusive<u64> = 1 << 20..=1 << 50;
 const MEMORY_ADVICE: &str = "it must be between 1 MiB and 1 PiB";
 
-/// A minute is much for a first byte.
+/// The maximum latency of a first byte: a minute.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 
 /// One kind of node, and what its nodes share.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// Processes of one node that run at the same time, at most.
+    /// The maximum number of concurrent processes on one node.
     pub processes_per_node: u32,
-    /// Grid points that one process advances by one time step in a second, where that is known.
+    /// How many grid points one process advances by one time step per second, if known.
     pub points_per_second: Option<f64>,
-    /// The device of each process, if there are any.
+    /// The device of each process, if there is one.
     pub device: Option<Device>,
     /// Host memory.
     pub host: Host,
@@ -56,23 +57,24 @@ pub struct Machine {
     pub storage: Vec<Storage>,
 }
 
-/// A device with memory of its own, one for each process.
+/// A device with its own memory, one per process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Device {
     /// Its memory.
     pub memory_bytes: u64,
-    /// Copies within it.
+    /// The rate of copies within it.
     pub copy_bytes_per_second: f64,
-    /// Mapping of physical memory; all processes of a node share one lock in the driver.
+    /// The rate of mapping physical memory. All processes of a node share one lock in the driver.
     pub map_bytes_per_second: f64,
-    /// Mapped in pieces of this size.
+    /// The size of the pieces in which memory is mapped.
     pub map_piece_bytes: u64,
-    /// The link to host memory.
+    /// The rate of the link to host memory.
     pub link_bytes_per_second: f64,
-    /// Processes that share a link.
+    /// How many processes share a link.
     pub processes_per_link: u32,
-    /// On-demand paging between device and host, one process at a time; where that is possible.
+    /// The rate of on-demand paging between device and host, one process at a time, if that is
+    /// possible.
     pub paging_bytes_per_second: Option<f64>,
 }
 
@@ -82,34 +84,35 @@ pub struct Device {
 pub struct Host {
     /// The memory of a node.
     pub memory_bytes: u64,
-    /// What the memory of one domain can do in all.
+    /// The total throughput of one memory domain.
     pub domain_bytes_per_second: f64,
-    /// Processes whose memory is in the same domain.
+    /// How many processes have their memory in the same domain.
     pub processes_per_domain: u32,
-    /// Writes of one process to memory that was never touched.
+    /// The rate of one process writing to untouched memory.
     pub untouched_bytes_per_second: f64,
-    /// Writes to memory that was touched.
+    /// The rate of writing to touched memory.
     pub touched_bytes_per_second: f64,
-    /// Writes to memory that is pinned.
+    /// The rate of writing to pinned memory.
     pub pinned_bytes_per_second: f64,
-    /// Bytes that cross memory for a byte that is copied by a processor.
+    /// Bytes that cross memory for each byte that a processor copies.
     pub copy_traffic: f64,
-    /// Bytes that cross memory for a byte that a device writes to or reads from pinned memory.
+    /// Bytes that cross memory for each byte that a device writes to or reads from pinned memory.
     pub pinned_traffic: f64,
-    /// Touching huge pages.
+    /// The rate of touching huge pages.
     pub touch_bytes_per_second: f64,
-    /// With this many threads.
+    /// The number of threads that touch.
     pub touch_threads: u32,
-    /// Bytes that cross memory for a byte that is touched: 1 if the system clears pages with
+    /// Bytes that cross memory for each byte that is touched: 1 if the system clears pages with
     /// streaming stores, 2 if it reads them first.
     pub touch_traffic: f64,
-    /// Filling small pages for the first time.
+    /// The rate of filling small pages for the first time.
     pub fill_small_bytes_per_second: f64,
-    /// Pinning of touched huge pages; all processes of a node share one lock in the driver.
+    /// The rate of pinning touched huge pages. All processes of a node share one lock in the
+    /// driver.
     pub pin_bytes_per_second: f64,
-    /// Pinning of touched small pages.
+    /// The rate of pinning touched small pages.
     pub pin_small_bytes_per_second: f64,
-    /// Allocating and pinning at once, memory that was never touched.
+    /// The rate of allocating and pinning untouched memory at once.
     pub register_bytes_per_second: f64,
 }
 
@@ -117,35 +120,35 @@ pub struct Host {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Storage {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// Whether all nodes share it; otherwise each has its own.
+    /// Whether all nodes share it. Otherwise each node has its own.
     pub is_shared: bool,
-    /// Bytes for one node.
+    /// The capacity per node.
     pub node_capacity_bytes: u64,
-    /// Writing, shared by all.
+    /// The total rate of writing.
     pub write_bytes_per_second: f64,
-    /// Reading, shared by all.
+    /// The total rate of reading.
     pub read_bytes_per_second: f64,
-    /// Writing, one node; as much as all together if left out.
+    /// The rate of writing of one node. Default: the total rate.
     pub node_write_bytes_per_second: Option<f64>,
-    /// Reading, one node.
+    /// The rate of reading of one node. Default: the total rate.
     pub node_read_bytes_per_second: Option<f64>,
-    /// Writing, one process.
+    /// The rate of writing of one process.
     pub process_write_bytes_per_second: Option<f64>,
-    /// Reading, one process.
+    /// The rate of reading of one process.
     pub process_read_bytes_per_second: Option<f64>,
-    /// Before the first byte of a snapshot moves.
+    /// The time before the first byte of a snapshot moves.
     pub latency_ns: u64,
 }
 
-/// Rates of a machine with nothing but memory and a directory, as a survey measures them. Bytes per
+/// The rates of a machine with only memory and a directory, as measured by a survey. In bytes per
 /// second.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct PlainRates {
-    /// Copies into memory that was never touched.
+    /// Copies into untouched memory.
     pub copy_untouched: f64,
-    /// Copies into memory that was.
+    /// Copies into touched memory.
     pub copy_touched: f64,
     /// Touching.
     pub touch: f64,
@@ -166,7 +169,7 @@ impl Machine {
     /// A built-in machine.
     ///
     /// # Errors
-    /// If there is none of that name.
+    /// If there is no machine with this name.
     pub fn named(name: &str) -> Result<Self> {
         let found = BUILT_IN.iter().find(|&&(known, _)| known == name);
         let (_, text) = found.ok_or_else(|| Error::Unknown {
@@ -177,10 +180,10 @@ impl Machine {
         Self::parse(name, text)
     }
 
-    /// A machine from the text of a TOML file; `origin` is for messages.
+    /// Reads a machine from TOML. `origin` is for messages.
     ///
     /// # Errors
-    /// If the text is not a machine, or one that cannot be.
+    /// If the text is not a machine, or has impossible values.
     pub fn parse(origin: &str, text: &str) -> Result<Self> {
         let syntax = |error: toml::de::Error| Error::Syntax { machine: origin.to_owned(), problem: error.to_string() };
         let machine: Self = toml::from_str(text).map_err(syntax)?;
@@ -188,7 +191,7 @@ impl Machine {
         Ok(machine)
     }
 
-    /// A machine of one process, with memory and one directory called `directory`.
+    /// A machine with one process, memory, and one directory called `directory`.
     ///
     /// # Errors
     /// If a rate is not a positive number.
@@ -201,8 +204,8 @@ impl Machine {
             device: None,
             host: Host {
                 memory_bytes,
-                // Two threads do not disturb each other: where that was measured, a second core
-                // touched at no cost.
+                // Two threads do not slow each other down: where this was measured, a second core
+                // touched memory at no cost.
                 domain_bytes_per_second: copy_touched + touch,
                 processes_per_domain: 1,
                 untouched_bytes_per_second: copy_untouched,
@@ -235,7 +238,7 @@ impl Machine {
         Ok(machine)
     }
 
-    /// The storage of that name, and its number.
+    /// The storage with this name, and its index.
     pub(crate) fn storage(&self, name: &str) -> Result<(usize, &Storage)> {
         let found = self.storage.iter().enumerate().find(|(_, storage)| storage.name == name);
         found.ok_or_else(|| self.missing(&format!("storage called {name:?}")))
@@ -249,7 +252,7 @@ impl Machine {
         Error::Missing { machine: self.name.clone(), what: what.to_owned() }
     }
 
-    /// Finds values that cannot be.
+    /// Checks for impossible values.
     fn check(&self) -> Result<()> {
         let wrong =
             |key: String, value: String, advice| Err(Error::Value { machine: self.name.clone(), key, value, advice });
@@ -278,7 +281,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Every rate with its key.
+    /// All rates with their keys.
     fn rates(&self) -> Vec<(String, f64)> {
         let mut all = Vec::new();
         all.extend(self.points_per_second.map(|rate| ("points_per_second".to_owned(), rate)));
@@ -322,7 +325,7 @@ impl Machine {
         all
     }
 
-    /// Every count and capacity with its key, what it may be, and how to say that.
+    /// All counts and capacities: key, value, valid range, and advice.
     fn counts(&self) -> Vec<(String, u64, RangeInclusive<u64>, &'static str)> {
         let count = |key: &str, value: u32| (key.to_owned(), value.into(), COUNTS, COUNT_ADVICE);
         let memory = |key: &str, bytes: u64| (key.to_owned(), bytes, MEMORIES, MEMORY_ADVICE);

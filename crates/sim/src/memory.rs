@@ -1,5 +1,4 @@
-//! What is really touched and pinned in a simulated host buffer, independent of what the plan
-//! believes.
+//! What is actually touched and pinned in a simulated host buffer, independent of the plan's state.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -8,13 +7,13 @@ use crate::path::Pages;
 /// A host buffer.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HostMemory {
-    /// Touched ranges, start to end; they grow together.
+    /// Touched ranges, start and end. Adjacent ranges are joined.
     touched: BTreeMap<u64, u64>,
     pub(crate) is_pinned: bool,
 }
 
 impl HostMemory {
-    /// The state at the start of `range`, and up to where it is the same.
+    /// The state at the start of `range`, and where that state ends.
     pub(crate) fn state(&self, range: &Range<u64>) -> (Pages, u64) {
         if self.is_pinned {
             return (Pages::Pinned, range.end);
@@ -44,7 +43,7 @@ impl HostMemory {
         self.touched.insert(start, end);
     }
 
-    /// The system takes everything back from the start of `range` on.
+    /// The system takes back everything from the start of `range` on.
     pub(crate) fn release(&mut self, range: Range<u64>) {
         self.touched.split_off(&range.start);
         if let Some((_, end)) = self.touched.iter_mut().next_back() {

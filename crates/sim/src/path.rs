@@ -1,19 +1,19 @@
-//! Which resources the bytes of a process cross from one end to another, and how fast they can go.
+//! The resources that a process's bytes cross between two places, and the possible rates.
 
 use smallvec::SmallVec;
 
 use crate::{Machine, fluid::Demand, world::World};
 
-/// Where bytes come from or go to.
+/// The source or target of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
-    /// The program's own memory, beside the front.
+    /// The program's own memory, on the same device or host as the front.
     Program,
     /// Device memory.
     Device,
     /// Host memory in this state.
     Host(Pages),
-    /// The storage of this number.
+    /// The storage with this index.
     Storage(usize),
 }
 
@@ -22,21 +22,22 @@ pub(crate) enum End {
 pub(crate) enum Pages {
     /// The system has not provided it yet.
     Untouched,
-    /// It has.
+    /// The system has provided it.
     Touched,
-    /// It is also known to the device.
+    /// It is also registered with the device.
     Pinned,
 }
 
-/// The way of one process to everything on its node.
+/// The paths of one process to everything on its node.
 #[derive(Debug, Clone)]
 pub(crate) struct Path {
     machine: Machine,
     process: usize,
     node: usize,
-    /// Which of the node's processes this is.
+    /// The index of this process on the node.
     local: usize,
-    /// Whether host memory has small pages that are filled, or huge ones that are touched.
+    /// Whether host memory consists of small pages that are filled, or of huge pages that are
+    /// touched.
     has_small_pages: bool,
 }
 
@@ -53,7 +54,7 @@ impl Path {
         self.node
     }
 
-    /// What a transfer asks for.
+    /// The demand of a transfer.
     pub(crate) fn transfer(&self, world: &World, bytes: u64, from: End, to: End) -> Demand {
         let mut demand = Demand::new(self.process, bytes, f64::INFINITY);
         let node = &world.nodes[self.node];
@@ -87,23 +88,24 @@ impl Path {
         demand
     }
 
-    /// How fast host memory is for this, and how much of the domain's throughput a byte takes.
+    /// The rate of host memory for this transfer, and how much of the domain's throughput a byte
+    /// takes.
     fn memory_cost(&self, pages: Pages, other: End) -> (f64, f64) {
         let host = &self.machine.host;
         let (rate, cost) = match (pages, other) {
             (Pages::Pinned, End::Program | End::Device) => (host.pinned_bytes_per_second, host.pinned_traffic),
             (_, End::Program | End::Device) => (host.touched_bytes_per_second, host.copy_traffic),
-            // Storage goes past the processor.
+            // Storage is accessed by DMA, without the processor.
             _ => (f64::INFINITY, 1.0),
         };
         match pages {
-            // Whoever writes first also has the page cleared, and waits for it.
+            // The first write to a page also waits until the page is cleared.
             Pages::Untouched => (rate.min(host.untouched_bytes_per_second), cost + host.touch_traffic),
             Pages::Touched | Pages::Pinned => (rate, cost),
         }
     }
 
-    /// What touching host memory asks for.
+    /// The demand of touching host memory.
     pub(crate) fn touch(&self, world: &World, bytes: u64) -> Demand {
         let host = &self.machine.host;
         let domain = world.nodes[self.node].domains[self.domain()];
@@ -115,32 +117,32 @@ impl Path {
         Demand::new(self.process, bytes, rate).crossing(domain, traffic).with_parts(f64::from(host.touch_threads))
     }
 
-    /// What pinning touched host memory asks for.
+    /// The demand of pinning touched host memory.
     pub(crate) fn pin(&self, world: &World, bytes: u64) -> Demand {
         let host = &self.machine.host;
         let rate = if self.has_small_pages { host.pin_small_bytes_per_second } else { host.pin_bytes_per_second };
         self.locked(world.nodes[self.node].pin_lock, bytes, rate).unstoppable()
     }
 
-    /// What allocating and pinning host memory at once asks for.
+    /// The demand of allocating and pinning host memory at once.
     pub(crate) fn register(&self, world: &World, bytes: u64) -> Demand {
         let rate = self.machine.host.register_bytes_per_second;
         self.locked(world.nodes[self.node].pin_lock, bytes, rate).unstoppable()
     }
 
-    /// What mapping device memory asks for.
+    /// The demand of mapping device memory.
     pub(crate) fn map(&self, world: &World, bytes: u64) -> Demand {
         let rate = self.machine.device.as_ref().map_or(f64::INFINITY, |device| device.map_bytes_per_second);
         self.locked(world.nodes[self.node].map_lock, bytes, rate)
     }
 
-    /// What moving pages on demand asks for.
+    /// The demand of moving pages on demand.
     pub(crate) fn page(&self, bytes: u64) -> Demand {
         let rate = self.machine.device.as_ref().and_then(|device| device.paging_bytes_per_second);
         Demand::new(self.process, bytes, rate.unwrap_or(f64::INFINITY))
     }
 
-    /// The latency of a storage, or none.
+    /// The latency of a storage; 0 without one.
     pub(crate) fn latency_ns(&self, ends: [End; 2]) -> u64 {
         let of_end = |end| match end {
             End::Storage(number) => self.machine.storage[number].latency_ns,

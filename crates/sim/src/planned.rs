@@ -1,5 +1,4 @@
-//! A store that does what the plan says: the very planner that the engine uses, on simulated
-//! layers.
+//! A store that follows the plan: the same planner that the engine uses, on simulated layers.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -21,15 +20,15 @@ use crate::{
     world::{Task, Turn, World},
 };
 
-/// Host memory below a device is touched in pieces of this size.
+/// The size of the pieces in which host memory below a device is touched.
 const TOUCH_PIECE_BYTES: u64 = 16 << 20;
 
-/// A write to host memory that is not pinned checks its state again after this many bytes.
+/// A write to unpinned host memory checks the state of the memory again after this many bytes.
 const WRITE_PIECE_BYTES: u64 = 32 << 20;
 
 type LaneIndex = (LayerIndex, LayerIndex);
 
-/// The plan's idea of the stack of one process, and its simulated layers.
+/// The planner of one process, and its simulated layers.
 pub(crate) struct Planned {
     planner: Planner,
     path: Path,
@@ -40,7 +39,7 @@ pub(crate) struct Planned {
     preparation: Preparation,
     /// What the program copies now, in or out.
     copy: Option<(SnapshotId, Transfer)>,
-    /// The program's request is done.
+    /// Whether the program's request is done.
     is_done: bool,
     is_copied_back: bool,
     extents: BTreeMap<SnapshotId, Range<u64>>,
@@ -58,25 +57,25 @@ enum SimMedium {
     Storage(usize),
 }
 
-/// Bytes on their way, in pieces.
+/// A transfer in pieces.
 struct Transfer {
     id: SnapshotId,
     from: Option<LayerIndex>,
     to: Option<LayerIndex>,
-    /// What is still to be moved, as ranges of the target where that matters.
+    /// What is left to move, as ranges of the target if they matter.
     left: VecDeque<Range<u64>>,
-    /// The piece that is under way.
+    /// The piece that is being moved.
     piece: Range<u64>,
     begun_ns: u64,
 }
 
-/// What has to be done before the first save can begin.
+/// What has to be done before the first save.
 enum Preparation {
     /// Nothing.
     None,
-    /// Allocate and register everything, one process at a time or not, when the first save comes.
+    /// At the first save, allocate and register everything, one process at a time or all at once.
     Wanted(Turns),
-    /// That is under way for a save of this key and size.
+    /// This is under way, for a save with this key and size.
     UnderWay { turns: Turns, key: u64, bytes: u64 },
 }
 
@@ -153,8 +152,7 @@ impl Planned {
                     self.extents.remove(&id);
                 }
             }
-            // Host memory moves at once, as far as programs can tell: a slide is rare and small
-            // beside everything else.
+            // A slide takes no simulated time: it is rare, and short compared with everything else.
             Action::Slide { id, to, .. } => {
                 let range = &self.extents[&id];
                 let range = to..to + (range.end - range.start);
@@ -186,7 +184,7 @@ impl Planned {
         Ok(())
     }
 
-    /// Pinning stops all other transfers of this process: the driver does nothing else meanwhile.
+    /// Pinning pauses all other transfers of this process: the driver does nothing else meanwhile.
     fn begin_pin(&mut self, world: &mut World, layer: LayerIndex) {
         world.network.pause(self.path.process());
         let demand = self.path.pin(world, self.layers[layer].capacity_bytes);
@@ -223,19 +221,19 @@ impl Planned {
         }
     }
 
-    /// A lane serves one move at a time, the oldest first.
+    /// A lane serves one move at a time, oldest first.
     fn begin_first(&mut self, world: &mut World, lane: LaneIndex) {
         let ends = [self.end(lane.0, Pages::Touched), self.end(lane.1, Pages::Touched)];
         let latency_ns = self.path.latency_ns(ends);
         world.wake_at(world.now_ns + latency_ns, self.path.process(), Task::MoveBegins(lane));
     }
 
-    /// Begins the next piece of a transfer. Says whether there was one.
+    /// Begins the next piece of a transfer. Returns whether there was one.
     fn next_piece(&self, world: &mut World, transfer: &mut Transfer, task: Task) -> bool {
         let Some(range) = transfer.left.pop_front() else { return false };
         let mut end = range.end;
         let mut pages = Pages::Touched;
-        // What is read was written, and so is touched; what is written may not be.
+        // A source was written, so it is touched; a target may be untouched.
         let host = transfer.to.or(transfer.from);
         if let Some(SimMedium::Host(memory)) = host.map(|layer| &self.layers[layer].medium) {
             (pages, end) = memory.state(&range);
@@ -324,7 +322,7 @@ impl Planned {
         self.layers.iter().map(of_layer).sum()
     }
 
-    /// The device's memory is there: now the host buffer is registered.
+    /// The device's memory is allocated; now the host buffer is registered.
     fn allocated(&mut self, world: &mut World, turns: Turns) -> Result<Step> {
         let is_host = self.host_bytes() > 0;
         match turns {
@@ -439,9 +437,8 @@ impl Store for Planned {
     }
 }
 
-/// How a layer that is memory is made ready when the experiment does not say it. What a survey
-/// finds when all processes make one at the same time: each gets its share of what they have in
-/// common.
+/// The rates of a storage that a survey would measure if all processes made one at the same time:
+/// each gets its share of what they have in common.
 fn surveyed_rates(experiment: &Experiment, medium: &Medium) -> Result<(Option<u64>, Option<u64>)> {
     let Medium::Storage(name) = medium else { return Ok((None, None)) };
     let (_, storage) = experiment.machine.storage(name)?;
@@ -479,7 +476,7 @@ fn usual_memory(experiment: &Experiment, index: LayerIndex) -> Option<MemorySett
             piece_bytes: TOUCH_PIECE_BYTES,
             ahead_bytes: u64::MAX,
             touching,
-            // Filling is a producer that runs ahead: only what has been filled is written to.
+            // The fill runs ahead of the writes: only filled memory is written to.
             needs_touch: experiment.approach == Approach::IncrementalMemset,
             pins: true,
             ..MemorySettings::new()

@@ -18,16 +18,16 @@ use crate::{
 };
 
 const WIDTH: u32 = 1100;
-/// At the right of every panel.
+/// The width of the legend, at the right of every panel.
 const LEGEND_WIDTH: u32 = 250;
 const PANEL_HEIGHT: u32 = 460;
 const TITLE_HEIGHT: u32 = 44;
 const FONT: &str = "sans-serif";
 
-/// What the figure is about.
+/// The colour of the series that the figure is about.
 const OURS: RGBColor = RGBColor(213, 94, 0);
 
-/// Colours that colour-blind people can tell apart (after Okabe and Ito).
+/// Colours that colour-blind people can distinguish (after Okabe and Ito).
 const OTHERS: &[RGBColor] = &[
     RGBColor(0, 114, 178),
     RGBColor(0, 158, 115),
@@ -37,7 +37,7 @@ const OTHERS: &[RGBColor] = &[
     RGBColor(90, 90, 90),
 ];
 
-/// Computing is pale, waiting is strong.
+/// Pale colours for computing, strong ones for waiting.
 const KINDS: &[RGBColor] = &[
     RGBColor(189, 208, 226),
     RGBColor(222, 203, 218),
@@ -137,7 +137,7 @@ where
         .map_err(problem)?;
     let mut names = Vec::new();
     let mut colours = OTHERS.iter().cycle();
-    // Ours last, so that it lies on top.
+    // Draw ours last, so that it is on top.
     let mut ordered: Vec<_> = series.iter().collect();
     ordered.sort_by_key(|series| series.is_ours);
     for series in ordered {
@@ -246,7 +246,7 @@ fn frame<'a, 'b, B: DrawingBackend>(
     builder
 }
 
-/// Names under equally spaced ticks, the first and the last of them `margin` of a space from the
+/// Draws names under equally spaced ticks. The first and the last are `margin` of a space from the
 /// ends of the axis.
 fn name_ticks<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,
@@ -270,7 +270,7 @@ fn named<'a>(names: impl Iterator<Item = &'a str>) -> Vec<(&'a str, RGBColor)> {
     names.zip(KINDS.iter().copied()).filter(|(name, _)| !name.is_empty()).collect()
 }
 
-/// Names and colours at the right of a panel.
+/// Draws names and colours at the right of a panel.
 fn legend<B: DrawingBackend>(area: &DrawingArea<B, Shift>, names: &[(&str, RGBColor)]) -> Drawn {
     let left = (WIDTH - LEGEND_WIDTH) as i32 + 12;
     for (line, &(name, colour)) in names.iter().enumerate() {
@@ -289,7 +289,7 @@ fn write<B: DrawingBackend>(area: &DrawingArea<B, Shift>, text: &str, at: (i32, 
     area.draw(&Text::new(text.to_owned(), at, text_style())).map_err(problem)
 }
 
-/// As short as it can be.
+/// Formats a number as short as possible.
 fn number(value: f64) -> String {
     let digits = match value.abs() {
         size if size >= 10.0 => 0,

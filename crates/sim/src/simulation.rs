@@ -1,4 +1,4 @@
-//! Runs an experiment: programs compute, save and take, until all of them are through.
+//! Runs an experiment: programs compute, save and take until all of them have finished.
 
 use crate::{
     Error,
@@ -45,7 +45,7 @@ struct Process {
     number: usize,
     workload: Workload,
     store: Box<dyn Store>,
-    /// Saves and takes that are done; first all saves, then all takes.
+    /// How many saves and takes are done. All saves come before all takes.
     step: usize,
     /// Since when it computes or waits.
     since_ns: u64,
@@ -77,7 +77,7 @@ impl Process {
         self.step < self.saves()
     }
 
-    /// The snapshot of a backward step.
+    /// The key of the snapshot that a backward step takes.
     fn taken_key(&self, step: usize) -> u64 {
         (2 * self.saves() - 1 - step) as u64
     }
@@ -103,12 +103,12 @@ impl Process {
         }
     }
 
-    /// The program has computed, and wants to save or take.
+    /// The program has computed, and saves or takes next.
     fn computed(&mut self, world: &mut World) -> Result<()> {
         let is_last = self.is_through();
         let activity = if self.is_forward() { Activity::Forward } else { Activity::Backward };
         world.record(self.number, activity, self.since_ns);
-        // What was taken is held while the program computes.
+        // A snapshot that was taken is held while the program computes.
         if self.step > self.saves() {
             self.store.give_back(world, self.taken_key(self.step - 1))?;
         }
@@ -133,7 +133,7 @@ impl Process {
         }
     }
 
-    /// The save or take is done, and the program goes on.
+    /// The save or take is done, and the program continues.
     fn served(&mut self, world: &mut World) -> Result<()> {
         debug_assert!(self.is_waiting, "a store answers only who asks");
         self.is_waiting = false;
@@ -150,7 +150,7 @@ impl Process {
         if self.step == self.saves() {
             self.outcome.forward_ns = world.now_ns - self.workload.start_ns;
             self.outcome.strategy = self.store.strategy();
-            // The backward pass begins with what the forward pass ended with.
+            // The backward pass begins with the last snapshot of the forward pass.
             return self.request(world);
         }
         let gap_ns = if self.is_forward() { self.workload.forward_gap_ns } else { self.workload.backward_gap_ns };

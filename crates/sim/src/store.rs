@@ -1,4 +1,4 @@
-//! How a simulated program keeps its snapshots: what every approach offers.
+//! How a simulated program keeps its snapshots: the interface of every approach.
 
 use std::collections::BTreeMap;
 
@@ -9,38 +9,38 @@ use crate::{
     world::{Task, World},
 };
 
-/// How far a request of the program is.
+/// The state of a request of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     /// The program waits.
     Pending,
-    /// It goes on.
+    /// The program continues.
     Done,
 }
 
-/// A way of keeping snapshots. A program has one request at a time.
+/// A way to keep snapshots. A program has one request at a time.
 pub(crate) trait Store {
-    /// The program begins; what is done ahead can begin with it.
+    /// The program starts. Preparations may start with it.
     fn begin(&mut self, _world: &mut World) -> Result<()> {
         Ok(())
     }
 
-    /// The program wants to save.
+    /// The program saves a snapshot.
     fn save(&mut self, world: &mut World, key: u64, bytes: u64) -> Result<Step>;
 
-    /// The program wants to have a snapshot back, for the last time.
+    /// The program takes a snapshot.
     fn take(&mut self, world: &mut World, key: u64) -> Result<Step>;
 
-    /// The program has computed with what it took.
+    /// The program has computed with a snapshot that it took, and gives it back.
     fn give_back(&mut self, world: &mut World, key: u64) -> Result<()>;
 
-    /// Something that was begun has come to its end.
+    /// A task that was begun has ended.
     fn wake(&mut self, world: &mut World, task: Task) -> Result<Step>;
 
-    /// Bytes that went from one layer to another.
+    /// Bytes moved from one layer to another.
     fn lane_bytes(&self) -> BTreeMap<(LayerIndex, LayerIndex), u64>;
 
-    /// The strategy of touching in use, and why.
+    /// The present touching strategy, and its reason.
     fn strategy(&self) -> Option<String> {
         None
     }

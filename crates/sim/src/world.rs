@@ -1,5 +1,4 @@
-//! What all processes of a simulation share: the clock, the resources of the nodes, and turns to be
-//! waited for.
+//! What all processes of a simulation share: the clock, the resources of the nodes, and turns.
 
 use std::{
     cmp::Reverse,
@@ -15,7 +14,7 @@ use crate::{
     fluid::{Demand, Network, ResourceId},
 };
 
-/// Something that a process waits for has come about.
+/// A task that a process waits for has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wake {
     pub(crate) process: usize,
@@ -25,11 +24,11 @@ pub(crate) struct Wake {
 /// What a process can wait for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Task {
-    /// The program begins.
+    /// The start of the program.
     Begin,
     /// The program has computed.
     Computed,
-    /// The device's memory has been allocated all at once.
+    /// All of the device's memory has been allocated.
     Allocated,
     /// It is this process's turn to register its host buffer.
     RegisterTurn,
@@ -37,9 +36,9 @@ pub(crate) enum Task {
     Registered,
     /// A piece of the program's own copy is done.
     Copied,
-    /// The first byte of the oldest move on a lane can go.
+    /// The latency of the oldest move on a lane has passed.
     MoveBegins((LayerIndex, LayerIndex)),
-    /// A piece of it has gone.
+    /// A piece of that move has been transferred.
     MovePiece((LayerIndex, LayerIndex)),
     /// Memory has been touched.
     Touched { layer: LayerIndex, range: Range<u64> },
@@ -47,17 +46,17 @@ pub(crate) enum Task {
     PinTurn(LayerIndex),
     /// Memory has been pinned.
     Pinned(LayerIndex),
-    /// The plan wanted to hear that time has passed.
+    /// The plan's timeout has passed.
     Tick,
-    /// It is this process's turn to have pages moved.
+    /// It is this process's turn to page.
     PageTurn,
-    /// Pages have moved.
+    /// Pages have been moved.
     Paged,
     /// A step of an unbuffered write or read is done.
     Stepped,
 }
 
-/// A timer; those of the same time go off in the order in which they were set.
+/// A timer. Timers for the same time fire in the order in which they were set.
 #[derive(Debug, PartialEq, Eq)]
 struct Timer {
     at_ns: u64,
@@ -92,14 +91,14 @@ struct Queue {
     waiting: VecDeque<Wake>,
 }
 
-/// What one node has.
+/// The resources of one node.
 #[derive(Debug)]
 pub(crate) struct Node {
-    /// The number of nodes like it.
+    /// How many nodes like it there are.
     pub(crate) count: f64,
     pub(crate) links: Vec<ResourceId>,
     pub(crate) domains: Vec<ResourceId>,
-    /// Locks in the driver: a unit is a nanosecond of holding it.
+    /// Locks in the driver. A unit is a nanosecond of holding the lock.
     pub(crate) map_lock: ResourceId,
     pub(crate) pin_lock: ResourceId,
     pub(crate) storages: Vec<Ports>,
@@ -107,7 +106,7 @@ pub(crate) struct Node {
     page_turn: Queue,
 }
 
-/// What writing to a storage and reading from it crosses.
+/// The resources that writes to a storage, and reads from it, cross.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ports {
     pub(crate) node_write: ResourceId,
@@ -116,7 +115,7 @@ pub(crate) struct Ports {
     pub(crate) all_read: ResourceId,
 }
 
-/// The clock and all that is shared.
+/// The clock and all shared resources.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) now_ns: u64,
@@ -143,7 +142,7 @@ impl World {
         Self { now_ns: 0, network, nodes, timeline, timers: BinaryHeap::new(), timers_set: 0 }
     }
 
-    /// Wakes a process at some time.
+    /// Wakes a process at a given time.
     pub(crate) fn wake_at(&mut self, at_ns: u64, process: usize, task: Task) {
         let timer = Timer { at_ns, number: self.timers_set, wake: Wake { process, task } };
         self.timers_set += 1;
@@ -155,7 +154,7 @@ impl World {
         self.network.start(demand, Wake { process, task });
     }
 
-    /// Lets time pass until something comes about.
+    /// Advances the time to the next wake-up.
     pub(crate) fn next(&mut self) -> Option<Wake> {
         if let Some(wake) = self.network.take_ended() {
             return Some(wake);
@@ -171,7 +170,7 @@ impl World {
         self.network.take_ended()
     }
 
-    /// Wakes a process when its turn has come.
+    /// Wakes a process when it has the turn.
     pub(crate) fn ask_turn(&mut self, node: usize, turn: Turn, process: usize, task: Task) {
         let now_ns = self.now_ns;
         let queue = self.queue(node, turn);
@@ -183,7 +182,7 @@ impl World {
         }
     }
 
-    /// Lets the next one have its turn.
+    /// Passes the turn to the next process.
     pub(crate) fn end_turn(&mut self, node: usize, turn: Turn) {
         let now_ns = self.now_ns;
         let queue = self.queue(node, turn);
@@ -200,7 +199,7 @@ impl World {
         }
     }
 
-    /// Takes note of something that took time until now.
+    /// Records an activity that ends now.
     pub(crate) fn record(&mut self, process: usize, what: Activity, start_ns: u64) {
         let end_ns = self.now_ns;
         if let Some(timeline) = &mut self.timeline {
@@ -225,7 +224,7 @@ impl Node {
             let write = storage.node_write_bytes_per_second.unwrap_or(storage.write_bytes_per_second);
             let read = storage.node_read_bytes_per_second.unwrap_or(storage.read_bytes_per_second);
             let (node_write, node_read) = (network.add_resource(write), network.add_resource(read));
-            // What a node has for itself is no matter of how many nodes there are.
+            // The rates of a node's own storage do not depend on the number of nodes.
             let (all_write, all_read) = if storage.is_shared { (all_write, all_read) } else { (node_write, node_read) };
             Ports { node_write, node_read, all_write, all_read }
         });

@@ -1,4 +1,4 @@
-//! The promises of `docs/store.md`, checked on what is on the disks.
+//! Checks the promises of `docs/store.md` on the simulated disks.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,8 @@ use super::{
 };
 
 impl World {
-    /// Whatever manifest a crash may leave, the packs of its rank that it lists are there too.
+    /// For every manifest that a crash may leave, the packs of its rank that it lists are there
+    /// too.
     pub(super) fn check_disk(&self, rank: usize, layer: LayerIndex) -> Checked {
         let disk = &self.disks[rank][layer];
         for manifest in disk.possible() {
@@ -28,7 +29,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether every rank has a version on a layer, with all that it needs, whatever crash comes.
+    /// Whether every rank has a version on a layer, with everything that it needs, after any crash.
     fn is_sure(&self, layer: LayerIndex, version: u64, run: RunId) -> bool {
         let has_all = |manifest: &Manifest| {
             manifest.packs.iter().all(|pack| self.disks[pack.id.rank as usize][layer].surely_has(pack))
@@ -37,7 +38,8 @@ impl World {
         self.disks.iter().all(|disks| disks[layer].sure(version, run).is_some_and(is_whole))
     }
 
-    /// Versions that were reported complete are there, unless they are not kept or were given up.
+    /// Versions that were reported complete are there, unless retention drops them or they were
+    /// given up.
     pub(super) fn check_promises(&mut self, layer: LayerIndex) -> Checked {
         let first = self.disks[0][layer].manifests();
         let candidates: Vec<(u64, RunId)> = first.map(|manifest| (manifest.version, manifest.run)).collect();
@@ -46,8 +48,8 @@ impl World {
         let now = self.run_id();
         let newest = complete.iter().rev().find(|(_, run)| **run == now).map(|(version, _)| *version);
         if let (Some(suspended), Some(newest)) = (&mut self.suspended[layer], newest) {
-            // A newer version is complete: what a missing directory has of older ones need not be
-            // kept any more.
+            // A newer version is complete: older ones in a missing directory need not be kept any
+            // more.
             suspended.retain(|version, _| *version > newest);
         }
         self.completed[layer].extend(complete.iter().filter(|(_, run)| **run == now).map(|(version, _)| *version));
@@ -63,7 +65,7 @@ impl World {
         Ok(())
     }
 
-    /// A version that is reported complete is on all ranks, whatever crash comes.
+    /// A version that is reported complete is on all ranks, after any crash.
     pub(super) fn check_reached(&mut self, version: u64, layer: LayerIndex) -> Checked {
         let run = self.run_id();
         if self.rewinding.is_some_and(|to| to.is_none_or(|to| version > to)) {
@@ -71,7 +73,7 @@ impl World {
             return Ok(());
         }
         self.check_told(version, layer, 0)?;
-        // Who hears of it late may hear of one that is not kept any more.
+        // A late report may be about a version that retention has dropped.
         self.completed[layer].insert(version);
         let completed: Vec<(u64, u64)> = self.completed[layer].iter().map(|version| (*version, 0)).collect();
         if !self.layers[layer].keep.dropped(0, &completed).contains(&version) {
@@ -90,7 +92,7 @@ impl World {
         Ok(())
     }
 
-    /// The session is about to forget versions: they are not promised any more.
+    /// The session is about to forget versions, so they are not promised any more.
     pub(super) fn give_up_above(&mut self, to: Option<u64>) {
         for promised in &mut self.promised {
             promised.retain(|version, _| to.is_some_and(|to| *version <= to));
@@ -121,7 +123,7 @@ impl World {
             self.check_promises(layer)?;
             for (version, run) in &self.promised[layer] {
                 // A later run may have saved the same version, complete on another layer: then that
-                // counts.
+                // one counts.
                 let known = self.ranks[0].versions.get(version).map(|progress| progress.run);
                 let is_unread = || self.disks.iter().any(|disks| disks[layer].unreadable.contains(version));
                 if found.get(version) != Some(run) && known.is_none_or(|known| known == *run) && !is_unread() {
@@ -142,7 +144,7 @@ impl World {
         Ok(())
     }
 
-    /// Everything has come to its end, everywhere.
+    /// Everything has ended, on all ranks.
     pub(super) fn check_end(&self, is_closing: bool, end: usize) -> Checked {
         if self.has_left_out && !is_closing {
             return Ok(());
@@ -162,8 +164,9 @@ impl World {
                 return Err(format!("rank {index} does not end"));
             }
         }
-        // Where ranks share packs, one that others have ceased to need goes when its owner looks
-        // the next time; and while something is kept that may become whole again, nothing goes.
+        // If ranks share packs, a pack that others do not need any more is removed when its owner
+        // checks the next time. While a version is kept that may become complete again, nothing is
+        // removed.
         if is_closing
             && !self.has_fault
             && !self.is_shared
@@ -175,7 +178,7 @@ impl World {
         Ok(())
     }
 
-    /// A rank writes a version. It does not take the place of one that may become whole again.
+    /// A rank writes a version. It must not replace one that may become complete again.
     pub(super) fn check_written(&mut self, rank: usize, version: u64, layer: LayerIndex) -> Checked {
         let now = self.run_id();
         let has_read =
@@ -193,7 +196,8 @@ impl World {
         }
     }
 
-    /// Incomplete versions are forgotten: all that is there is complete, and everything is needed.
+    /// After incomplete versions are forgotten, all that is there is complete, and everything is
+    /// needed.
     pub(super) fn check_left(&self) -> Checked {
         for (rank, disks) in self.disks.iter().enumerate() {
             for (layer, disk) in disks.iter().enumerate() {
@@ -205,7 +209,7 @@ impl World {
         self.check_garbage()
     }
 
-    /// Where nothing has failed, nothing is left that nobody needs.
+    /// If nothing has failed, there is no garbage.
     fn check_garbage(&self) -> Checked {
         for (rank, disks) in self.disks.iter().enumerate() {
             for (layer, disk) in disks.iter().enumerate() {

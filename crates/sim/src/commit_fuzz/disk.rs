@@ -1,4 +1,4 @@
-//! The directory of one rank on one layer, on paper: what is there now, and what may be there after
+//! The simulated directory of one rank on one layer: what is there now, and what may be there after
 //! a crash.
 
 use std::{
@@ -17,32 +17,32 @@ pub(super) enum Name {
     Pack(u64),
 }
 
-/// What is in a file.
+/// The contents of a file.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum File {
     Manifest(Arc<Manifest>),
-    /// A pack is known by a number that no other has.
+    /// A pack is identified by a unique number.
     Pack(u128),
 }
 
-/// What a name has been since the directory was last synced, the oldest first. After a crash it is
-/// any of these.
+/// The states of a name since the last sync of the directory, oldest first. After a crash it has
+/// any of them.
 type History = Vec<Option<File>>;
 
 /// See the module's documentation.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Disk {
     names: BTreeMap<Name, History>,
-    /// New packs that a failed sync has forgotten: no later one makes them durable.
+    /// New packs that a failed sync has lost: no later sync makes them durable.
     cursed: BTreeSet<Name>,
-    /// Its mark.
+    /// The runs in its mark.
     pub(super) runs: BTreeSet<RunId>,
     /// Versions whose manifests could not be read when the session was opened.
     pub(super) unreadable: BTreeSet<u64>,
 }
 
 impl Disk {
-    /// Gives a name another file, or none.
+    /// Creates, replaces or removes a file.
     pub(super) fn put(&mut self, name: Name, file: Option<File>) {
         if let Name::Version(version) = name {
             self.unreadable.remove(&version);
@@ -53,12 +53,12 @@ impl Disk {
         }
     }
 
-    /// What is there now.
+    /// The present file of a name.
     fn now(&self, name: Name) -> Option<&File> {
         self.names.get(&name)?.last()?.as_ref()
     }
 
-    /// All names survive.
+    /// Makes all names durable.
     pub(super) fn sync(&mut self) {
         for (name, history) in &mut self.names {
             if !self.cursed.contains(name) {
@@ -68,7 +68,7 @@ impl Disk {
         self.names.retain(|_, history| history.iter().any(Option::is_some));
     }
 
-    /// Names were not made durable, and of new packs some never will be.
+    /// A sync fails: names are not durable, and some new packs never will be.
     pub(super) fn fail_sync(&mut self, random: &mut Rng) {
         let is_new = |name: &Name, history: &History| matches!(name, Name::Pack(_)) && history[0].is_none();
         let new = self.names.iter().filter(|(name, history)| is_new(name, history)).map(|(name, _)| *name);
@@ -76,8 +76,8 @@ impl Disk {
         self.cursed.extend(cursed);
     }
 
-    /// The power fails: each name is what it was at some moment since the last sync. Or only the
-    /// process is killed, and all stays.
+    /// A power failure: each name has one of its states since the last sync. If only the process is
+    /// killed, everything stays.
     pub(super) fn crash(&mut self, random: &mut Rng, is_power_cut: bool) {
         for history in self.names.values_mut() {
             let at = if is_power_cut { random.usize(..history.len()) } else { history.len() - 1 };
@@ -88,7 +88,7 @@ impl Disk {
         self.names.retain(|_, history| history[0].is_some());
     }
 
-    /// The manifest of a version, if it is there now.
+    /// The present manifest of a version, if there is one.
     pub(super) fn manifest(&self, version: u64) -> Option<&Arc<Manifest>> {
         match self.now(Name::Version(version)) {
             Some(File::Manifest(manifest)) => Some(manifest),
@@ -96,7 +96,7 @@ impl Disk {
         }
     }
 
-    /// All manifests that are there now.
+    /// All present manifests.
     pub(super) fn manifests(&self) -> impl Iterator<Item = &Arc<Manifest>> {
         let versions = self.names.keys().filter_map(|name| match name {
             Name::Version(version) => Some(*version),
@@ -105,7 +105,7 @@ impl Disk {
         versions.filter_map(|version| self.manifest(version))
     }
 
-    /// The numbers of all packs that are there now.
+    /// The numbers of all present packs.
     pub(super) fn packs(&self) -> impl Iterator<Item = u64> {
         self.names.keys().filter_map(|name| match name {
             Name::Pack(number) => self.now(*name).map(|_| *number),
@@ -121,7 +121,7 @@ impl Disk {
         })
     }
 
-    /// The manifests of a version that may be there after a crash, if one is whatever happens.
+    /// The manifests of a version that may be there after a crash, if there is one in every case.
     pub(super) fn sure(&self, version: u64, run: RunId) -> Option<Vec<&Arc<Manifest>>> {
         let history = self.names.get(&Name::Version(version))?;
         let of_run = |file: &'_ Option<File>| matches!(file, Some(File::Manifest(it)) if it.run == run);
@@ -145,7 +145,7 @@ impl Disk {
         self.manifests().filter(|manifest| !self.unreadable.contains(&manifest.version))
     }
 
-    /// What who opens the session finds.
+    /// What a session finds when it is opened.
     pub(super) fn found(&self) -> Found {
         Found {
             manifests: self.readable().map(|manifest| (manifest.version, Arc::clone(manifest))).collect(),
@@ -154,7 +154,7 @@ impl Disk {
         }
     }
 
-    /// What it tells the others.
+    /// What it announces to the other ranks.
     pub(super) fn held(&self) -> HeldLayer {
         let held = |it: &Manifest| outcrop_format::Held { run: it.run, saved_at_unix_ns: it.saved_at_unix_ns };
         HeldLayer {

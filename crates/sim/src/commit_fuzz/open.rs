@@ -1,5 +1,5 @@
-//! Restarts: crashes, directories that are missing and come back, and what is found when a session
-//! is opened again.
+//! Restarts: crashes, directories that disappear and come back, and what a session finds when it is
+//! opened again.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,8 +13,8 @@ use super::{
 };
 
 impl World {
-    /// All processes end: the power fails, or they are killed. Then some directories are missing,
-    /// or back.
+    /// All processes end, by a power failure or because they are killed. After that, some
+    /// directories are missing, or are back.
     pub(super) fn crash(&mut self) {
         let is_power_cut = self.random.bool();
         self.note(format!("everything ends, by a power cut: {is_power_cut}"));
@@ -34,13 +34,13 @@ impl World {
         }
     }
 
-    /// Directories that were missing are back, and what was written in their place is not.
+    /// Missing directories are back, in place of what was written there meanwhile.
     pub(super) fn bring_back(&mut self) {
         for ((rank, layer), disk) in std::mem::take(&mut self.missing) {
             self.note(format!("the directory of rank {rank} on layer {layer} is back"));
             self.disks[rank][layer] = disk;
-            // What was complete with another directory is not with this one. Without that,
-            // everything is as it was.
+            // A version that was complete with the other directory is not complete with this one.
+            // Otherwise everything is as before.
             self.promised[layer] = self.suspended[layer].take().unwrap_or_default();
         }
     }
@@ -99,7 +99,7 @@ impl World {
                 stale: Vec::new(),
             });
         }
-        // A run that ends here has not marked all directories, and saved nothing.
+        // A run that ends here has not marked all directories, and has saved nothing.
         for rank in 0..count {
             for layer in 0..self.layers.len() {
                 self.disks[rank][layer].runs = self.ranks[rank].ledger.marks(layer, &everybody);
@@ -117,7 +117,7 @@ impl World {
         Ok(())
     }
 
-    /// The versions that a rank has found complete, by layer.
+    /// The versions that a rank has found complete on a layer.
     pub(super) fn found_on(&self, rank: usize, layer: usize) -> BTreeMap<u64, RunId> {
         let there = self.ranks[rank].versions.iter().filter(|(_, it)| it.there[layer]);
         there.map(|(version, it)| (*version, it.run)).collect()

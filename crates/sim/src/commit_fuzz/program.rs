@@ -6,17 +6,17 @@ use fastrand::Rng;
 use outcrop_commit::{Draft, Event, LayerIndex, Merge, SaveId};
 use outcrop_format::{Manifest, ManifestPack, PackId, RunId};
 
-/// What all ranks do in the same order, each at its own pace.
+/// The operations that all ranks do in the same order, each at its own pace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Op {
     Save(u64),
     Rewind(Option<u64>),
-    /// Versions that not all ranks have are to be forgotten.
+    /// Forget versions that not all ranks have.
     Forget,
     Restore,
 }
 
-/// How far a rank has come with an operation that all do together.
+/// The stage of a rank in a collective operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
     /// It has not begun.
@@ -27,7 +27,7 @@ pub(super) enum Stage {
     Waiting,
 }
 
-/// How far a version has come, as the program knows.
+/// The progress of a version, as far as the program knows.
 #[derive(Debug, Clone)]
 pub(super) struct Progress {
     pub(super) attempt: u32,
@@ -42,7 +42,7 @@ impl Progress {
     }
 }
 
-/// What the next version is made from.
+/// What the next version is based on.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Content {
     /// Own packs, newest first.
@@ -74,7 +74,7 @@ pub(super) struct Transfer {
     pub(super) layer: LayerIndex,
 }
 
-/// Who saves, and what.
+/// Which rank saves, and what.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Saving {
     pub(super) rank: u32,
@@ -90,13 +90,13 @@ pub(super) struct Packer<'a> {
     pub(super) content: &'a mut Content,
     pub(super) events: Vec<Event>,
     pub(super) made: Vec<ManifestPack>,
-    /// Those among them that other ranks may refer to.
+    /// Those packs that other ranks may refer to.
     pub(super) offered: Vec<ManifestPack>,
     pub(super) next_serial: &'a mut u128,
 }
 
 impl Packer<'_> {
-    /// Makes a pack and gives it to the engine.
+    /// Creates a pack and passes it to the engine.
     fn make(&mut self, rank: u32) -> ManifestPack {
         let number = self.content.next_number;
         self.content.next_number += 1;
@@ -108,7 +108,7 @@ impl Packer<'_> {
         pack
     }
 
-    /// Packs a version, with blocks that lie in these packs of others.
+    /// Packs a version, with blocks from these packs of other ranks.
     pub(super) fn save(&mut self, saving: Saving, offered: &[ManifestPack]) {
         let is_full = self.content.is_full() || self.random.u8(..10) == 0;
         if is_full {
@@ -143,7 +143,7 @@ impl Packer<'_> {
         }
     }
 
-    /// A version cannot be packed, perhaps after some of its packs were made.
+    /// Fails to pack a version, perhaps after some of its packs were created.
     pub(super) fn fail(&mut self, rank: u32, save: SaveId) {
         for _ in 0..self.random.u8(..2) {
             self.make(rank);
@@ -152,7 +152,7 @@ impl Packer<'_> {
         self.events.push(Event::Failed { save, reason: "not packed".to_owned() });
     }
 
-    /// Makes one pack out of several that follow each other.
+    /// Merges several consecutive packs into one.
     fn merge(&mut self, rank: u32) {
         let count = self.random.usize(2..=self.content.chain.len());
         let start = self.random.usize(..=self.content.chain.len() - count);
@@ -162,7 +162,7 @@ impl Packer<'_> {
     }
 }
 
-/// The newest version that all ranks have somewhere, of the same run.
+/// The newest version that all ranks have on some layer, of the same run.
 pub(super) fn candidate(of_ranks: &[&BTreeMap<u64, Progress>]) -> Option<(u64, RunId)> {
     let is_there = |versions: &BTreeMap<u64, Progress>, version: u64, run: RunId| {
         versions.get(&version).is_some_and(|it| it.run == run && it.there.contains(&true))

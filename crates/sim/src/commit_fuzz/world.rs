@@ -1,4 +1,4 @@
-//! One world: ranks with their ledgers, disks, and everything that is under way.
+//! One world: ranks with their ledgers, disks, and everything that is moving.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -13,26 +13,26 @@ use super::{
 };
 use crate::fuzz::Coverage;
 
-/// What is wrong, if something is.
+/// The error describes the problem.
 pub(super) type Checked<T = ()> = Result<T, String>;
 
-/// So much of what was said is kept for a report.
+/// How many of the last events are kept for a report.
 const LAST: usize = 120;
 
-/// How many versions may be on their way at once.
+/// How many versions may be in flight at once.
 const IN_FLIGHT: usize = 2;
 
 /// One rank of a run.
 pub(super) struct Rank {
     pub(super) ledger: Ledger,
-    /// What the packer, the engine and the program have told it, in this order.
+    /// Events from the packer, the engine and the program, in this order.
     pub(super) inbox: VecDeque<Event>,
-    /// By layer: what it has asked for.
+    /// By layer: the pending step.
     pub(super) steps: Vec<Option<Step>>,
     pub(super) transfers: Vec<Transfer>,
     pub(super) content: Content,
     pub(super) versions: BTreeMap<u64, Progress>,
-    /// Which operation of the script is next, and how far it has come.
+    /// The next operation of the script, and its stage.
     pub(super) position: usize,
     pub(super) stage: Stage,
     pub(super) forgotten: Option<Result<(), String>>,
@@ -41,9 +41,9 @@ pub(super) struct Rank {
     pub(super) has_quit: bool,
     pub(super) is_closed: bool,
     pub(super) has_ended: bool,
-    /// What was announced to it, by rank, and not heard yet.
+    /// By rank: what was announced to it, and is not delivered yet.
     pub(super) mail: Vec<VecDeque<News>>,
-    /// What it has heard already, and may hear again.
+    /// What was delivered, and may be delivered again.
     pub(super) stale: Vec<(u32, News)>,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct World {
     pub(super) random: Rng,
     pub(super) layers: Vec<LayerSettings>,
     pub(super) is_shared: bool,
-    /// Messages may be lost: then somebody may wait for ever.
+    /// Messages may be lost. Then a rank may wait forever.
     pub(super) is_lossy: bool,
     pub(super) may_fault: bool,
     pub(super) now: u64,
@@ -61,29 +61,29 @@ pub(super) struct World {
     pub(super) ranks: Vec<Rank>,
     /// By rank and layer.
     pub(super) disks: Vec<Vec<Disk>>,
-    /// Those that are missing.
+    /// Missing directories.
     pub(super) missing: BTreeMap<(usize, LayerIndex), Disk>,
-    /// A directory was missing at some time.
+    /// Whether a directory was ever missing.
     pub(super) was_missing: bool,
     pub(super) script: Vec<Op>,
     pub(super) next_version: u64,
-    /// By layer: versions that were reported complete, and have not been given up since.
+    /// By layer: versions that were reported complete, and not given up since.
     pub(super) promised: Vec<BTreeMap<u64, RunId>>,
-    /// Promises that wait for missing directories to come back.
+    /// Promises that are suspended until missing directories come back.
     pub(super) suspended: Vec<Option<BTreeMap<u64, RunId>>>,
     /// By version and layer, in this run and era: whether some rank was told that it is complete,
-    /// and some that it failed.
+    /// and whether some rank was told that it failed.
     pub(super) told: BTreeMap<(u64, LayerIndex), [bool; 2]>,
-    /// By layer: versions that were complete in this run and era, whether anybody was told or not.
+    /// By layer: versions that were complete in this run and era, whether any rank was told or not.
     pub(super) completed: Vec<BTreeSet<u64>>,
-    /// By layer: versions that were found, and that may become whole again.
+    /// By layer: versions that were found, and may become complete again.
     pub(super) returning: Vec<BTreeSet<u64>>,
-    /// Some ranks go back, perhaps not all yet: versions above this one are not promised.
+    /// Some ranks rewind, perhaps not all yet: versions above this one are not promised.
     pub(super) rewinding: Option<Option<u64>>,
-    /// A rank has left a version out in this run: others wait until it says something of a later
-    /// one, or ends.
+    /// A rank has left a version out in this run: the others wait until it announces a later one,
+    /// or ends.
     pub(super) has_left_out: bool,
-    /// Something has failed in this run.
+    /// Whether something has failed in this run.
     pub(super) has_fault: bool,
     pub(super) coverage: Coverage,
     last: VecDeque<String>,
@@ -145,7 +145,7 @@ impl World {
         RunId(self.run_number)
     }
 
-    /// Lives through several runs.
+    /// Runs several runs.
     pub(super) fn run(&mut self) -> Checked {
         for _ in 0..self.random.u32(1..5) {
             self.open()?;
@@ -165,7 +165,7 @@ impl World {
         self.open()?;
         (0..100).try_for_each(|_| self.step())?;
         self.calm()?;
-        // Once more, for what ranks have ceased to need of each other.
+        // Once more, to remove what ranks do not need from each other any more.
         self.open()?;
         self.script.push(Op::Forget);
         self.calm()?;
@@ -180,7 +180,7 @@ impl World {
         fails
     }
 
-    /// Something happens somewhere, at random.
+    /// Does something random on a random rank.
     fn step(&mut self) -> Checked {
         let rank = self.random.usize(..self.ranks.len());
         if !self.ranks[rank].is_alive {
@@ -196,13 +196,13 @@ impl World {
         }
     }
 
-    /// Nothing fails any more and nothing new begins: everything comes to its end.
+    /// Lets everything end, without new faults and new operations.
     fn calm(&mut self) -> Checked {
         let could_fault = std::mem::replace(&mut self.may_fault, false);
         let are_all_alive = self.ranks.iter().all(|rank| rank.is_alive);
         let end = self.script.len();
         for is_closing in [false, true] {
-            // More rounds than anything can take.
+            // More rounds than anything can need.
             for _ in 0..2000 {
                 let before = self.coverage.events;
                 for rank in (0..self.ranks.len()).filter(|rank| self.ranks[*rank].is_alive).collect::<Vec<_>>() {
@@ -229,7 +229,7 @@ impl World {
         Ok(())
     }
 
-    /// The program of a rank ends its session, when nothing is on its way any more.
+    /// The program of a rank closes its session once nothing is in flight.
     fn close(&mut self, rank: usize) {
         let me = &mut self.ranks[rank];
         if !me.is_closed && me.versions.values().all(Progress::is_settled) {
@@ -239,7 +239,7 @@ impl World {
         }
     }
 
-    /// One rank dies, and the others hear of it, some time.
+    /// One rank dies. The others learn about it at some time.
     fn die(&mut self) -> Checked {
         let dead = self.random.usize(..self.ranks.len());
         self.ranks[dead].is_alive = false;
@@ -253,7 +253,7 @@ impl World {
         Ok(())
     }
 
-    /// The program of a rank goes on.
+    /// The program of a rank continues.
     fn act(&mut self, rank: usize) -> Checked {
         let position = self.ranks[rank].position;
         if self.ranks[rank].has_quit {
@@ -288,7 +288,7 @@ impl World {
                 self.next_version += 1 + u64::from(self.random.u8(..8) == 0);
                 while self.is_taken(self.next_version - 1) {
                     if self.may_fault && self.random.u8(..8) == 0 {
-                        // A program that knows better: it is not to succeed.
+                        // A program that ignores a failure must not succeed.
                         self.has_fault = true;
                         break;
                     }
@@ -299,7 +299,8 @@ impl World {
         }
     }
 
-    /// Whether a save refuses this number, as a version that has it may become whole again.
+    /// Whether a save must refuse this number, because an existing version with it may become
+    /// complete again.
     fn is_taken(&self, version: u64) -> bool {
         self.returning.iter().any(|returning| returning.contains(&version))
     }
@@ -356,7 +357,7 @@ impl World {
         }
     }
 
-    /// Packs a version, or fails to. Gives the packs that others may refer to.
+    /// Packs a version, or fails to. Returns the packs that others may refer to.
     fn pack(
         &mut self,
         rank: usize,
@@ -389,7 +390,7 @@ impl World {
         offered
     }
 
-    /// A rank forgets versions: those above one, or those that not all ranks have.
+    /// A rank forgets versions: those above a given one, or those that not all ranks have.
     fn act_forget(&mut self, rank: usize, op: Op) {
         let me = &self.ranks[rank];
         let is_settled = me.versions.values().all(Progress::is_settled) || op == Op::Forget;
@@ -415,7 +416,7 @@ impl World {
                     }
                     self.ranks[rank].stage = Stage::Waiting;
                 }
-                // The program ends, or its session does.
+                // The program ends, or only its session.
                 Some(Err(_)) if self.random.bool() => self.ranks[rank].is_alive = false,
                 Some(Err(_)) => self.ranks[rank].has_quit = true,
             },
@@ -436,7 +437,7 @@ impl World {
         }
     }
 
-    /// Everybody goes on after something that they did together.
+    /// All ranks continue after a collective operation.
     fn go_on(&mut self) {
         for rank in &mut self.ranks {
             rank.position += 1;
@@ -473,7 +474,7 @@ impl World {
         Ok(())
     }
 
-    /// A rank reads a version, and the next one builds upon it, if it is the same on all layers.
+    /// A rank reads a version. The next one is based on it, if it is the same on all layers.
     fn restore(&mut self, rank: usize, version: u64, run: RunId) -> Checked {
         let progress = self.ranks[rank].versions[&version].clone();
         let mut packs = None;
@@ -520,7 +521,7 @@ impl World {
         Ok(())
     }
 
-    /// A rank hears what its own threads have to say.
+    /// A rank handles an event from its own threads.
     fn take(&mut self, rank: usize) -> Checked {
         match self.ranks[rank].inbox.pop_front() {
             Some(event) => self.tell(rank, event),
@@ -528,7 +529,7 @@ impl World {
         }
     }
 
-    /// A rank does one of the steps that it has to do.
+    /// A rank carries out one of its pending steps.
     fn perform(&mut self, rank: usize) -> Checked {
         let asked: Vec<LayerIndex> =
             (0..self.layers.len()).filter(|it| self.ranks[rank].steps[*it].is_some()).collect();
@@ -573,13 +574,13 @@ impl World {
             (Step::Look, false) => Outcome::Borrowed(self.borrowed(rank, layer)),
             _ => Outcome::Done,
         };
-        // Here the rank may die, before it knows how the step has ended.
+        // The rank may die here, before it knows the result of the step.
         self.check_disk(rank, layer)?;
         self.check_promises(layer)?;
         self.tell(rank, Event::Done { layer, outcome })
     }
 
-    /// What a step writes, if it writes a manifest.
+    /// The manifest that a step writes, if it writes one.
     fn manifest_of(&self, step: &Step, rank: usize, layer: LayerIndex) -> Checked<Option<Manifest>> {
         match step {
             Step::Write { manifest, packs } => Ok(Some(Manifest { packs: packs.clone(), ..(**manifest).clone() })),
@@ -601,7 +602,7 @@ impl World {
         packs.filter(|pack| pack.id.rank == rank as u32).map(|pack| pack.id.number).collect()
     }
 
-    /// A rank hears what another one has announced.
+    /// Delivers an announcement of another rank.
     fn deliver(&mut self, rank: usize) -> Checked {
         let from = self.random.usize(..self.ranks.len());
         if self.may_fault && self.random.u8(..10) == 0 {
@@ -624,7 +625,7 @@ impl World {
         self.tell(rank, Event::Heard { rank: from as u32, news })
     }
 
-    /// A rank removes what nobody needs.
+    /// A rank removes garbage.
     fn tidy(&mut self, rank: usize) -> Checked {
         match self.ranks[rank].ledger.poll_idle() {
             Some(action) => self.carry_out(rank, action),
@@ -632,7 +633,7 @@ impl World {
         }
     }
 
-    /// Tells a rank what happened, and takes note of what it asks for.
+    /// Sends an event to a rank, and records its actions.
     pub(super) fn tell(&mut self, rank: usize, event: Event) -> Checked {
         if self.ranks[rank].has_ended {
             return Ok(());
@@ -685,7 +686,7 @@ impl World {
         }
     }
 
-    /// What the program of a rank is told.
+    /// Handles a report to the program of a rank.
     fn hear(&mut self, rank: usize, report: Report) -> Checked {
         let versions = &mut self.ranks[rank].versions;
         let mut settle = |save: SaveId, layer: LayerIndex, is_complete: bool| {

@@ -13,24 +13,24 @@ use crate::{
 
 const GIB: f64 = (1u64 << 30) as f64;
 
-/// The paper: a snapshot every 10 time steps, 200 of them.
+/// From the paper: 200 snapshots, one every 10 time steps.
 const STEPS_PER_SNAPSHOT: f64 = 10.0;
 const SNAPSHOTS: usize = 200;
 
-/// The paper: 70 % of the memory for buffers.
+/// From the paper: 70 % of the memory for buffers.
 const MEMORY_SHARE: f64 = 0.7;
 
-/// The paper: 64 snapshots of 512 x 512 x 128 fit into the part of a device's memory that is used
-/// for them.
+/// From the paper: 64 snapshots of 512 x 512 x 128 fit into the part of a device's memory that is
+/// used for them.
 const DEVICE_BYTES: u64 = 64 * 512 * 512 * 128 * 4;
 
-/// Large, as snapshots are: every piece is an event of its own.
+/// Large, because snapshots are large and every piece is an event.
 const TOUCH_PIECE_BYTES: u64 = 256 << 20;
 
 const NODES: &[u32] = &[1, 4, 16, 64, 256, 1024, 2048];
 
-/// The number of groups of nodes. They start one after the other within the first gap, so that
-/// nodes are not in step.
+/// The maximum number of groups of nodes. Their starts are spread over the first gap, so that nodes
+/// are not in step.
 const GROUPS_MAX: u32 = 4;
 
 /// A grid of single-precision values, saved every ten steps.
@@ -75,7 +75,7 @@ fn stack(machine: &Machine, storages: &[&str]) -> Result<Vec<Layer>> {
     Ok(layers)
 }
 
-/// One way of keeping snapshots.
+/// One way to keep snapshots.
 struct Way {
     name: &'static str,
     is_buffered: bool,
@@ -107,17 +107,17 @@ impl Way {
     }
 }
 
-/// What the program of a node sees: GiB/s in saves, GiB/s in takes.
+/// The throughput that the program of a node sees: GiB/s in saves, GiB/s in takes.
 fn throughput(outcome: &Outcome, processes: u32) -> (f64, f64) {
     let bytes = outcome.processes[0].saved_bytes as f64 / GIB * f64::from(processes);
     (bytes / outcome.save_seconds(), bytes / outcome.take_seconds())
 }
 
-/// Throughput against the number of nodes, with all ways.
+/// Throughput by number of nodes, for all ways.
 struct Scaling {
     rows: Vec<Row>,
     chart: Chart,
-    /// For each way, and each number of nodes: writing, reading, wall time.
+    /// For each way and each number of nodes: writing, reading, wall time.
     results: Vec<Vec<(f64, f64, f64)>>,
 }
 
@@ -160,8 +160,8 @@ fn scaling(machine: &Machine, grid: Grid, is_quick: bool) -> Result<Scaling> {
 }
 
 impl Scaling {
-    /// How many times faster the whole run is than with the file system alone, with the best way,
-    /// at most.
+    /// The maximum speed-up of the whole run with the best way, compared with the file system
+    /// alone.
     fn speedup_max(&self) -> f64 {
         let plain = &self.results[0];
         let of_way =
@@ -219,9 +219,9 @@ pub(super) fn breakdown(machine: &Machine, _is_quick: bool) -> Result<Figure> {
     Ok(Figure { name: "", title: "", rows, headline, chart })
 }
 
-/// One node among 2048, with and without buffers.
+/// One node out of 2048, with and without buffers.
 pub(super) fn timeline(machine: &Machine, _is_quick: bool) -> Result<Figure> {
-    // Fewer than in a whole shot, so that each can be seen; more than fit into memory.
+    // Fewer than in a whole shot, so that each is visible, but more than fit into memory.
     let grid = Grid::new(800, 800, 800, 60);
     let kinds = ["computing forward", "computing backward", "waiting for a write", "waiting for a read", "down", "up"];
     let mut spans = Vec::new();
@@ -250,7 +250,7 @@ pub(super) fn timeline(machine: &Machine, _is_quick: bool) -> Result<Figure> {
         ];
         rows.push(row([("way", way.name.into())], numbers));
     }
-    // What takes no time cannot be seen.
+    // Spans without a duration are not visible.
     spans.retain(|&(_, _, start, end)| end > start);
     let headline = Headline::new(&[("io_share_without_buffers", 0.7, shares[0])]);
     let names = ["file system", "ours + both", "in the background"];

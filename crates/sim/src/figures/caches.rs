@@ -14,25 +14,25 @@ use crate::{
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// The paper: 256 snapshots of 128 MB.
+/// From the paper: 256 snapshots of 128 MB.
 const SNAPSHOTS: usize = 256;
 const SNAPSHOT_BYTES: u64 = 128 * MIB;
 
-/// The paper: 4 GB of device cache and 32 GB of host buffer, or 32 GB of device cache.
+/// From the paper: 4 GB of device cache and 32 GB of host buffer, or 32 GB of device cache.
 const SMALL_DEVICE_BYTES: u64 = 4 * GIB;
 const LARGE_DEVICE_BYTES: u64 = 32 * GIB;
 const HOST_BYTES: u64 = 32 * GIB;
 
 const PROCESSES: usize = 8;
 
-/// The paper begins at 5 ms and has its measured programs around 20 ms.
+/// The paper begins at 5 ms; its measured programs are around 20 ms.
 const GAPS_MS: &[u64] = &[5, 10, 20, 40, 60, 80, 100];
 const USUAL_GAP_MS: u64 = 20;
 
 const WAITING: &str = "waiting per process (s)";
 pub(super) const GAP: &str = "computing between two snapshots (ms)";
 
-/// The ways that are compared in most figures.
+/// The approaches that most figures compare.
 const WAYS: &[(&str, Approach)] = &[
     ("direct pin", Approach::DirectPin(Turns::Parallel)),
     ("on demand", Approach::OnDemand),
@@ -40,7 +40,7 @@ const WAYS: &[(&str, Approach)] = &[
     ("ours", Approach::OURS),
 ];
 
-/// What is counted.
+/// Which times are counted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Count {
     Saves,
@@ -68,7 +68,7 @@ fn uniform(processes: usize, gap_ms: u64) -> Vec<Workload> {
     vec![Workload::uniform(SNAPSHOTS, SNAPSHOT_BYTES, gap_ms * 1_000_000); processes]
 }
 
-/// Simulates every way at every tick, and makes a figure of lines of it.
+/// Simulates every approach at every tick, and makes a figure with lines.
 pub(super) fn compare<T: Copy + std::fmt::Display + Into<serde_json::Value>>(
     head: &str,
     ways: &[(&str, Approach)],
@@ -102,7 +102,7 @@ pub(super) fn named<'a>(series: &'a [Series], name: &str) -> &'a [f64] {
     series.iter().find(|series| series.name == name).map_or(&[], |series| &series.values)
 }
 
-/// How many times longer the one takes than the other, at every tick.
+/// The ratio of two series, at every tick.
 fn ratios(series: &[Series], longer: &str, shorter: &str) -> Vec<f64> {
     named(series, longer).iter().zip(named(series, shorter)).map(|(longer, shorter)| longer / shorter).collect()
 }
@@ -151,7 +151,7 @@ pub(super) fn large_host_total(machine: &Machine, is_quick: bool) -> Result<Figu
     gaps(machine, is_quick, Count::SavesAndTakes, 7.8, |gap_ms| uniform(PROCESSES, gap_ms))
 }
 
-/// The rate at which each process gets a large device cache when all ask at once.
+/// The rate at which each process gets a large device cache if all allocate at once.
 pub(super) fn allocation_rate(machine: &Machine, is_quick: bool) -> Result<Figure> {
     let counts = thinned(&[1u32, 2, 3, 4, 5, 6, 7, 8], is_quick);
     let layers = [Layer::device(LARGE_DEVICE_BYTES)];

@@ -1,5 +1,5 @@
-//! This machine, as a survey has found it: a tape over its memory and a directory, at any pace. No
-//! paper has it.
+//! This machine, as measured by a survey: a tape in memory and a directory, for several gaps. Not
+//! from a paper.
 
 use std::collections::BTreeMap;
 
@@ -20,8 +20,8 @@ const WAYS: &[(&str, Approach)] = &[
     ("ours", Approach::OURS),
 ];
 
-/// Simulates a forward and a backward pass of 4 GiB in snapshots of 32 MiB, with 1 GiB of memory,
-/// over the storage called `directory` of a machine that [`Machine::plain`] has made.
+/// Simulates a forward and a backward pass of 4 GiB in snapshots of 32 MiB, with 1 GiB of memory
+/// and the storage called `directory` of a machine from [`Machine::plain`].
 ///
 /// # Errors
 /// If the machine has no such storage.

@@ -1,16 +1,16 @@
-//! Sizes of snapshots as a compressing program makes them.
+//! Snapshot sizes of a program that compresses.
 
-/// Snapshots of a shot.
+/// The number of snapshots of a shot.
 pub(super) const SNAPSHOTS: usize = 256;
 
-/// A snapshot before compression.
+/// The size of a snapshot before compression.
 const RAW_BYTES: f64 = 192.0 * 1024.0 * 1024.0;
 
-/// The paper: "as high as 30x compression".
+/// From the paper: "as high as 30x compression".
 const COMPRESSION_MAX: f64 = 30.0;
 
-/// The sizes of one shot's snapshots: small while the wave has not gone far, then growing, with
-/// noise. The paper has eight shots with 20 to 24 GB each; these are made to be like them.
+/// The snapshot sizes of one shot: small at first, then growing as the wave spreads, with noise.
+/// The paper has eight shots with 20 to 24 GB each; these are similar.
 pub(super) fn shot(process: usize) -> Vec<u64> {
     let mut random = fastrand::Rng::with_seed(0x5107 + process as u64);
     // The wave fills the model sooner in some shots than in others.

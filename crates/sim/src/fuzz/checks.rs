@@ -1,4 +1,4 @@
-//! The invariants that every event must keep.
+//! The invariants that must hold after every event.
 
 use std::ops::Range;
 
@@ -13,13 +13,13 @@ fn demand(holds: bool, problem: impl FnOnce() -> String) -> Checked {
     if holds { Ok(()) } else { Err(problem()) }
 }
 
-/// Whether a snapshot has one copy, on this layer.
+/// Whether this layer has the only copy of a snapshot.
 fn is_only_on(saved: &Saved, layer: LayerIndex) -> bool {
     saved.complete.len() == 1 && saved.complete.contains_key(&layer)
 }
 
 impl Trial {
-    /// No layer is above its limit.
+    /// No layer exceeds its limit.
     pub(super) fn check_limits(&self) -> Checked {
         for (index, layer) in self.layers.iter().enumerate() {
             let (used, most) = self.planner.used_bytes(index);
@@ -37,7 +37,7 @@ impl Trial {
         Ok(())
     }
 
-    /// What lies on a layer that keeps bytes, or is on its way there.
+    /// The bytes that are on a layer that keeps bytes, or on their way there.
     fn shelved_bytes(&self, layer: LayerIndex) -> u64 {
         let is_there =
             |id: SnapshotId, saved: &Saved| saved.complete.contains_key(&layer) || self.is_arriving(id, layer);
@@ -45,7 +45,7 @@ impl Trial {
         self.layers[layer].kept_bytes.unwrap_or(0) + there.sum::<u64>()
     }
 
-    /// Only what does not fit is left out.
+    /// Only snapshots that do not fit are left out.
     pub(super) fn check_left_out(&self, id: SnapshotId, layer: LayerIndex) -> Checked {
         let (saved, real) = (self.known(id)?, &self.layers[layer]);
         demand(self.persists && real.kept_bytes.is_some(), || {
@@ -64,12 +64,12 @@ impl Trial {
         saved.complete.contains_key(&layer) || saved.spared & (1 << layer) != 0 || self.is_arriving(id, layer)
     }
 
-    /// When nothing is under way any more, everything has reached every layer that was not spared
-    /// it.
+    /// When nothing is moving any more, everything has reached every layer, except where it was
+    /// left out or failed.
     pub(super) fn check_persisted(&self) -> Checked {
         let layers = if self.persists { 1..self.layers.len() } else { 0..0 };
         for (layer, (&id, saved)) in layers.flat_map(|layer| self.saved.iter().map(move |one| (layer, one))) {
-            // What could not be read may be given up.
+            // A snapshot that could not be read may be given up.
             let must_be = saved.is_live && saved.doubtful == 0;
             demand(!must_be || self.is_there_or_spared(id, saved, layer), || {
                 format!("{id:?} never came to layer {layer}, and nobody was told")
@@ -78,8 +78,8 @@ impl Trial {
         Ok(())
     }
 
-    /// Takes an extent. It must lie inside its layer, in memory that is touched if it must be, and
-    /// nobody may need it.
+    /// Occupies an extent. It must lie inside its layer, in touched memory if the layer requires
+    /// that, and nobody else may need it.
     pub(super) fn occupy(&mut self, layer: LayerIndex, extents: &Extents, id: SnapshotId) -> Checked {
         for piece in extents {
             let real = &self.layers[layer];
@@ -110,7 +110,7 @@ impl Trial {
         Ok(())
     }
 
-    /// An extent has become free.
+    /// Frees an extent.
     pub(super) fn vacate(&mut self, layer: LayerIndex, extents: &Extents) {
         for piece in extents {
             self.layers[layer].extents.remove(&piece.start);
@@ -124,7 +124,7 @@ impl Trial {
             Job::Touch { .. } | Job::Pin { .. } => false,
         });
         let Some(saved) = self.saved.get(&id) else { return is_moving };
-        // A copy that could not be read may be given up when there is another.
+        // A copy that could not be read may be given up if there is another.
         let is_given_up = saved.doubtful & (1 << layer) != 0 && saved.complete.len() > 1;
         let is_kept = saved.is_live && saved.complete.contains_key(&layer) && !is_given_up;
         is_moving || is_kept || (layer == 0 && (saved.is_lent || saved.holders > 0))
@@ -150,7 +150,7 @@ impl Trial {
         demand(saved.missing & (1 << from.layer) == 0, || {
             format!("{id:?} is lost: its only copy, on layer {}, was never written", from.layer)
         })?;
-        // What has to reach every layer comes from any that has it.
+        // A snapshot that has to reach every layer may be read from any that has it.
         let is_down = to.layer > if self.persists { 0 } else { from.layer };
         demand((purpose == Purpose::Drain) == is_down, || format!("{purpose:?} from {from:?} to {to:?}"))?;
         demand(saved.spared & (1 << to.layer) == 0, || {
@@ -198,7 +198,8 @@ impl Trial {
             let (ready, capacity) = (real.ready_bytes, real.capacity_bytes);
             format!("{id:?} is evicted from layer {layer}, of which only {ready} of {capacity} have been touched")
         })?;
-        // Several may have to go to make one extent; before the first of them there was none.
+        // Several may have to be evicted to make one extent; before the first eviction there was
+        // none.
         let hole_bytes = real.largest_hole_bytes();
         let is_first = layer == 0 && !self.has_evicted && !real.is_shrunk;
         demand(!is_first || hole_bytes < BYTES_MAX, || {
@@ -241,9 +242,9 @@ impl Trial {
         })
     }
 
-    /// The front can give no more room away: not all that lies nowhere else would find room below.
-    /// What is read last goes first, and may be too large for an extent that something smaller
-    /// would fit.
+    /// Checks that the front really could not drain: no layer below has room for the front's only
+    /// copies. The snapshot that is read last goes first, and it may be too large for an extent in
+    /// which a smaller one would fit.
     fn check_nothing_could_sink(&self, refused: SnapshotId) -> Checked {
         let stuck = |saved: &&Saved| saved.is_live && is_only_on(saved, 0);
         let Some(bytes) = self.saved.values().filter(stuck).map(|saved| saved.bytes).max() else { return Ok(()) };
@@ -257,9 +258,9 @@ impl Trial {
         Ok(())
     }
 
-    /// With nothing in the program's hands, what lies elsewhere as well can leave the front, and
-    /// the rest can slide: a snapshot that fits then is not refused. A save also has to leave room
-    /// for the largest that may have to come up.
+    /// If the program holds nothing, clean snapshots can leave the front, and the others can slide
+    /// together. A snapshot that fits then must not be refused. A save also has to leave room for
+    /// the largest snapshot that may have to come up.
     fn check_no_room(&self, id: SnapshotId, saved: &Saved) -> Checked {
         let front = &self.layers[0];
         if !front.is_sound() || self.saved.values().any(|saved| saved.is_lent || saved.holders > 0) {
@@ -271,7 +272,7 @@ impl Trial {
             demand(stuck_bytes + saved.bytes > front.capacity_bytes, || {
                 format!("the read of {id:?} is refused, and {stuck_bytes} bytes are all that has to stay in the front")
             })?;
-            // The planner saw to it that everything can come back.
+            // The planner has to make sure that everything can come back up.
             return demand(self.coverage.faults > 0, || {
                 format!("the read of {id:?} is refused, and nothing ever failed")
             });

@@ -1,4 +1,4 @@
-//! Random programs: handles that save, lend, take, get, release and discard as they please.
+//! Random programs: handles that save, lend, take, get, release and discard at random.
 
 use std::collections::VecDeque;
 
@@ -10,13 +10,13 @@ use super::{
     trial::{Checked, Saved, Trial},
 };
 
-/// Whatever takes more rounds than this has no end.
+/// More rounds than this count as an endless loop.
 const ROUNDS_MAX: u32 = 10_000;
 
 /// What a handle waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wish {
-    /// A slot to copy into, doing nothing else meanwhile.
+    /// A slot to copy into, while the handle does nothing else.
     Copy,
     /// A slot to compute into.
     Slot,
@@ -30,9 +30,9 @@ enum Wish {
 #[derive(Debug, Clone, Default)]
 struct Handle {
     waits: Option<(SnapshotId, Wish)>,
-    /// It copies into this slot, and does nothing else.
+    /// The slot that it copies into, while it does nothing else.
     copies: Option<SnapshotId>,
-    /// Slots that it fills, and snapshots that it reads.
+    /// Slots that it is filling, and snapshots that it reads.
     lent: Vec<SnapshotId>,
     handed: Vec<SnapshotId>,
 }
@@ -55,7 +55,7 @@ pub(super) struct Program {
     waiting: VecDeque<usize>,
     next_id: u64,
     steps: u32,
-    /// The percentage of steps that are the program's and not the layers'.
+    /// The percentage of steps that belong to the program instead of the layers.
     eagerness: u32,
 }
 
@@ -71,7 +71,7 @@ impl Program {
         }
     }
 
-    /// A request has been answered. Says whether it was one for the last time.
+    /// Handles the answer to a request. Returns whether the request was a take.
     pub(super) fn answer(&mut self, id: SnapshotId, why: Option<Refusal>) -> Checked<bool> {
         let position =
             self.waiting.iter().position(|&handle| self.handles[handle].waits.is_some_and(|(wanted, _)| wanted == id));
@@ -102,7 +102,7 @@ impl Program {
 }
 
 impl Trial {
-    /// A whole life: a random program, its end, and everything that is left is read.
+    /// A whole life: runs a random program, ends it, and reads everything that is left.
     pub(super) fn run(&mut self) -> Checked {
         self.tell(Event::Handles(self.program.handles.len() as u32))?;
         self.change_kept()?;
@@ -122,7 +122,7 @@ impl Trial {
         self.read_all()
     }
 
-    /// Time passes until the planner wants to hear of it. Says whether it does.
+    /// Advances the time to the planner's timeout. Returns whether it has one.
     fn tick(&mut self) -> Checked<bool> {
         let Some(at) = self.planner.poll_timeout() else { return Ok(false) };
         self.now_ns = self.now_ns.max(at.0);
@@ -130,7 +130,7 @@ impl Trial {
         Ok(true)
     }
 
-    /// One free handle does something.
+    /// Lets one free handle do something.
     fn act(&mut self) -> Checked {
         let index = self.random.usize(..self.program.handles.len());
         let handle = &self.program.handles[index];
@@ -178,7 +178,7 @@ impl Trial {
         self.tell(Event::RoomWanted { id, key, bytes, is_copy, yields })
     }
 
-    /// Sometimes memory runs out for a front that can be used before it is touched.
+    /// Sometimes lets memory run out, for a front that can be used untouched.
     fn run_out_of_memory(&mut self) -> Checked {
         let real = &mut self.layers[0];
         let can_run_out =
@@ -191,7 +191,7 @@ impl Trial {
         self.tell(Event::Exhausted { layer: 0 })
     }
 
-    /// A lent slot is sealed, or comes back unfilled.
+    /// Seals a lent slot, or gives it back unfilled.
     fn fill(&mut self, index: usize, id: SnapshotId, is_abandoned: bool, keeps: bool) -> Checked {
         let saved = self.saved.get_mut(&id).ok_or("a slot that is filled was lent")?;
         saved.is_lent = false;
@@ -210,7 +210,7 @@ impl Trial {
         self.tell(Event::Sealed { id, keep: keeps })
     }
 
-    /// A slot needs less than was asked for.
+    /// Shortens a slot.
     fn shorten(&mut self, id: SnapshotId) -> Checked {
         let saved = self.saved.get_mut(&id).ok_or("a slot that is filled was lent")?;
         saved.bytes = self.random.u64(1..=saved.bytes);
@@ -224,7 +224,7 @@ impl Trial {
         self.tell(Event::Shortened { id, bytes })
     }
 
-    /// The owner of a layer that keeps bytes removes some, or finds that there were some before.
+    /// Lets the owner of a layer that keeps bytes remove some, or find some that were there before.
     fn change_kept(&mut self) -> Checked {
         for layer in 1..self.layers.len() {
             let is_new = self.saved.is_empty();
@@ -253,7 +253,7 @@ impl Trial {
         self.tell(Event::Discarded(id))
     }
 
-    /// A handle is made, or one that has nothing is dropped.
+    /// Creates a handle, or drops one that holds nothing.
     fn change_handles(&mut self) -> Checked {
         let is_idle = |handle: &Handle| handle.is_free() && !handle.has_something();
         let program = &mut self.program;
@@ -267,14 +267,15 @@ impl Trial {
         self.tell(Event::Handles(count))
     }
 
-    /// A snapshot that the program can ask for.
+    /// A random snapshot that the program can read.
     fn any_live(&mut self) -> Option<SnapshotId> {
         let live: Vec<_> = self.planner.keys().collect();
         let key = *live.get(self.random.usize(..live.len().max(1)))?;
         self.planner.find(key)
     }
 
-    /// Mostly the one that the order announces, which is the newest or the oldest; else any.
+    /// Reads the snapshot that the order announces, which is usually the newest or the oldest;
+    /// otherwise any.
     fn read(&mut self, index: usize, is_last: bool) -> Checked {
         let live = self.saved.iter().filter(|(_, saved)| saved.is_live).map(|(&id, saved)| (id, saved.key));
         let wanted = match self.random.u32(0..4) {
@@ -295,13 +296,13 @@ impl Trial {
         self.tell(Event::Wanted { id, consume: is_last })
     }
 
-    /// The program gives back what it holds, and everybody gets an answer.
+    /// The program gives back everything that it holds, until all requests are answered.
     fn finish(&mut self) -> Checked {
         for round in 0.. {
             for index in 0..self.program.handles.len() {
                 self.give_back(index)?;
             }
-            // What is given back may be lent to somebody else at once.
+            // A slot that is given back may be lent to another request at once.
             if self.program.handles.iter().any(Handle::has_something) {
                 continue;
             }
@@ -314,7 +315,7 @@ impl Trial {
             if !self.jobs.is_empty() {
                 self.end_job()?;
             } else if !self.tick()? {
-                // Nothing is under way: the program itself has to make room, or else somebody is
+                // Nothing is moving: the program itself has to make room, otherwise a request is
                 // refused.
                 let free = self.program.handles.iter().position(Handle::is_free);
                 match (free, self.any_live()) {
@@ -341,8 +342,8 @@ impl Trial {
         Ok(())
     }
 
-    /// With nothing to be had any more, handles that are free end: now the others cannot hope for
-    /// anything.
+    /// If nothing can be given back any more, free handles are dropped, so that the planner knows
+    /// that the others wait in vain.
     fn drop_free_handles(&mut self) -> Checked {
         let count = self.program.waiting.len() as u32;
         let keep: Vec<_> = self.program.handles.iter().map(|handle| !handle.is_free()).collect();
@@ -353,7 +354,7 @@ impl Trial {
         self.tell(Event::Handles(count))
     }
 
-    /// Whatever is left can be read, but for what was reported as lost.
+    /// Everything that is left can be read, except what was reported as lost.
     fn read_all(&mut self) -> Checked {
         self.program.handles = vec![Handle::default()];
         self.tell(Event::Handles(1))?;
@@ -366,7 +367,7 @@ impl Trial {
                 self.want(0, id, true)?;
                 self.finish_waiting()?;
                 let saved = &self.saved[&id];
-                // What could not be read before may be reported as lost.
+                // A snapshot that could not be read before may be reported as lost.
                 if saved.is_live && saved.doubtful == 0 {
                     refused.push(id);
                 }
@@ -376,7 +377,7 @@ impl Trial {
             if self.layers[0].is_broken {
                 return Ok(());
             }
-            // What has been read makes room for what found none.
+            // Snapshots that have been read make room for those that found none.
             if left.len() == before {
                 return Err(format!("{left:?} cannot be read, and nobody was told"));
             }

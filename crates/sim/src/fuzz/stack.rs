@@ -3,14 +3,14 @@
 use fastrand::Rng;
 use outcrop_plan::{LayerSettings, MemorySettings, Order, Preference, Settings, Touching};
 
-/// Snapshots are at most so large; layers are a few times that.
+/// The maximum size of a snapshot. Layers are a few times as large.
 pub(super) const BYTES_MAX: u64 = 9;
 
 /// Keys are below this.
 pub(super) const KEYS: u64 = 40;
 
-/// One to four layers, some of them memory, with all that can be set. A fifth of the stacks are
-/// those of stores: every snapshot has to reach every layer below the front.
+/// One to four layers, some of them memory, with random settings. A fifth of the stacks are those
+/// of stores: every snapshot has to reach every layer below the front.
 pub(super) fn settings(random: &mut Rng) -> Settings {
     let persists = random.u32(0..5) == 0;
     let count = random.usize(1..=7).div_ceil(2);

@@ -1,4 +1,4 @@
-//! One world: a planner, layers that exist only on paper, and everything that is under way.
+//! One world: a planner, simulated layers, and everything that is moving.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,25 +9,25 @@ use outcrop_plan::{
 
 use super::{Coverage, Sabotage, program::Program, stack};
 
-/// What a layer without a limit has on paper.
+/// The simulated size of a layer without a limit.
 const UNLIMITED: u64 = u64::MAX / 2;
 
-/// So much of what was said is kept for a report.
+/// How many of the last events and actions are kept for a report.
 const LAST: usize = 60;
 
 impl RealLayer {
-    /// Whether all the memory that it will ever have has been touched.
+    /// Whether all the memory that it can get is touched.
     pub(super) fn is_whole(&self) -> bool {
         self.ready_bytes >= self.capacity_bytes || self.is_exhausted || self.is_shrunk
     }
 
-    /// Whether it has all the bytes that it was said to have, and they can be used.
+    /// Whether it has its full capacity, and can be used.
     pub(super) fn is_sound(&self) -> bool {
         let is_there = !self.needs_touch || self.ready_bytes >= self.capacity_bytes;
         is_there && !self.is_shared && !self.is_exhausted && !self.is_shrunk && !self.is_broken
     }
 
-    /// The largest piece of its memory where nothing lies.
+    /// The largest unused piece of its memory.
     pub(super) fn largest_hole_bytes(&self) -> u64 {
         let mut end = 0;
         let mut largest = 0;
@@ -39,10 +39,10 @@ impl RealLayer {
     }
 }
 
-/// What is wrong, if something is.
+/// The error describes the problem.
 pub(super) type Checked<T = ()> = Result<T, String>;
 
-/// Something that the planner has asked for and not heard of since.
+/// An action of the planner that has not been answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Job {
     Move { id: SnapshotId, from: Site, to: Site },
@@ -50,7 +50,7 @@ pub(super) enum Job {
     Pin { layer: LayerIndex },
 }
 
-/// A snapshot as it really is.
+/// The actual state of a snapshot.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Saved {
     pub(super) key: u64,
@@ -61,29 +61,29 @@ pub(super) struct Saved {
     pub(super) doubtful: u32,
     /// Layers whose copy can never be read again.
     pub(super) damaged: u32,
-    /// Of these a test has let the planner believe that they are complete.
+    /// Layers whose copy is missing although a test told the planner that it is complete.
     pub(super) missing: u32,
-    /// Layers that it had to reach and need not any more: they were full, or failed, or it was
-    /// there.
+    /// Layers that it does not have to reach any more: they were full or failed, or it was there
+    /// before.
     pub(super) spared: u32,
     pub(super) holders: u32,
-    /// It gives way while it waits for room.
+    /// It yields while it waits for room.
     pub(super) yields: bool,
     pub(super) is_lent: bool,
-    /// Saved and neither consumed nor discarded.
+    /// Saved, and neither consumed nor discarded.
     pub(super) is_live: bool,
 }
 
-/// A layer as it really is.
+/// The actual state of a layer.
 #[derive(Debug, Clone)]
 pub(super) struct RealLayer {
     pub(super) capacity_bytes: u64,
-    /// What it can hold: less than its capacity once its medium was full.
+    /// What it can hold. Less than its capacity once its medium was full.
     pub(super) room_bytes: u64,
     pub(super) needs_touch: bool,
-    /// Whether memory that ran out may come back.
+    /// Whether memory that ran out may become available again.
     pub(super) is_shared: bool,
-    /// Touched, or handed out and so touched by the program.
+    /// How much is touched, or was lent and so touched by the program.
     pub(super) ready_bytes: u64,
     pub(super) is_exhausted: bool,
     /// Its medium was full before its limit was reached, and that is the limit now.
@@ -91,9 +91,9 @@ pub(super) struct RealLayer {
     pub(super) is_broken: bool,
     pub(super) is_touching: bool,
     pub(super) has_pinned: bool,
-    /// Bytes on it that the planner has forgotten or never knew, if bytes stay on it.
+    /// If bytes stay on it: those that belong to no snapshot that the planner knows.
     pub(super) kept_bytes: Option<u64>,
-    /// Places that were taken, start to end and owner; some owners may be gone.
+    /// Occupied extents: start, end and owner. Some owners may be gone.
     pub(super) extents: BTreeMap<u64, (u64, SnapshotId)>,
 }
 
@@ -113,9 +113,9 @@ pub(super) struct Trial {
     pub(super) program: Program,
     pub(super) now_ns: u64,
     pub(super) may_fault: bool,
-    /// Every snapshot has to reach every layer.
+    /// Whether every snapshot has to reach every layer.
     pub(super) persists: bool,
-    /// Something has left the front since the planner was told something.
+    /// Whether something was evicted from the front since the last event.
     pub(super) has_evicted: bool,
     pub(super) coverage: Coverage,
     sabotage: Sabotage,
@@ -128,7 +128,7 @@ impl Trial {
         let mut random = Rng::with_seed(seed);
         let settings = stack::settings(&mut random);
         let program = Program::new(&mut random);
-        // Where nothing fails, nothing may be refused for want of room that was promised.
+        // Without faults, nothing may be refused for lack of room that was promised.
         let may_fault = random.u32(0..4) > 0;
         Self {
             layers: real_layers(&settings),
@@ -164,10 +164,10 @@ impl Trial {
         self.last.iter().map(line).collect()
     }
 
-    /// Tells the planner what happened, and carries out what it answers.
+    /// Sends an event to the planner, and carries out its actions.
     pub(super) fn tell(&mut self, event: Event) -> Checked {
         self.coverage.events += 1;
-        // Now and then something takes a thousand times as long as usual.
+        // Sometimes an operation takes a thousand times as long as usual.
         let most_ns = if self.random.u32(0..50) == 0 { 1_000_000 } else { 1000 };
         self.now_ns += self.random.u64(1..most_ns);
         self.remember(Said::Told(self.now_ns, event.clone()));
@@ -211,7 +211,7 @@ impl Trial {
             }
             Action::Move { id, from, to, purpose } => {
                 self.check_move(id, &from, &to, purpose)?;
-                // A copy that could not be read has been given up, if it is to be written again.
+                // If a copy that could not be read is written again, the planner has given it up.
                 let given_up = self.saved.get_mut(&id).and_then(|saved| {
                     saved.damaged &= !(1 << to.layer);
                     saved.complete.remove(&to.layer)
@@ -274,7 +274,7 @@ impl Trial {
         self.occupy(0, &extents, id)
     }
 
-    /// Ends something that is under way, as luck will have it.
+    /// Ends a random pending operation.
     pub(super) fn end_job(&mut self) -> Checked {
         let job = self.jobs.swap_remove(self.random.usize(..self.jobs.len()));
         match job {
@@ -317,7 +317,8 @@ impl Trial {
                 saved.doubtful |= 1 << from;
                 saved.damaged |= u32::from(stays_damaged) << from;
             }
-            // A layer that has to get everything is spared what it could not take, and tried again.
+            // If everything has to reach a layer, a snapshot that it could not take is left out
+            // there, and later ones are still sent.
             Fault::TargetFull | Fault::TargetBroken if self.persists => saved.spared |= 1 << to,
             Fault::TargetBroken => self.layers[to].is_broken = true,
             Fault::TargetFull if self.sabotage.lies_about_writes => {
@@ -337,8 +338,8 @@ impl Trial {
         self.tell(Event::Failed { id, from, to, fault })
     }
 
-    /// What goes down may not arrive, and what comes up may not be readable. The front fails
-    /// rarely, as a lost device does.
+    /// A move down may fail to arrive, and a move up may be unreadable. The front fails rarely,
+    /// like a lost device.
     fn fault(&mut self, from: LayerIndex, to: LayerIndex) -> Option<Fault> {
         if !self.may_fault || self.random.u32(0..6) > 0 {
             return None;

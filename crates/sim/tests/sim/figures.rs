@@ -1,5 +1,5 @@
-//! The figures say what the papers say: the same order of the ways, the same crossovers, headlines
-//! no worse by a quarter.
+//! The figures agree with the papers: the same order of the ways, the same crossovers, and
+//! headlines that are at most a quarter worse.
 
 use outcrop_sim::{Figure, figure, figures};
 
@@ -60,7 +60,7 @@ fn in_saves_paging_beats_preparing_first_and_ours_beats_all() {
     let [direct, paging, memset, ours] =
         ["direct pin", "on demand", "incremental memset", "ours"].map(|way| column(&figure, way));
     assert!(is_below(&ours, &paging) && is_below(&paging, &memset) && is_below(&memset, &direct), "{figure:?}");
-    // The longer the program computes, the less does paging hurt.
+    // The longer the program computes, the less paging costs.
     assert!(paging.is_sorted_by(|one, other| one > other), "{paging:?}");
 }
 
@@ -70,7 +70,7 @@ fn with_takes_what_was_prepared_pays_and_paging_does_not() {
     let [direct, paging, memset, ours] =
         ["direct pin", "on demand", "incremental memset", "ours"].map(|way| column(&figure, way));
     assert!(is_below(&ours, &memset) && is_below(&memset, &direct), "{figure:?}");
-    // For short gaps, paging is no better than pinning first; for long ones it is better than
+    // For short gaps, paging is no better than pinning first. For long ones, it is better than
     // filling pages.
     assert!(memset[0] < paging[0] && paging[0] > direct[0] * 0.9, "{paging:?} {direct:?}");
     assert!(paging.last() < memset.last(), "{paging:?} {memset:?}");
@@ -110,7 +110,7 @@ fn concurrent_touching_wins_short_gaps_and_sequential_touching_long_ones() {
     assert!(concurrent[0] < sequential[0], "{figure:?}");
     let gap_40 = 3;
     assert!(sequential[gap_40] * 1.4 < concurrent[gap_40], "{figure:?}");
-    // And the choice between them is as good as the better one.
+    // The choice between them is as good as the better one.
     let chosen = column(&figure, "ours (chosen, serial)");
     for ((chosen, sequential), concurrent) in chosen.iter().zip(&sequential).zip(&concurrent) {
         assert!(*chosen < sequential.min(*concurrent) * 1.1, "{figure:?}");
@@ -149,7 +149,7 @@ fn shaheen_prefers_the_burst_buffer_and_buffers_hide_it() {
         let buffered = of_way(&figure, "ours + file system", column);
         let both = of_way(&figure, "ours + both", column);
         assert!(is_below(&plain, &burst) && is_below(&plain, &buffered) && is_below(&burst, &both), "{figure:?}");
-        // The paper: reads come from memory at all times.
+        // From the paper: reads always come from memory.
         assert!(both.iter().all(|rate| *rate > 30.0), "{both:?}");
     }
 }
@@ -165,7 +165,7 @@ fn on_summit_the_burst_buffer_wins_only_on_many_nodes_and_for_reading_sooner() {
     // 1, 4, 16, 64, 256, 1024 and 2048 nodes.
     assert_eq!(faster("write_gib_per_second"), [false, false, false, false, false, false, true]);
     assert_eq!(faster("read_gib_per_second"), [false, false, false, false, true, true, true]);
-    // With both, the plan finds out which one pays: never much worse than the better one, and
+    // With both, the plan finds out which one pays: it is never much worse than the better one, and
     // better than either on few nodes.
     let walls = |way| of_way(&figure, way, "wall_seconds");
     let better =

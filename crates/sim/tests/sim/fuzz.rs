@@ -1,4 +1,4 @@
-//! Thousands of random worlds find nothing wrong with the plan, nor with the commit protocol.
+//! Thousands of random worlds find no problem in the plan and in the commit protocol.
 
 use outcrop_testing::{amount, covered};
 

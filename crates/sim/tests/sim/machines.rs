@@ -1,4 +1,4 @@
-//! Machines that make sense are read, and nonsense is refused by name.
+//! Valid machines are accepted, and invalid ones are refused by name.
 
 use outcrop_sim::{Machine, PlainRates};
 

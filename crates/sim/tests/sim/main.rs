@@ -1,4 +1,4 @@
-//! All tests of this crate from outside: one program, so that there is one to link.
+//! Integration tests of the simulator. One program, so that only one has to be linked.
 
 mod figures;
 mod fuzz;

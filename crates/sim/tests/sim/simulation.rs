@@ -1,4 +1,4 @@
-//! Simulations that can be worked out by hand, and what a group of nodes stands for.
+//! Simulations whose result can be computed by hand, and groups of nodes.
 
 use outcrop_plan::Touching;
 use outcrop_sim::{Approach, Error, Experiment, Group, Layer, Machine, Outcome, PlainRates, Turns, Workload, simulate};
@@ -6,8 +6,8 @@ use outcrop_sim::{Approach, Error, Experiment, Group, Layer, Machine, Outcome, P
 const MIB: u64 = 1 << 20;
 const MS: u64 = 1_000_000;
 
-/// A machine of round numbers: a byte per nanosecond into the directory, two out of it, ten into
-/// memory.
+/// A machine with round numbers: one byte per nanosecond into the directory, two out of it, ten
+/// into memory.
 fn plain() -> Machine {
     let rates = PlainRates {
         copy_untouched: 10e9,
@@ -84,7 +84,7 @@ fn pinning_first_takes_as_long_as_the_paper_says() {
     let alone = dgx(Approach::DirectPin(Turns::Parallel), 1).save_seconds();
     let register = (8u64 << 30) as f64 / 3e9;
     assert!((alone - copies - register).abs() < 0.01, "{alone}");
-    // In turn, everybody waits for those before him; all at once, everybody waits for everybody.
+    // In turn, each process waits for those before it; all at once, each waits for all.
     let parallel = dgx(Approach::DirectPin(Turns::Parallel), 8).save_seconds();
     let serial = dgx(Approach::DirectPin(Turns::Serial), 8).save_seconds();
     assert!((parallel / register - 8.0).abs() < 0.2, "{parallel}");
@@ -108,7 +108,7 @@ fn all_approaches_bring_everything_back() {
 /// Nodes that share a file system, in groups.
 fn nodes(groups: Vec<Group>) -> Outcome {
     let mut machine = Machine::named("summit").unwrap();
-    // So that eight nodes are enough to compete for it.
+    // So slow that eight nodes compete for it.
     machine.storage[1].write_bytes_per_second = 20e9;
     machine.storage[1].read_bytes_per_second = 12e9;
     let layers = vec![Layer::device(1 << 30), Layer::host(2 << 30), Layer::storage("file-system", 1 << 40)];
@@ -121,8 +121,8 @@ fn workloads(start_ns: u64, bytes: u64) -> Vec<Workload> {
 
 #[test]
 fn nothing_is_read_twice_from_the_slowest_layer() {
-    // The file system is what everybody waits for: what is on its way to host memory must not be
-    // read again for the device.
+    // Everything waits for the file system: a snapshot on its way to host memory must not be read
+    // again for the device.
     let outcome = nodes(vec![Group { nodes: 8, workloads: workloads(0, 100 * MIB) }]);
     let process = &outcome.processes[0];
     let read: u64 = process.lane_bytes.iter().filter(|((from, _), _)| *from == 2).map(|(_, bytes)| bytes).sum();
@@ -134,7 +134,7 @@ fn one_node_stands_exactly_for_others_that_do_the_same() {
     let full = nodes(vec![Group { nodes: 1, workloads: workloads(0, 100 * MIB) }; 8]);
     let grouped = nodes(vec![Group { nodes: 8, workloads: workloads(0, 100 * MIB) }]);
     let (full, grouped) = (&full.processes[0], &grouped.processes[0]);
-    // Rounding to nanoseconds is all that differs.
+    // Only rounding to nanoseconds may differ.
     let differs = |one: u64, other: u64| one.abs_diff(other) as f64 / one as f64;
     assert!(differs(full.wall_ns, grouped.wall_ns) < 1e-5, "{full:?} {grouped:?}");
     assert!(differs(full.save_blocked_ns, grouped.save_blocked_ns) < 1e-4, "{full:?} {grouped:?}");
