@@ -1,8 +1,8 @@
-//! `outcrop bench alloc`: what a short program pays to start, until its caches are allocated.
+//! `outcrop bench alloc`: the cost of starting a short program, until its caches are allocated.
 //!
 //! Each way of making room for snapshots runs in one process or in several at the same time, and
-//! computes between the saves. Everything from the start of the process on counts as blocked,
-//! except computing.
+//! computes between the saves. All time from the start of the process counts as blocked, except
+//! computing.
 
 mod process;
 mod ways;
@@ -27,15 +27,15 @@ use crate::{Machine, Report, memory::Supply};
 /// What to measure.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Room for snapshots in each process.
+    /// The room for snapshots in each process.
     pub host_bytes: u64,
-    /// One snapshot; as many are saved as there is room for.
+    /// The size of a snapshot. As many are saved as there is room for.
     pub snapshot_bytes: u64,
-    /// Numbers of processes that run at the same time, one case after the other.
+    /// The numbers of concurrent processes, one case after the other.
     pub processes: Vec<usize>,
     /// Milliseconds of computing between two saves, one case after the other.
     pub gaps_ms: Vec<f64>,
-    /// Rounds of each case; the best counts, because noise only adds.
+    /// Rounds of each case. The best counts, because noise only adds time.
     pub rounds: usize,
 }
 
@@ -49,7 +49,7 @@ struct Run {
     rounds_seconds: Vec<f64>,
 }
 
-/// Runs the benchmark. `progress` hears what is measured next.
+/// Runs the benchmark. `progress` is told what is measured next.
 pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> {
     let most = options.processes.iter().copied().max().unwrap_or(1) as u64;
     let needed = options.host_bytes * most;
@@ -61,8 +61,8 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
     ensure!(options.host_bytes >= 4 * options.snapshot_bytes, "the host buffer must hold four snapshots");
     let mut runs = Vec::new();
     for &processes in &options.processes {
-        // Memory that the host of a virtual machine must provide first is very slow. All ways get
-        // the same memory.
+        // On a virtual machine, memory that the host has to provide first is very slow. This gives
+        // all ways the same memory.
         let mut supply = Supply::new((options.host_bytes + 2 * options.snapshot_bytes) * processes as u64);
         for &gap_ms in &options.gaps_ms {
             progress(&format!("{processes} at a time, {gap_ms} ms between saves"));
@@ -87,14 +87,14 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
     })
 }
 
-/// The best of several rounds of every way. Each round has another order, because it matters whose
-/// memory a process gets.
+/// The best of several rounds of every way. Each round has another order, because the results
+/// depend on whose memory a process gets.
 fn case(options: &Options, processes: usize, gap_ms: f64, supply: &mut Supply) -> Result<Vec<Run>> {
     let mut outcomes: Vec<Vec<Outcome>> = vec![Vec::new(); Way::ALL.len()];
     for round in 0..options.rounds.max(1) {
         for number in 0..Way::ALL.len() {
-            // The number of ways is a prime, so every stride visits all of them, each after another
-            // one.
+            // The number of ways is a prime, so every stride visits all of them, each after a
+            // different one.
             let number = (number * (1 + round % (Way::ALL.len() - 1)) + round) % Way::ALL.len();
             let Options { host_bytes, snapshot_bytes, .. } = *options;
             let way = Way::ALL[number];
@@ -112,7 +112,7 @@ fn case(options: &Options, processes: usize, gap_ms: f64, supply: &mut Supply) -
     Ok(Way::ALL.iter().zip(outcomes).map(run).collect())
 }
 
-/// Gives the same order to several processes at the same time, and returns the mean of their
+/// Runs the same order in several processes at the same time, and returns the mean of their
 /// reports.
 fn at_once(order: &Order, processes: usize, supply: &mut Supply) -> Result<Outcome> {
     supply.refill();
@@ -127,7 +127,7 @@ fn at_once(order: &Order, processes: usize, supply: &mut Supply) -> Result<Outco
             .context("cannot start another process of this program")?;
         children.push(child);
     }
-    // They report when they are ready, and start when all are.
+    // Each process reports when it is ready, and all start together.
     let mut readers = Vec::new();
     for child in &mut children {
         let mut reader = BufReader::new(child.stdout.take().context("a child has an output")?);

@@ -1,4 +1,4 @@
-//! The time that a program is blocked.
+//! Measures the time that a program is blocked.
 
 use std::time::{Duration, Instant};
 

@@ -11,10 +11,10 @@ use std::{
 use anyhow::{Context, Result};
 use outcrop::layers::{Host, Slot};
 
-/// Bytes per transfer: the size at which this is fastest.
+/// Bytes per transfer: the fastest size.
 const BLOCK: usize = 16 << 20;
 
-/// Bytes per second.
+/// Rates in bytes per second.
 #[derive(Debug, Clone, Copy, serde::Serialize)]
 pub(crate) struct Rates {
     pub(crate) write: f64,
@@ -22,7 +22,7 @@ pub(crate) struct Rates {
 }
 
 impl Rates {
-    /// Writes and reads a new file of about `bytes`.
+    /// Measures them with a new file of about `bytes`.
     pub(crate) fn measure(directory: &Path, bytes: u64) -> Result<Self> {
         let scratch = tempfile::tempdir_in(directory)?;
         let file = open_direct(&scratch.path().join("rates"))?;
@@ -47,7 +47,7 @@ impl Rates {
     }
 }
 
-/// The type of the file system that a path lies on, from the text of `/proc/self/mountinfo`.
+/// The type of the file system of a path, from the contents of `/proc/self/mountinfo`.
 pub fn file_system(mountinfo: &str, path: &Path) -> Option<String> {
     let mount = |line: &str| {
         let (before, after) = line.split_once(" - ")?;
@@ -55,11 +55,11 @@ pub fn file_system(mountinfo: &str, path: &Path) -> Option<String> {
         Some((point, after.split(' ').next()?.to_owned()))
     };
     let around = mountinfo.lines().filter_map(mount).filter(|(point, _)| path.starts_with(point));
-    // Of several at one point, the last one hides the others.
+    // Of several file systems at one mount point, the last one hides the others.
     around.max_by_key(|(point, _)| Path::new(point).components().count()).map(|(_, kind)| kind)
 }
 
-/// A file opened with O_DIRECT, or through the page cache if the file system does not support that.
+/// Opens a file with O_DIRECT, or through the page cache if the file system does not support that.
 pub(crate) fn open_direct(path: &Path) -> Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);

@@ -1,9 +1,9 @@
 //! `outcrop bench increment`: what incremental checkpoints save, and the cost of finding changes.
 //!
 //! The experiment of libhashckpt: a program that rewrites nearly all of its memory and changes
-//! little of it, and one that changes all, with full, page-based and hash-based checkpoints. Then
-//! the slowdown of a program that writes to some of its pages, the cost of tracking pages, and the
-//! rate of hashing.
+//! little of it, and one that changes all of it, with full, page-based and hash-based checkpoints.
+//! Then the slowdown of a program that writes to some of its pages, the cost of tracking pages, and
+//! the rate of hashing.
 
 mod hashing;
 mod keepers;
@@ -21,18 +21,18 @@ use crate::{Machine, Needs, Report, Scratch, memory, workload::check_state_bytes
 /// What to measure.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Bytes of each program's memory.
+    /// The memory of each program.
     pub state_bytes: u64,
-    /// Where files go; nothing is left there.
+    /// The directory for files. No file is left there.
     pub directory: PathBuf,
-    /// Measured checkpoints of each program.
+    /// The number of measured checkpoints of each program.
     pub checkpoints: usize,
     /// Milliseconds of computing between two checkpoints of the program that writes to some of its
     /// pages.
     pub compute_ms: f64,
-    /// How often each way of tracking searches for changes.
+    /// How many times each way of tracking searches for changes.
     pub looks: usize,
-    /// Rounds of each slowdown; the median counts.
+    /// Rounds of each slowdown. The median counts.
     pub rounds: usize,
 }
 
@@ -42,14 +42,14 @@ impl Options {
         self.state_bytes * 5 / 2 + (64 << 20)
     }
 
-    /// What it takes at most.
+    /// The most that it needs.
     pub fn needs(&self) -> Needs {
         let file_bytes = (self.checkpoints + keepers::WARM_UP + 1) as u64 * self.state_bytes;
         Needs { file_bytes, memory_bytes: self.host_bytes() + self.state_bytes * 3 / 2 }
     }
 }
 
-/// Runs the benchmark. `progress` hears what is measured next.
+/// Runs the benchmark. `progress` is told what is measured next.
 pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> {
     let bytes = options.state_bytes;
     check_state_bytes(bytes)?;

@@ -1,7 +1,7 @@
 //! Compares Outcrop with the obvious alternatives, in one run and on the same data.
 //!
-//! Timings are noisy, so the ratios count. Every benchmark returns one [`Report`]; none leaves a
-//! file behind. [`page`] turns reports into Markdown and plots.
+//! Timings are noisy, so the ratios count. Every benchmark returns one [`Report`], and leaves no
+//! files. [`page`] turns reports into Markdown and plots.
 
 pub mod alloc;
 mod clock;

@@ -1,4 +1,4 @@
-//! The memory that processes have had in use, and memory for them to use.
+//! The memory use of processes, and a supply of memory for them.
 
 use std::{
     fs,
@@ -16,9 +16,9 @@ const FREE_BYTES: u64 = 512 << 20;
 /// free.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Has the system provide `bytes` of memory and give them back at once.
+/// Has the system provide `bytes` of memory, and releases them at once.
 ///
-/// The host of a virtual machine must first provide memory that was not used for a while, which is
+/// On a virtual machine, the host must first provide memory that was not used for a while, which is
 /// slower than any disk. A call before each way gives all of them the same start.
 pub(crate) fn warm(bytes: u64) {
     if let Ok(host) = Host::new(bytes) {
@@ -29,7 +29,7 @@ pub(crate) fn warm(bytes: u64) {
 /// Memory for other processes, held until they take it.
 ///
 /// Free memory of a virtual machine may return to its host within seconds. A program that takes its
-/// memory at once would not notice; one that takes it as needed would get more and more slow
+/// memory at once would not notice. One that takes it as needed would get more and more slow
 /// memory. Held here, it is the same for both.
 pub(crate) struct Supply {
     bytes: u64,
@@ -44,8 +44,8 @@ impl Supply {
         supply
     }
 
-    /// Holds as much as in the beginning again. Right after others have ended, it gets what they
-    /// had.
+    /// Holds the initial amount again. Right after other processes have ended, it gets their
+    /// memory.
     pub(crate) fn refill(&mut self) {
         while (self.held.len() as u64) < self.bytes.div_ceil(PIECE_BYTES) {
             let Ok(piece) = Host::new(PIECE_BYTES) else { return };
@@ -56,7 +56,7 @@ impl Supply {
         }
     }
 
-    /// Releases as much as these processes take, a little ahead of them, until `over` says that
+    /// Releases as much as these processes take, slightly ahead of them, until `over` reports that
     /// they have ended.
     pub(crate) fn give(&mut self, processes: &[u32], over: &Receiver<()>) {
         let before: u64 = processes.iter().map(|&process| bytes_of(process)).sum();
@@ -71,7 +71,7 @@ impl Supply {
     }
 }
 
-/// The resident memory of a process; none if it has ended.
+/// The resident memory of a process; 0 if it has ended.
 fn bytes_of(process: u32) -> u64 {
     let pages = fs::read_to_string(format!("/proc/{process}/statm")).unwrap_or_default();
     let pages = pages.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());
@@ -80,8 +80,8 @@ fn bytes_of(process: u32) -> u64 {
 
 /// Resets the peak.
 pub(crate) fn reset_peak() {
-    // Old kernels refuse this. Then the peak is that of the whole process, which errs on the safe
-    // side.
+    // Old kernels do not support this. Then the peak is that of the whole process, which is an
+    // upper bound.
     let _ = fs::write("/proc/self/clear_refs", "5");
 }
 
@@ -90,7 +90,7 @@ pub(crate) fn peak_bytes() -> u64 {
     status("VmHWM:")
 }
 
-/// The amount now, in bytes.
+/// The present amount, in bytes.
 pub(crate) fn now_bytes() -> u64 {
     status("VmRSS:")
 }

@@ -1,5 +1,5 @@
-//! The simulator against reality: the same workloads really run and simulated, with the rates that
-//! a survey finds.
+//! Compares the simulator with reality: the same workloads, really run, and simulated with the
+//! rates of a survey.
 
 use std::{
     collections::BTreeMap,
@@ -21,7 +21,7 @@ use serde_json::json;
 
 use crate::{Machine, Needs, Report, Scratch, memory};
 
-/// Memory that a survey uses.
+/// The memory that a survey uses.
 const SURVEY_BYTES: u64 = 1 << 30;
 
 /// What to measure.
@@ -29,25 +29,25 @@ const SURVEY_BYTES: u64 = 1 << 30;
 pub struct Options {
     /// Host memory of the tape.
     pub host_bytes: u64,
-    /// One snapshot.
+    /// The size of a snapshot.
     pub snapshot_bytes: u64,
-    /// How many are saved and taken.
+    /// How many snapshots are saved and taken.
     pub snapshots: usize,
-    /// Where the tape's directory is; nothing is left there.
+    /// The directory of the tape. No file is left there.
     pub directory: PathBuf,
-    /// Rounds of each real workload; the best counts, because noise only adds.
+    /// Rounds of each real workload. The best counts, because noise only adds time.
     pub rounds: usize,
 }
 
 impl Options {
-    /// What it takes at most, surveys included.
+    /// The most that it needs, surveys included.
     pub fn needs(&self) -> Needs {
         let file_bytes = self.snapshots as u64 * self.snapshot_bytes + (1 << 30);
         Needs { file_bytes, memory_bytes: self.host_bytes.max(SURVEY_BYTES) + 3 * self.snapshot_bytes }
     }
 }
 
-/// A workload, really run or simulated, in seconds.
+/// The times of a workload, really run or simulated, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Times {
     wall: f64,
@@ -71,13 +71,13 @@ impl Times {
     }
 }
 
-/// Runs the benchmark. `progress` hears what is measured next.
+/// Runs the benchmark. `progress` is told what is measured next.
 pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> {
     ensure!(options.host_bytes >= 4 * options.snapshot_bytes, "the host memory must hold four snapshots");
     let _scratch = Scratch::with_room(&options.directory, options.needs())?;
     progress("the machine: a survey before the runs");
     let before = rates(options)?;
-    // Long enough for the disk to keep up, half of that, and not at all.
+    // Gaps of twice the time that the disk needs, of half that time, and none.
     let disk_ms = options.snapshot_bytes as f64 / before.directory_write.min(before.directory_read) * 1e3;
     let gaps_ms = [("calm", 2.0 * disk_ms), ("busy", 0.5 * disk_ms), ("disk-bound", 0.0)];
     let mut real: Vec<Vec<Times>> = vec![Vec::new(); gaps_ms.len()];
@@ -120,7 +120,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
 }
 
 /// The rate of copying a snapshot into touched memory after a pause. It is lower than in a survey,
-/// which does not pause: caches and cores have gone cold.
+/// which does not pause, because caches and cores have gone cold.
 fn copy_rate(options: &Options, gap_ms: f64) -> Result<f64> {
     const COPIES: usize = 24;
     let (copier, state) = (Copier::default(), vec![1u8; options.snapshot_bytes as usize]);
@@ -135,7 +135,7 @@ fn copy_rate(options: &Options, gap_ms: f64) -> Result<f64> {
         copier.copy(black_box(&mut slot), black_box(&state));
         seconds.push(start.elapsed().as_secs_f64());
     }
-    // The first copies find out how many threads are best.
+    // The copier needs the first copies to find the best number of threads.
     let mut settled = seconds.split_off(COPIES / 4);
     settled.sort_by(f64::total_cmp);
     Ok(options.snapshot_bytes as f64 / settled[settled.len() / 2])
@@ -149,8 +149,8 @@ fn rates(options: &Options) -> Result<PlainRates> {
     plain_rates(&profile, &options.directory).context("the directory was just measured")
 }
 
-/// The rates of memory and a directory from a profile, for the simulator; none if the directory was
-/// not measured.
+/// The rates of memory and a directory from a profile, for the simulator. `None` if the directory
+/// was not measured.
 pub fn plain_rates(profile: &Profile, directory: &Path) -> Option<PlainRates> {
     let memory = &profile.memory;
     let directory = profile.directory(directory)?.rates();
@@ -176,7 +176,7 @@ fn mean(one: PlainRates, other: PlainRates) -> PlainRates {
     }
 }
 
-/// A forward and a backward pass on a real tape. Computing is a pause.
+/// A forward and a backward pass on a real tape, with pauses instead of computing.
 fn really(options: &Options, gap_ms: f64) -> Result<Times> {
     let scratch = tempfile::tempdir_in(&options.directory)?;
     let pause = Duration::from_secs_f64(gap_ms / 1e3);

@@ -1,5 +1,4 @@
-//! `outcrop bench ranks`: what many ranks of one machine cost, when they come together, save, wait
-//! and do nothing.
+//! `outcrop bench ranks`: the cost of many ranks on one machine that join, save, wait and idle.
 
 use std::{
     collections::BTreeMap,
@@ -22,23 +21,23 @@ use crate::{Machine, Report, Scratch, clock::Calls};
 /// Long enough for hundreds of processes to start on few cores.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Elements of the state of one rank.
+/// The number of elements in the state of one rank.
 const STATE: usize = 8192;
 
 /// What to measure.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Numbers of ranks.
+    /// The numbers of ranks.
     pub counts: Vec<u32>,
-    /// Versions that are saved.
+    /// The number of versions that are saved.
     pub saves: u64,
-    /// Seconds in which all do nothing, and in which all but one wait.
+    /// Seconds in which all ranks idle, and in which all but one wait.
     pub seconds: f64,
-    /// Where files go; nothing is left there.
+    /// The directory for files. No file is left there.
     pub directory: PathBuf,
 }
 
-/// What one process is to do.
+/// The order for one process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Order {
     directory: PathBuf,
@@ -48,7 +47,7 @@ struct Order {
     seconds: f64,
 }
 
-/// What it has cost one rank.
+/// The costs of one rank.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Outcome {
     join_seconds: f64,
@@ -59,16 +58,16 @@ struct Outcome {
     version: Effort,
 }
 
-/// What a process does in a second.
+/// The load of a process, per second.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 struct Effort {
-    /// Of a processor.
+    /// Processor time.
     seconds: f64,
-    /// How often a thread went to sleep.
+    /// How many times a thread went to sleep.
     sleeps: f64,
 }
 
-/// Runs the benchmark. `progress` hears what is measured next.
+/// Runs the benchmark. `progress` is told what is measured next.
 pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> {
     let _scratch = Scratch::new(&options.directory)?;
     let mut runs = Vec::new();
@@ -98,7 +97,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
         runs.push(effort("nobody does anything", |outcome| outcome.idle));
         runs.push(effort("all but one wait in a call", |outcome| outcome.call));
         runs.push(effort("all but one wait for a version", |outcome| outcome.version));
-        // Of the last number of ranks.
+        // For the last number of ranks.
         let per_rank = |effort: fn(&Outcome) -> Effort| {
             1e3 * outcomes.iter().map(|outcome| effort(outcome).seconds).sum::<f64>() / f64::from(count)
         };
@@ -113,7 +112,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
     Ok(Report { bench: "ranks", machine: Machine::here(), settings, runs, ratios })
 }
 
-/// A rank in a process of its own.
+/// A rank in its own process.
 struct Member {
     child: Child,
     orders: ChildStdin,
@@ -138,7 +137,7 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        // One that has ended cannot be killed.
+        // Killing fails if it has ended, which is fine.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -162,7 +161,7 @@ fn together(options: &Options, count: u32, directory: &Path) -> Result<Vec<Outco
     members.iter_mut().map(|member| Ok(serde_json::from_str(&member.hear()?)?)).collect()
 }
 
-/// Runs an order that another process of this program has given as JSON, and prints the result.
+/// Runs an order that another process of this program has passed as JSON, and prints the result.
 pub fn process(order: &str) -> Result<()> {
     let order: Order = serde_json::from_str(order)?;
     let mut outcome = Outcome::default();
@@ -210,7 +209,7 @@ pub fn process(order: &str) -> Result<()> {
     Ok(())
 }
 
-/// Says how far it is, and waits for the word to go on.
+/// Reports a step, and waits for permission to continue.
 fn step(name: &str) -> Result<()> {
     println!("{name}");
     std::io::stdout().flush()?;
@@ -224,7 +223,7 @@ fn save(session: &mut Session, version: u64, state: &mut [u64]) -> Result<()> {
     Ok(session.wait(version, Reached::All)?)
 }
 
-/// What this process does in a second of `work`.
+/// The load of this process per second of `work`.
 fn effort(work: impl FnOnce() -> Result<()>) -> Result<Effort> {
     let (start, processor, sleeps) = (Instant::now(), processor_seconds(), sleeps()?);
     work()?;
@@ -237,11 +236,11 @@ fn processor_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// How often the threads that live have gone to sleep.
+/// How many times the living threads have gone to sleep.
 fn sleeps() -> Result<f64> {
     let mut total = 0.0;
     for task in fs::read_dir("/proc/self/task")? {
-        // It may have ended.
+        // The thread may have ended.
         let status = fs::read_to_string(task?.path().join("status")).unwrap_or_default();
         let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
         total += count.and_then(|count| count.trim().parse::<f64>().ok()).unwrap_or_default();

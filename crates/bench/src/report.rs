@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 /// The result of a benchmark.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// Which one.
+    /// The name of the benchmark.
     pub bench: &'static str,
-    /// Where it ran.
+    /// The machine.
     pub machine: Machine,
     /// Its settings.
     pub settings: serde_json::Value,
-    /// Each thing that was measured.
+    /// One entry per measurement.
     pub runs: Vec<serde_json::Value>,
     /// The ratios of the runs.
     pub ratios: BTreeMap<&'static str, f64>,
@@ -22,7 +22,7 @@ pub struct Report {
 /// The machine, as far as it matters for the figures.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Machine {
-    /// Cores that this process may use.
+    /// The number of cores that this process may use.
     pub cores: usize,
     /// Bytes of memory.
     pub memory_bytes: u64,

@@ -18,11 +18,11 @@ use crate::{Machine, Needs, Report, Scratch};
 pub enum Keep {
     /// On a tape.
     Tape,
-    /// All of them in memory, fresh for each.
+    /// All of them in memory, newly allocated for each.
     Memory,
     /// In plain files.
     Files,
-    /// In plain files that are synchronised.
+    /// In plain files, with fsync.
     FilesSynced,
 }
 
@@ -38,34 +38,34 @@ impl Keep {
     }
 }
 
-/// What a tape of a migration may use.
+/// The limits of a migration's tape.
 #[derive(Debug, Clone)]
 pub struct Room {
     /// Host memory.
     pub host_bytes: u64,
-    /// Where files go, and how many bytes of them.
+    /// The directory for files.
     pub directory: PathBuf,
-    /// The most bytes of files.
+    /// The limit of bytes in files.
     pub dir_bytes: u64,
 }
 
 /// The result of a migration.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Where its snapshots were.
+    /// Where its snapshots were kept.
     pub keep: Keep,
     /// The image.
     pub image: Vec<f32>,
     /// Where the time went.
     pub times: Times,
-    /// From beginning to end, with opening and closing of the history.
+    /// From start to end, including opening and closing.
     pub wall_seconds: f64,
-    /// What the tape did, if there was one.
+    /// The statistics of the tape, if there was one.
     pub stats: Option<Stats>,
 }
 
 impl Outcome {
-    /// Whether two images are the same to the last bit.
+    /// Whether two images are equal to the last bit.
     pub fn is_same_image(&self, other: &Self) -> bool {
         let bits = |image: &[f32]| image.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
         bits(&self.image) == bits(&other.image)
@@ -85,7 +85,7 @@ impl Outcome {
     }
 }
 
-/// Runs a migration. With a tape, its timeline can be written to `trace`.
+/// Runs a migration. With a tape, writes its timeline to `trace`, if given.
 pub fn migrate(
     migration: &Migration,
     keep: Keep,
@@ -126,14 +126,14 @@ fn in_files(
     Ok(migration.run(&mut files as &mut dyn History, progress)?)
 }
 
-/// What it takes at most: the snapshots of one shot, in files that grow in large steps, or in
+/// The most that it needs: the snapshots of one shot, in files that grow in large steps, or in
 /// memory.
 pub fn needs(migration: &Migration) -> Needs {
     let bytes = (migration.snapshots() * migration.snapshot_len() * size_of::<f32>()) as u64;
     Needs { file_bytes: bytes + (1 << 30), memory_bytes: bytes + (256 << 20) }
 }
 
-/// Runs the benchmark. `progress` hears what is measured next.
+/// Runs the benchmark. `progress` is told what is measured next.
 pub fn run(config: &Config, room: &Room, progress: &mut (dyn FnMut(&str) + Send)) -> Result<Report> {
     let migration = Migration::new(config)?;
     let _scratch = Scratch::with_room(&room.directory, needs(&migration))?;

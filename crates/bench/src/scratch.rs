@@ -1,4 +1,4 @@
-//! A directory for the files of a benchmark, and whether there is room for it.
+//! A directory for the files of a benchmark, and a check that there is room for it.
 
 use std::{
     fs,
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use bytesize::ByteSize;
 use outcrop_memory::memory_left;
 
-/// What a benchmark takes at most.
+/// The most that a benchmark needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Needs {
     /// Bytes of files.
@@ -19,10 +19,10 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// Fails if the directory or the machine has less left.
+    /// Checks that the directory and the machine have enough left.
     ///
     /// # Errors
-    /// If there is too little room, or nobody knows how much there is.
+    /// If there is too little room, or if that cannot be determined.
     pub fn check(self, directory: &Path) -> Result<()> {
         let iec = |bytes: u64| ByteSize(bytes).display().iec().to_string();
         let system = rustix::fs::statvfs(directory)
@@ -46,7 +46,7 @@ impl Needs {
     }
 }
 
-/// Made if it was missing, and then removed again in the end.
+/// A directory that is created if it is missing, and then removed at the end.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     path: PathBuf,
@@ -70,7 +70,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What others have put there meanwhile keeps it.
+        // It stays if others have put files there meanwhile.
         if self.is_new {
             let _ = fs::remove_dir(&self.path);
         }

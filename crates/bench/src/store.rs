@@ -1,4 +1,4 @@
-//! `outcrop bench store`: the cost of a durable checkpoint, against a copy, files, and the bare
+//! `outcrop bench store`: the cost of a durable checkpoint, compared with a copy, files, and the
 //! disk.
 
 mod rivals;
@@ -28,9 +28,9 @@ const WARM_UP: u64 = 3;
 /// What to measure.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Bytes of the state that is saved.
+    /// The size of the state that is saved.
     pub state_bytes: u64,
-    /// Where files go; nothing is left there.
+    /// The directory for files. No file is left there.
     pub directory: PathBuf,
     /// Rounds of everything, interleaved.
     pub rounds: usize,
@@ -42,19 +42,19 @@ impl Options {
         self.state_bytes * 5 / 2 + (64 << 20)
     }
 
-    /// What it takes at most: all versions of two kinds, or those of one kind and two files of
+    /// The most that it needs: all versions of two kinds, or those of one kind and two files of
     /// rivals.
     pub fn needs(&self) -> Needs {
         let file_bytes = 2 * (self.versions() + 1) * self.state_bytes;
         Needs { file_bytes, memory_bytes: self.host_bytes() + self.state_bytes * 5 / 2 }
     }
 
-    /// All versions are kept, so that no file is removed while something is measured.
+    /// All versions are kept, so that no file is removed during a measurement.
     fn builder(&self, directory: &Path) -> StoreBuilder {
         Store::builder().host(self.host_bytes()).dir(directory.join("store"), None)
     }
 
-    /// How many versions of each kind there are.
+    /// The number of versions of each kind.
     fn versions(&self) -> u64 {
         WARM_UP + self.rounds.max(1) as u64
     }
@@ -79,7 +79,7 @@ impl Saves {
     }
 }
 
-/// Runs the benchmark. `progress` hears what is measured next.
+/// Runs the benchmark. `progress` is told what is measured next.
 pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> {
     let bytes = options.state_bytes;
     check_state_bytes(bytes)?;
@@ -162,7 +162,7 @@ fn full_saves(
 struct Restores {
     /// The call alone.
     reading: Calls,
-    /// With opening the store and the session.
+    /// Including opening the store and the session.
     all: Calls,
 }
 

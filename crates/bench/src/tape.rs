@@ -1,5 +1,5 @@
-//! `outcrop bench tape`: a forward and a backward pass, with every way of keeping the states
-//! between them.
+//! `outcrop bench tape`: a forward and a backward pass, with every way to keep the states between
+//! them.
 
 use std::{
     collections::BTreeMap,
@@ -24,22 +24,22 @@ use crate::{
 /// What to measure.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Bytes of all states together.
+    /// The total size of all states.
     pub total_bytes: u64,
-    /// Bytes of one.
+    /// The size of a state.
     pub snapshot_bytes: u64,
     /// Host memory of the tape and of the ring.
     pub host_bytes: u64,
-    /// Where files go.
+    /// The directory for files.
     pub directory: PathBuf,
     /// Milliseconds of arithmetic between two saves. Default: enough for the disk to keep up.
     pub compute_ms: Option<f64>,
-    /// Rounds of the ways that come close to each other; the best of each counts.
+    /// Rounds of the ways that are close to each other. The best of each counts.
     pub rounds: usize,
 }
 
 impl Options {
-    /// What it takes at most: one way at a time, in files that grow in large steps, or in memory.
+    /// The most that it needs: one way at a time, in files that grow in large steps, or in memory.
     pub fn needs(&self) -> Needs {
         let memory_bytes = self.total_bytes + self.host_bytes + 3 * self.snapshot_bytes;
         Needs { file_bytes: self.total_bytes + (1 << 30), memory_bytes }
@@ -50,14 +50,14 @@ impl Options {
 struct Run {
     name: String,
     wall_seconds: f64,
-    /// The wall time of every round, of which this run was the best.
+    /// The wall time of every round. This run was the best of them.
     rounds_seconds: Vec<f64>,
     saves: Calls,
     takes: Calls,
-    /// The takes that found their state in memory, if that is known.
+    /// The takes that found their state in memory, if known.
     hits: Calls,
     sum: f64,
-    /// Memory in use at most, beyond what was in use before.
+    /// The peak of memory in use, beyond what was in use before.
     memory_bytes: u64,
     details: serde_json::Value,
 }
@@ -86,7 +86,7 @@ impl Run {
     }
 }
 
-/// Runs the benchmark. `progress` hears what is measured next.
+/// Runs the benchmark. `progress` is told what is measured next.
 pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> {
     ensure!(options.snapshot_bytes >= 4, "a snapshot needs at least 4 bytes");
     ensure!(options.host_bytes >= 2 * options.snapshot_bytes, "the host budget must hold two snapshots");
@@ -99,7 +99,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
     let disk_seconds = options.snapshot_bytes as f64 / before.write.min(before.read);
     let compute = options.compute_ms.map_or(2.0 * disk_seconds, |ms| ms / 1e3);
     let workload = Workload { len, count, depth: None }.calibrated(compute);
-    // First, before anything else has filled the page cache or left work for the disk.
+    // First, before anything else has filled the page cache or left writes for the disk.
     let bare = Workload { depth: None, ..workload };
     let bound = disk_bound(options, &bare, progress)?;
     let disk = before.mean(Rates::measure(&options.directory, options.total_bytes.min(2 << 30))?);
@@ -128,7 +128,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
 
 type Make<'a> = Box<dyn Fn(&Path) -> Result<Box<dyn Way>> + 'a>;
 
-/// The tape, the ring and plain transfers, without arithmetic to hide them behind.
+/// The tape, the ring and plain transfers, without computing that could hide them.
 fn disk_bound(options: &Options, bare: &Workload, progress: &mut dyn FnMut(&str)) -> Result<[Run; 3]> {
     let host = options.host_bytes;
     let makes: [Make<'_>; 3] = [
@@ -167,8 +167,8 @@ fn compare(options: &Options, workload: &Workload, progress: &mut dyn FnMut(&str
     Ok(runs)
 }
 
-/// Measures every way in several interleaved rounds, and returns the best run of each: noise only
-/// adds.
+/// Measures every way in several interleaved rounds, and returns the best run of each, because
+/// noise only adds time.
 fn best_of(
     options: &Options,
     workload: &Workload,
@@ -197,7 +197,8 @@ fn best_of(
     Ok(best)
 }
 
-/// One forward and backward pass. Opening a way counts, removing its files does not.
+/// One forward and backward pass. The time to open a way counts; the time to remove its files does
+/// not.
 fn measure(options: &Options, workload: &Workload, make: impl FnOnce(&Path) -> Result<Box<dyn Way>>) -> Result<Run> {
     let scratch = tempfile::tempdir_in(&options.directory)?;
     memory::warm(options.host_bytes + workload.own_bytes());
@@ -236,7 +237,7 @@ fn measure(options: &Options, workload: &Workload, make: impl FnOnce(&Path) -> R
     Ok(Run { name, wall_seconds, rounds_seconds: vec![wall_seconds], saves, takes, hits, sum, memory_bytes, details })
 }
 
-/// How long a plain copy of one state into touched memory takes.
+/// The time of a plain copy of one state into touched memory.
 fn copy_seconds(workload: &Workload) -> f64 {
     let source = vec![1.0f32; workload.len];
     let mut target = vec![2.0f32; workload.len];
@@ -247,11 +248,11 @@ fn copy_seconds(workload: &Workload) -> f64 {
     calls.mean()
 }
 
-/// What a save of 4 KiB costs beyond its copy, in microseconds.
+/// The cost of a save of 4 KiB beyond its copy, in microseconds.
 struct Small {
     /// While everything stays in memory.
     quiet_us: f64,
-    /// While earlier ones sink to the directory, without the waits for them.
+    /// While earlier saves drain to the directory, without the waits for them.
     draining_us: f64,
 }
 

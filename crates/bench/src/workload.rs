@@ -1,17 +1,17 @@
-//! A forward and a backward pass, with the same arithmetic for every way of keeping the states.
+//! A forward and a backward pass, with the same arithmetic for every way to keep the states.
 
 use std::{hint::black_box, time::Instant};
 
 use anyhow::{Result, ensure};
 
-/// How large and how many states, and how much arithmetic between them.
+/// The size and number of states, and the amount of arithmetic between them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Workload {
-    /// Values in a state.
+    /// The number of values in a state.
     pub(crate) len: usize,
-    /// States.
+    /// The number of states.
     pub(crate) count: usize,
-    /// Operations per value and step; without them, states are not read.
+    /// Operations per value and step. Without them, states are not read.
     pub(crate) depth: Option<u32>,
 }
 
@@ -29,7 +29,8 @@ impl Workload {
         3 * self.snapshot_bytes() as u64
     }
 
-    /// The same with arithmetic that takes `seconds` per step on this machine, on one thread.
+    /// The same workload, with arithmetic that takes `seconds` per step on this machine, on one
+    /// thread.
     pub(crate) fn calibrated(mut self, seconds: f64) -> Self {
         let now = vec![1.0f32; self.len];
         let mut next = vec![0.0f32; self.len];
@@ -46,10 +47,10 @@ impl Workload {
     }
 }
 
-/// The next state from this one.
+/// Computes the next state from this one.
 pub(crate) fn advance(now: &[f32], next: &mut [f32], depth: Option<u32>) {
     let Some(depth) = depth else { return };
-    // Blocks that fit into the first cache, so that depth costs arithmetic and not memory
+    // In blocks that fit into the first-level cache, so that depth costs arithmetic and not memory
     // bandwidth.
     for (now, next) in now.chunks(1024).zip(next.chunks_mut(1024)) {
         next.copy_from_slice(now);
@@ -60,12 +61,12 @@ pub(crate) fn advance(now: &[f32], next: &mut [f32], depth: Option<u32>) {
     }
 }
 
-/// What the backward pass makes of a state: a sum that every way must agree on.
+/// What the backward pass computes from a state: a sum that is the same for every way.
 pub(crate) fn correlate(past: &[f32], depth: Option<u32>) -> f64 {
     if depth.is_none() {
         return past.first().copied().map_or(0.0, f64::from);
     }
-    // Many sums side by side, so that the time is that of reading the state.
+    // Many independent sums, so that reading the state takes the time.
     let mut sums = [0.0f32; 64];
     for lanes in past.chunks_exact(sums.len()) {
         sums.iter_mut().zip(lanes).for_each(|(sum, value)| *sum += value);
@@ -80,8 +81,8 @@ pub(crate) fn check_state_bytes(bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Writes one value to each of `percent` of the pages of a state, spread evenly, and other pages in
-/// each step.
+/// Writes one value to each of `percent` of the pages of a state, spread evenly, and to other pages
+/// in each step.
 pub(crate) fn write_pages(state: &mut [f32], percent: f64, step: usize) {
     let page_len = rustix::param::page_size() / size_of::<f32>();
     let pages = (state.len() / page_len).max(1);
@@ -97,7 +98,7 @@ pub(crate) fn bytes(state: &[f32]) -> &[u8] {
     zerocopy::IntoBytes::as_bytes(state)
 }
 
-/// Bytes as a state; they come from an aligned buffer or a mapping.
+/// Bytes as a state. They come from an aligned buffer or a mapping.
 pub(crate) fn state(bytes: &[u8]) -> &[f32] {
     zerocopy::FromBytes::ref_from_bytes(bytes).unwrap_or_else(|_| unreachable!("buffers are aligned"))
 }

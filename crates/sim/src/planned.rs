@@ -456,6 +456,8 @@ fn surveyed_rates(experiment: &Experiment, medium: &Medium) -> Result<(Option<u6
     Ok((write, read))
 }
 
+/// The default memory settings of a layer, by approach. `None` if the plan does not manage it as
+/// memory.
 fn usual_memory(experiment: &Experiment, index: LayerIndex) -> Option<MemorySettings> {
     let touching = match experiment.approach {
         Approach::Adaptive { touching, .. } => touching,

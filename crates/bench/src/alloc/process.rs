@@ -1,5 +1,4 @@
-//! One process of the benchmark: it computes and saves, reads everything back, and reports the
-//! cost.
+//! One process of the benchmark: computes and saves, reads everything back, and reports the cost.
 
 use std::{
     hint::black_box,
@@ -13,31 +12,31 @@ use serde::{Deserialize, Serialize};
 
 use super::ways::{self, Way};
 
-/// What one process is to do.
+/// The order for one process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Order {
-    /// How it makes room.
+    /// How to make room.
     pub way: Way,
-    /// For how many bytes.
+    /// The size of the room.
     pub host_bytes: u64,
-    /// One snapshot.
+    /// The size of a snapshot.
     pub snapshot_bytes: u64,
     /// Milliseconds of computing between two saves.
     pub gap_ms: f64,
-    /// Whether saves into memory that was used before are measured as well.
+    /// Whether to measure saves into used memory as well.
     pub is_steady: bool,
 }
 
-/// What it has cost.
+/// The costs.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Outcome {
     pub(super) saves: usize,
     pub(super) init_seconds: f64,
     pub(super) save_seconds: f64,
     pub(super) take_seconds: f64,
-    /// A save when all memory has been used before.
+    /// The time of a save once all memory has been used.
     pub(super) steady_save_seconds: f64,
-    /// A plain copy of as much, measured at the same time.
+    /// The time of a plain copy of the same size, measured at the same time.
     pub(super) copy_seconds: f64,
     /// Details of the way.
     pub(super) details: serde_json::Value,
@@ -62,12 +61,12 @@ impl Outcome {
     }
 }
 
-/// A way of making room.
+/// A way to make room.
 pub(super) trait Room {
     /// Keeps a state.
     fn save(&mut self, step: usize, state: &[u8]) -> Result<()>;
 
-    /// Gives it back for the last time.
+    /// Lets `read` see it, for the last time.
     fn take(&mut self, step: usize, read: &mut dyn FnMut(&[u8])) -> Result<()>;
 
     /// Details of it.
@@ -76,7 +75,7 @@ pub(super) trait Room {
     }
 }
 
-/// Runs an order that another process of this program has given as JSON, and prints the result.
+/// Runs an order that another process of this program has passed as JSON, and prints the result.
 pub fn process(order: &str) -> Result<()> {
     let order: Order = serde_json::from_str(order)?;
     let mut state = vec![1u8; order.snapshot_bytes as usize];
@@ -113,7 +112,7 @@ fn measure(order: &Order, state: &mut [u8], init_seconds: f64, room: &mut dyn Ro
     Ok(outcome)
 }
 
-/// Keeps a core busy. In a sleeping program caches and cores would go cold, and its copies would
+/// Keeps a core busy. If the program slept, caches and cores would go cold, and its copies would
 /// take longer.
 fn compute(gap: Duration) {
     let start = Instant::now();
@@ -124,7 +123,7 @@ fn compute(gap: Duration) {
     }
 }
 
-/// Saves into memory that was used before, interleaved with plain copies to other such memory.
+/// Saves into used memory, interleaved with plain copies to other used memory.
 fn steady(state: &[u8], room: &mut dyn Room, outcome: &mut Outcome) -> Result<()> {
     const COUNT: usize = 160;
     let (copier, slots) = (Copier::default(), outcome.saves / 2);
@@ -143,7 +142,7 @@ fn steady(state: &[u8], room: &mut dyn Room, outcome: &mut Outcome) -> Result<()
         }
     }
     let median = |times: &mut Vec<f64>| {
-        // The first saves still find out how many threads are best.
+        // The copier needs the first saves to find the best number of threads.
         let mut times = times.split_off(COUNT / 2);
         times.sort_by(f64::total_cmp);
         times[times.len() / 2]

@@ -1,4 +1,4 @@
-//! The ways to make room: all at once, on demand, incrementally, and as Outcrop does it.
+//! The ways to make room: all at once, on demand, incrementally, and Outcrop's.
 
 use std::{
     sync::mpsc::{Receiver, channel},
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::process::{Order, Outcome, Room};
 
-/// Memory is set to zero in pieces of this size.
+/// The size of the pieces in which memory is zeroed.
 const MEMSET_BYTES: usize = 1 << 20;
 
 /// A way to make room for snapshots in host memory.
@@ -28,14 +28,14 @@ pub enum Way {
     DirectPinHuge,
     /// Allocates everything, and lets the first write to each page fault it in.
     OnDemand,
-    /// Allocates everything; another thread sets it to zero from the start, in ordinary pages, and
-    /// saves follow behind.
+    /// Allocates everything. Another thread zeroes it from the start, in ordinary pages, and saves
+    /// follow behind it.
     IncrementalMemset,
-    /// A tape that touches memory while it is being written to.
+    /// A tape that touches memory during writes.
     Concurrent,
     /// A tape that touches memory only between writes.
     Sequential,
-    /// A tape that chooses.
+    /// A tape that chooses the strategy.
     Ours,
 }
 
@@ -64,13 +64,13 @@ impl Way {
         }
     }
 
-    /// Whether it decides before the run.
+    /// Whether its strategy is fixed before the run.
     pub fn is_static(self) -> bool {
         self != Self::Ours
     }
 }
 
-/// Makes room as ordered, and uses it. `measure` hears how long that took.
+/// Makes room as ordered, and passes it to `measure` with the time that this took.
 pub(super) fn with_room(order: &Order, measure: impl FnOnce(f64, &mut dyn Room) -> Result<Outcome>) -> Result<Outcome> {
     let start = Instant::now();
     let bytes = order.host_bytes as usize;
@@ -160,7 +160,7 @@ impl Room for Slots {
     }
 }
 
-/// Slots that another thread has set to zero.
+/// Slots that another thread has zeroed.
 struct Zeroed<'a> {
     zeroed: Receiver<&'a mut [u8]>,
     saved: Vec<&'a mut [u8]>,

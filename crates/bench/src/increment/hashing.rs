@@ -1,4 +1,4 @@
-//! How fast blocks are hashed, against reading them.
+//! The rate of hashing blocks, compared with reading them.
 
 use std::{hint::black_box, thread};
 
@@ -9,16 +9,16 @@ use serde_json::{Value, json};
 use super::{Options, tracking::BLOCK_BYTES};
 use crate::clock::Calls;
 
-/// Bytes of a block.
+/// The block sizes.
 const BLOCKS: [usize; 9] = [256, 1 << 10, BLOCK_BYTES, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
 
 /// The kinds of hashes, and their names in the report.
 const KINDS: [(HashKind, &str); 3] = [(HashKind::Xxh3, "xxh3"), (HashKind::Blake3, "blake3"), (HashKind::Md5, "md5")];
 
-/// Slow kinds are limited by arithmetic and not by memory, so a part of the memory is enough.
+/// Slow hashes are limited by arithmetic and not by memory, so part of the memory is enough.
 const SLOW_BYTES_MAX: usize = 32 << 20;
 
-/// Rounds of each rate; the median counts.
+/// Rounds of each measurement. The median counts.
 const ROUNDS: usize = 3;
 
 /// The results.
@@ -53,7 +53,7 @@ pub(super) fn measure(options: &Options, progress: &mut dyn FnMut(&str)) -> Hash
         }
         rows.push(row);
     }
-    // Figure 2 of the paper: MD5 on a graphics card, with the copies to it and back.
+    // Figure 2 of the paper: MD5 on a graphics card, including the copies to it and back.
     rows.push(
         json!({ "part": "hashing", "way": "the paper: a GPU at best, with copies", "md5_all_gb_per_second": 1.4 }),
     );
@@ -69,8 +69,8 @@ fn hash_rate(hasher: &CpuHasher, memory: &[u8], block_bytes: usize) -> f64 {
     gb_per_second(memory, &calls)
 }
 
-/// The default hash of blocks of the default size, and a sum of all words, both by one core. They
-/// are interleaved, because the speed of the machine varies.
+/// The rates of hashing with the defaults, and of summing all words, both on one core. They are
+/// interleaved, because the speed of the machine varies.
 fn hash_and_read(words: &[u64], memory: &[u8]) -> (f64, f64) {
     let hasher = CpuHasher::new(HashKind::Xxh3, 1);
     let mut hashes = vec![Hash::default(); memory.len().div_ceil(BLOCK_BYTES)];

@@ -1,4 +1,4 @@
-//! The ways of keeping a program's checkpoints: none, full, by written pages, and by hashes.
+//! The ways to keep a program's checkpoints: none, full, by written pages, and by hashes.
 
 use std::{
     os::unix::fs::FileExt,
@@ -18,19 +18,19 @@ use outcrop_track::{TrackOptions, Tracker, Way};
 use super::Options;
 use crate::{disk, workload::bytes};
 
-/// Checkpoints before the first measured one. After them, a store has its memory and has chosen how
-/// to find changes.
+/// Checkpoints before the first measured one. After them, a store has its memory, and has chosen
+/// how to find changes.
 pub(super) const WARM_UP: usize = 3;
 
 /// Keeps checkpoints in the background.
 pub(super) trait Keeper {
-    /// Saves the state; returns when the program may change it again.
+    /// Saves the state. Returns when the program may change it again.
     fn save(&mut self, version: u64, state: &[f32]) -> Result<()>;
 
     /// Waits until everything is durable.
     fn flush(&mut self) -> Result<()>;
 
-    /// The bytes written until now, merges included.
+    /// The bytes written so far, including merges.
     fn written_bytes(&self) -> u64;
 
     /// The size of the latest checkpoint.
@@ -93,17 +93,17 @@ impl Keeper for InStore {
     }
 }
 
-/// Versions in flight: the default of a store.
+/// The number of versions in flight: the default of a store.
 const IN_FLIGHT: u64 = 2;
 
-/// Every page that was written to, in a new file for each checkpoint: a page-based checkpoint
-/// without hashes.
+/// Writes every changed page to a new file for each checkpoint: a page-based checkpoint without
+/// hashes.
 pub(super) struct ByPages {
     tracker: Tracker,
     written_bytes: u64,
     checkpoint_bytes: u64,
     spare: Vec<Slot>,
-    /// Buffers that have been written.
+    /// Buffers whose contents have been written.
     given_back: Receiver<Result<Slot>>,
     filled: Sender<(Slot, usize)>,
 }
@@ -118,7 +118,7 @@ impl ByPages {
         let (filled, jobs) = channel::<(Slot, usize)>();
         let (results, given_back) = channel();
         let directory = directory.to_owned();
-        // The thread ends with the channel.
+        // The thread ends when the channel is closed.
         thread::spawn(move || {
             for (number, (slot, bytes)) in jobs.iter().enumerate() {
                 let result = write(&directory.join(format!("pages-{number}")), &slot[..aligned(bytes as u64) as usize]);

@@ -1,5 +1,5 @@
-//! Two programs: one that writes nearly all of its memory and changes little of it, and one that
-//! changes all.
+//! Two programs: one rewrites nearly all of its memory and changes little of it, the other changes
+//! all of it.
 
 use std::{path::Path, time::Instant};
 
@@ -12,13 +12,13 @@ use super::{
 };
 use crate::clock::Calls;
 
-/// A value that a step would change by less than this does not change.
+/// A value does not change if a step would change it by less than this.
 const THRESHOLD: f32 = 1e-6;
 
-/// Values in a row of the relaxed field.
+/// The number of values in a row of the field.
 const COLUMNS: usize = 4096;
 
-/// One row of this many has not converged. The paper found this share in its first program.
+/// One row in this many has not converged. The paper found this share in its first program.
 const ROWS_PER_ACTIVE: usize = 16;
 
 /// Steps between two measured checkpoints.
@@ -30,18 +30,18 @@ pub(super) struct Programs {
     pub(super) hash_bytes_over_page_bytes: f64,
 }
 
-/// A program that runs in steps on its memory.
+/// A program that changes its memory in steps.
 trait Program {
     fn step(&mut self);
 
     fn state(&self) -> &[f32];
 }
 
-/// A field that is relaxed. Each step writes all rows, but most have converged and get equal
+/// A field with a relaxation. Each step writes all rows, but most have converged and get equal
 /// values.
 struct Relaxation {
     field: Vec<f32>,
-    /// The row above and this one, before the step.
+    /// The row above and this row, before the step.
     above: Vec<f32>,
     this: Vec<f32>,
 }
@@ -79,8 +79,8 @@ impl Program for Relaxation {
     }
 }
 
-/// A chain of atoms with slightly non-linear springs between them: positions, then velocities.
-/// Every number changes in every step.
+/// A chain of atoms with slightly non-linear springs: positions, then velocities. Every number
+/// changes in every step.
 struct Atoms {
     places_and_speeds: Vec<f32>,
 }
@@ -113,12 +113,12 @@ impl Program for Atoms {
     }
 }
 
-/// What a program's checkpoints have cost.
+/// The cost of a program's checkpoints.
 struct Run {
     wall_seconds: f64,
     saves: Calls,
     checkpoint_bytes: f64,
-    /// For one checkpoint, with its share of the merges.
+    /// Per checkpoint, with its share of the merges.
     written_bytes: f64,
 }
 
@@ -132,7 +132,7 @@ const WAYS: [(&str, Make); 4] = [
     ("hash-based", |path, options| Ok(Box::new(InStore::new(path, options, true)?))),
 ];
 
-/// Table 1 of the paper: the application that behaves like this program, and megabytes of a
+/// Table 1 of the paper: the application that behaves like this program, and the megabytes of a
 /// page-based and of a hash-based checkpoint.
 const PAPER: [(&str, f64, f64); 2] = [("CTH", 513.0, 35.0), ("LAMMPS", 2735.0, 2670.0)];
 
@@ -181,7 +181,7 @@ fn measure_one(options: &Options, program: &mut dyn Program, make: Make) -> Resu
     Ok(Run { wall_seconds, saves, checkpoint_bytes, written_bytes })
 }
 
-/// One line of the table, with the paper's figures next to ours.
+/// One row of the table, with the paper's figures next to ours.
 fn row(program: &str, way: &str, run: &Run, runs: &[Run], (application, page_mb, hash_mb): (&str, f64, f64)) -> Value {
     let mut row = json!({
         "part": "programs",

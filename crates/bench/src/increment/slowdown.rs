@@ -17,11 +17,11 @@ use crate::{
     workload::{Workload, advance, write_pages},
 };
 
-/// Shares of the pages that a step writes to. The first one has its own ratio.
+/// The shares of pages that a step writes to. The first one has its own ratio.
 const PERCENTS: [f64; 4] = [1.0, 10.0, 50.0, 100.0];
 
-/// Values that the program computes with. They fit into the caches, because this does not measure
-/// memory bandwidth.
+/// The number of values that the program computes with. They fit into the caches, because this does
+/// not measure memory bandwidth.
 const COMPUTED_LEN: usize = 1 << 18;
 
 /// The results.
@@ -62,7 +62,7 @@ pub(super) fn measure(options: &Options, progress: &mut dyn FnMut(&str)) -> Resu
     Ok(Slowdowns { rows, one_percent: slowdowns[0] })
 }
 
-/// All steps of the program: the time of the measured ones, and their saves.
+/// Runs all steps of the program. Returns the time of the measured ones, and their saves.
 fn run(workload: &Workload, state: &mut [f32], percent: f64, keeper: &mut dyn Keeper) -> Result<(Duration, Calls)> {
     let now = vec![1.0; workload.len];
     let mut next = vec![0.0; workload.len];

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use super::Options;
 use crate::workload::{bytes, write_pages};
 
-/// Shares of the pages that are written to between two searches.
+/// The shares of pages that are written between two searches.
 const PERCENTS: [f64; 7] = [0.1, 1.0, 5.0, 10.0, 20.0, 50.0, 100.0];
 
-/// Bytes of a block: the default of a store.
+/// The size of a block: the default of a store.
 pub(super) const BLOCK_BYTES: usize = 4096;
 
 /// The results.
@@ -21,7 +21,7 @@ pub(super) struct Tracking {
     pub(super) over_rehash_max: f64,
 }
 
-/// What all searches in one way have taken.
+/// The time of all searches in one way.
 #[derive(Default, Clone, Copy)]
 struct Cost {
     /// The program's own writes, which are slower while pages are tracked.
@@ -42,7 +42,7 @@ pub(super) fn measure(options: &Options, progress: &mut dyn FnMut(&str)) -> Trac
     for percent in PERCENTS {
         progress(&format!("tracking with {percent}% of the pages written"));
         let costs = looks(options, &hasher, &mut states, percent);
-        // The writes themselves, without tracking, do not count.
+        // The time of the writes themselves, without tracking, does not count.
         let cost_ms = |cost: Cost| {
             let seconds = (cost.writing + cost.looking).as_secs_f64() - costs[0].writing.as_secs_f64();
             seconds * 1e3 / options.looks as f64
@@ -85,7 +85,7 @@ fn looks(options: &Options, hasher: &CpuHasher, states: &mut [Vec<f32>; 3], perc
     costs
 }
 
-/// Hashes the blocks that may have changed, and tells the tracker how long that took.
+/// Hashes the blocks that may have changed, and reports to the tracker how long that took.
 fn look(tracker: &mut Tracker, hasher: &CpuHasher, memory: &[u8], hashes: &mut [Hash]) {
     let changes = tracker.changed("state", memory);
     let start = Instant::now();

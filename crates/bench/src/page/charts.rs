@@ -1,4 +1,4 @@
-//! The plots of the page: where the time goes in each way, and what it depends on.
+//! The plots of the page: where the time of each way goes, and what it depends on.
 
 use outcrop_sim::chart::{Chart, Content, Panel, Series};
 use serde_json::Value;
@@ -8,7 +8,7 @@ use super::{Results, tables::way};
 /// A plot of one benchmark.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plot {
-    /// The benchmark, and the name of the file.
+    /// The benchmark, which is also the name of the file.
     pub bench: String,
     /// What it shows.
     pub title: String,
@@ -19,7 +19,7 @@ pub struct Plot {
 /// Makes panels from the runs of a benchmark.
 type Panels = fn(&[Value]) -> Vec<Panel>;
 
-/// The plots of all benchmarks that have something to show.
+/// The plots of all benchmarks that have one.
 pub fn plots(results: &Results) -> Vec<Plot> {
     let plot = |(bench, title, panels): (&str, &str, Panels)| {
         let panels = panels(results.report(bench)?["runs"].as_array()?);
@@ -41,7 +41,7 @@ fn panel(title: &str, x_label: &str, y_label: &str, content: Content) -> Panel {
     Panel { title: title.to_owned(), x_label: x_label.to_owned(), y_label: y_label.to_owned(), is_log: false, content }
 }
 
-/// A bar for each way: computing and everything else, then blocked.
+/// One bar per way: computing and everything else, then blocked.
 fn walls(runs: &[Value]) -> Vec<Panel> {
     let (mut rows, mut spans) = (Vec::new(), Vec::new());
     for run in runs {
@@ -57,7 +57,7 @@ fn walls(runs: &[Value]) -> Vec<Panel> {
     bars(rows, kinds, spans, "", "seconds")
 }
 
-/// A bar for each way of each part.
+/// One bar per way of each part.
 fn medians(runs: &[Value]) -> Vec<Panel> {
     let part = |part: &[Value]| {
         let timed = part.iter().filter_map(|run| Some((way(run), run["ms_median"].as_f64()?)));
@@ -84,7 +84,7 @@ fn bars(
     vec![panel(title, unit, "", Content::Timeline { rows, kinds, spans })]
 }
 
-/// The time blocked against the gap between saves: a panel for each number of processes.
+/// The time blocked by the gap between saves, with one panel per number of processes.
 fn gaps(runs: &[Value]) -> Vec<Panel> {
     let of_processes = |runs: &[Value]| {
         let mut series: Vec<Series> = Vec::new();
@@ -108,7 +108,7 @@ fn gaps(runs: &[Value]) -> Vec<Panel> {
     cases.filter_map(of_processes).collect()
 }
 
-/// The cost of a look against the share of written pages.
+/// The cost of a search by the share of written pages.
 fn tracking(runs: &[Value]) -> Vec<Panel> {
     let rows: Vec<&Value> = runs.iter().filter(|run| run["part"] == "tracking").collect();
     if rows.is_empty() {

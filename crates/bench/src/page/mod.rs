@@ -1,4 +1,5 @@
-//! The page of measurements that `outcrop bench all` writes: results in, Markdown and charts out.
+//! The page of measurements that `outcrop bench all` writes: turns results into Markdown and
+//! charts.
 
 mod charts;
 mod ratios;
@@ -14,24 +15,24 @@ pub use tables::{Table, tables};
 
 use crate::Machine;
 
-/// What all benchmarks of one run have given.
+/// The results of all benchmarks of one run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Results {
     /// When the run started (UTC).
     pub date: String,
     /// The version of Outcrop, with the commit if it is known.
     pub version: String,
-    /// Where it ran.
+    /// The machine.
     pub machine: Machine,
     /// The file system of the directory for files.
     pub file_system: Option<String>,
-    /// How large the workloads were.
+    /// The size of the workloads.
     pub sizes: String,
     /// Each benchmark, in the order of the run.
     pub benches: Vec<Entry>,
 }
 
-/// How one benchmark ended.
+/// The result of one benchmark.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Entry {
     /// Its name.
@@ -56,7 +57,7 @@ impl Results {
     }
 }
 
-/// The page. Its plots lie in the directory `plots_in`, seen from the page.
+/// The page. Its plots are in the directory `plots_in`, relative to the page.
 pub fn markdown(results: &Results, plots_in: &str) -> String {
     let mut page = String::from("# Measured\n\n");
     page += &wrapped(
@@ -86,7 +87,7 @@ pub fn markdown(results: &Results, plots_in: &str) -> String {
     page
 }
 
-/// What was measured, the runs, and what follows from them.
+/// One benchmark: what it measures, the runs, and the ratios.
 fn section(page: &mut String, bench: &str, report: &Value) {
     page.push_str(&wrapped(&ratios::describe(bench, &report["settings"])));
     for table in tables(report) {
@@ -98,7 +99,7 @@ fn section(page: &mut String, bench: &str, report: &Value) {
     }
 }
 
-/// A paragraph in lines of at most 100 characters.
+/// Wraps a paragraph at 100 characters.
 fn wrapped(text: &str) -> String {
     let (mut lines, mut width) = (String::new(), 0);
     for word in text.split_whitespace() {
@@ -116,7 +117,7 @@ fn wrapped(text: &str) -> String {
     lines + "\n"
 }
 
-/// When, where and with what.
+/// The date, the machine, and the version.
 fn about(results: &Results) -> Table {
     let machine = &results.machine;
     let seconds: f64 = results.benches.iter().map(|entry| entry.seconds).sum();
@@ -136,7 +137,7 @@ fn about(results: &Results) -> Table {
     }
 }
 
-/// The comparisons that matter most: the table of the README.
+/// The most important comparisons: the table of the README.
 fn summary(results: &Results) -> Table {
     let heads = ["", "Outcrop", "alternative", "Outcrop / alternative"].map(str::to_owned).into();
     let mut rows = Vec::new();

@@ -1,10 +1,10 @@
-//! What each benchmark measures, what its ratios mean, and what they should be.
+//! What each benchmark measures, what its ratios mean, and their target values.
 
 use serde_json::Value;
 
 use super::tables::{self, Table, number};
 
-/// What a ratio should be.
+/// The target of a ratio.
 #[derive(Debug, Clone, Copy)]
 enum Aim {
     None,
@@ -32,7 +32,7 @@ impl Aim {
 
 use Aim::{AtLeast, AtMost, None as NoAim};
 
-/// Benchmark, name in the report, meaning, unit, aim.
+/// Benchmark, name in the report, meaning, unit, target.
 type Ratio = (&'static str, &'static str, &'static str, &'static str, Aim);
 
 #[rustfmt::skip]
@@ -94,8 +94,8 @@ const RATIOS: &[Ratio] = &[
     ("python", "state_blocked_over_copy", "blocked by Store.save over a NumPy copy of the state", "", NoAim),
 ];
 
-/// The ratios of a report with their meanings and aims, in the order of the list above. Others
-/// follow under their names.
+/// The ratios of a report with their meanings and targets, in the order of the list above. Others
+/// follow under their own names.
 pub(super) fn table(bench: &str, report: &Value) -> Table {
     let heads = ["ratio", "measured", "aim", ""].map(str::to_owned).into();
     let known = RATIOS.iter().filter(|ratio| ratio.0 == bench);
@@ -119,12 +119,12 @@ pub(super) fn table(bench: &str, report: &Value) -> Table {
     Table { heads, rows }
 }
 
-/// Large numbers in words.
+/// Formats large numbers in words.
 fn amount(value: f64) -> String {
     if value >= 1e6 { format!("{} million", number(value / 1e6)) } else { number(value) }
 }
 
-/// What a benchmark does, with the sizes that it had.
+/// Describes a benchmark, with the sizes that were used.
 pub(super) fn describe(bench: &str, settings: &Value) -> String {
     let count = |key: &str| settings[key].as_f64().map_or_else(|| "?".to_owned(), |value| format!("{value}"));
     let bytes = |key: &str| settings[key].as_u64().map_or_else(|| "?".to_owned(), tables::bytes);

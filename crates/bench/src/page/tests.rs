@@ -1,4 +1,4 @@
-//! Canned results, and the page that they give.
+//! Sample results, and the page generated from them.
 
 use serde_json::json;
 

@@ -14,13 +14,13 @@ use serde_json::Value;
 
 use crate::{clock::Calls, disk, memory};
 
-/// Bytes per direct transfer.
+/// The sizes of direct transfers.
 const BLOCKS: [usize; 3] = [1 << 20, 4 << 20, 16 << 20];
 
-/// The times of each.
+/// The times of each rival.
 pub(super) struct Rivals {
     directory: PathBuf,
-    /// As large as the state, touched.
+    /// Touched memory, as large as the state.
     target: Slot,
     pub(super) copy: Calls,
     copy_shared: Calls,
@@ -48,7 +48,7 @@ impl Rivals {
         })
     }
 
-    /// Saves the state in each way, once. The file of the last direct way stays, to be read.
+    /// Saves the state once in each way. The file of the last direct way stays, to be read.
     pub(super) fn save(&mut self, state: &[u8]) -> Result<()> {
         let target = &mut *self.target;
         self.copy_shared.time(|| {
@@ -62,7 +62,7 @@ impl Rivals {
         self.copy.time(|| target.copy_from_slice(state));
         let path = self.directory.join("plain");
         // The page cache is memory too: warm it, so that the host of a virtual machine need not
-        // provide it now.
+        // provide it during the measurement.
         memory::warm(state.len() as u64);
         self.write.time(|| File::create(&path)?.write_all(state))?;
         // A removed file is not written back later, during another measurement.
@@ -90,7 +90,7 @@ impl Rivals {
         Ok(())
     }
 
-    /// Reads what was written last, in each way, once.
+    /// Reads the last file once in each way.
     pub(super) fn read(&mut self) -> Result<()> {
         for (block, calls) in BLOCKS.into_iter().zip(&mut self.direct_reads) {
             let target = &mut *self.target;
@@ -105,12 +105,12 @@ impl Rivals {
         Ok(())
     }
 
-    /// Seconds that the fastest direct way of writing took.
+    /// The time of the fastest direct way of writing, in seconds.
     pub(super) fn best_write(&self) -> f64 {
         best(&self.direct_writes)
     }
 
-    /// Seconds that the fastest direct way of reading took.
+    /// The time of the fastest direct way of reading, in seconds.
     pub(super) fn best_read(&self) -> f64 {
         best(&self.direct_reads)
     }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{Options, Saves, WARM_UP, row};
 use crate::workload::write_pages;
 
-/// One kind of save after the other, each in its own store: the rows of the table.
+/// One kind of save after the other, each in its own store. Returns the rows of the table.
 pub(super) fn other_saves(
     options: &Options,
     directory: &Path,
@@ -35,8 +35,8 @@ pub(super) fn other_saves(
     Ok(rows)
 }
 
-/// Writes to `percent` of the pages, saves, and measures until save returns and until the version
-/// is durable.
+/// Writes to `percent` of the pages, saves, and measures until the save returns and until the
+/// version is durable.
 fn measure(
     options: &Options,
     directory: &Path,

@@ -22,7 +22,7 @@ impl Mapped {
         Ok(Self { mapping, bytes: workload.snapshot_bytes() as u64 })
     }
 
-    /// Where a state lies.
+    /// The range of a state.
     fn range(&self, step: usize) -> Range<u64> {
         let start = step as u64 * self.bytes;
         start..start + self.bytes
@@ -35,7 +35,8 @@ impl Way for Mapped {
     }
 
     fn save(&mut self, step: usize, now: &[f32]) -> Result<()> {
-        // SAFETY: the file is in a directory of this benchmark's own, and the mapping is borrowed.
+        // SAFETY: the file is in a directory that belongs to this benchmark, and the mapping is
+        // borrowed.
         unsafe { self.mapping.slice_mut(self.range(step)) }?.copy_from_slice(bytes(now));
         Ok(())
     }

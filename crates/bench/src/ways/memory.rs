@@ -1,5 +1,4 @@
-//! States in ordinary memory: none of them, fresh memory for each, or memory that was touched
-//! before.
+//! States in ordinary memory: no states, new memory for each, or memory that was touched before.
 
 use anyhow::Result;
 

@@ -21,7 +21,7 @@ use crate::{
     workload::{Workload, advance},
 };
 
-/// Keeps states in the forward pass and gives them back, newest first, in the backward pass.
+/// Keeps states in the forward pass and returns them, newest first, in the backward pass.
 pub(crate) trait Way {
     fn name(&self) -> &'static str;
 
@@ -36,7 +36,7 @@ pub(crate) trait Way {
         save_all(self, workload, saves)
     }
 
-    /// Reads that found their state in memory, if the way knows.
+    /// How many reads found their state in memory, if known.
     fn hits(&self) -> Option<u64> {
         None
     }

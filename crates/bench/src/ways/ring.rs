@@ -1,7 +1,8 @@
-//! An asynchronous ring: buffers and one thread, as a careful programmer writes it in an afternoon.
+//! An asynchronous ring: buffers and one thread, as a careful programmer would write it in an
+//! afternoon.
 //!
-//! Write-behind in the forward pass, prefetch in the backward pass, O_DIRECT. It has one order, one
-//! size, one file, and no handling of faults.
+//! Write-behind in the forward pass, prefetch in the backward pass, O_DIRECT. It supports one
+//! order, one size and one file, and does not handle faults.
 
 use std::{
     fs::File,
@@ -25,7 +26,7 @@ pub(crate) struct Ring {
     bytes: usize,
     count: usize,
     slots: usize,
-    /// The states that were still in buffers when the backward pass began, the newest last.
+    /// The states that were still in buffers when the backward pass began, newest last.
     kept: Option<Vec<(usize, Slot)>>,
     /// Buffers that the thread has written in the forward pass, or filled in the backward pass.
     from_thread: Receiver<(usize, Slot)>,
@@ -53,8 +54,8 @@ impl Ring {
     }
 }
 
-/// Writes until all states have come. Then reads backwards, from the newest state that is not in a
-/// buffer, into every buffer that is given back.
+/// Writes until all states have arrived. Then reads backwards, starting with the newest state that
+/// is not in a buffer, into every buffer that is given back.
 fn serve(
     file: &File,
     (count, slots): (usize, usize),

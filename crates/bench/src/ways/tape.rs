@@ -11,7 +11,7 @@ use crate::{
     workload::{Workload, advance},
 };
 
-/// States on a tape, copied there or computed straight into their slots.
+/// States on a tape, copied there or computed directly into their slots.
 pub(crate) struct OnTape {
     tape: Tape,
     is_lent: bool,
