@@ -42,7 +42,7 @@ impl Recorder {
         }
         if let Err(error) = write_line(&mut self.out, &Entry { at, event, actions: actions.to_vec() }) {
             self.has_failed = true;
-            tracing::warn!(path = %self.path.display(), %error, "the log of this run ends here");
+            tracing::warn!(path = %self.path.display(), %error, "cannot write the log of this run, which ends here");
         }
     }
 }

@@ -111,7 +111,7 @@ impl Registered {
             Ok(()) if is_refused => {}
             Ok(()) => self.stage = Stage::Empty,
             Err(error) => {
-                tracing::warn!(%error, "cannot give registered memory back");
+                tracing::warn!(%error, "cannot unregister memory");
                 self.stage = Stage::Refused;
             }
         }

@@ -284,7 +284,7 @@ impl Layer for Shelf {
         books.used_bytes -= book.bytes;
         drop(books);
         if let Err(error) = self.files.remove(&book.name) {
-            tracing::warn!(layer = self.name, name = book.name, %error, "cannot remove a file that was not written whole");
+            tracing::warn!(layer = self.name, name = book.name, %error, "cannot remove an incomplete file");
         }
     }
 }

@@ -126,7 +126,7 @@ impl Segment {
         let give = |&chunk: &u32| self.write_number(self.header.owner_at(chunk), 0);
         let given = self.alone(|| chunks.iter().try_for_each(give));
         if let Err(errno) = given {
-            tracing::warn!(%errno, "shared memory stays taken until the process ends");
+            tracing::warn!(%errno, "cannot free shared memory: it stays in use until the process ends");
         }
     }
 
@@ -225,7 +225,7 @@ impl Drop for Segment {
             return;
         }
         if let Err(error) = self.leave() {
-            tracing::warn!(%error, "shared memory is given back when the process ends");
+            tracing::warn!(%error, "cannot leave shared memory: it is freed when the process ends");
         }
     }
 }

@@ -306,7 +306,7 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: this is the whole reservation, and this is its last owner.
         if let Err(errno) = unsafe { munmap(self.reserved.as_ptr().cast(), self.reserved_bytes) } {
-            tracing::warn!(%errno, "cannot give host memory back");
+            tracing::warn!(%errno, "cannot unmap host memory");
         }
     }
 }

@@ -125,7 +125,7 @@ fn query(maps: &File, at: usize) -> rustix::io::Result<Option<Piece>> {
 }
 
 fn read(maps: impl BufRead) -> io::Result<Vec<Piece>> {
-    let unknown = |line: &str| io::Error::other(format!("/proc/self/maps has the line {line:?}"));
+    let unknown = |line: &str| io::Error::other(format!("cannot parse the line {line:?} of /proc/self/maps"));
     // File names may contain any bytes, but everything parsed here comes before them.
     let lines = maps.split(b'\n').map(|line| Ok(String::from_utf8_lossy(&line?).into_owned()));
     lines.map(|line: io::Result<String>| line.and_then(|line| piece(&line).ok_or_else(|| unknown(&line)))).collect()

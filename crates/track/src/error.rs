@@ -87,7 +87,7 @@ pub enum Error {
         waited: Duration,
     },
     /// The process that holds the image has ended.
-    #[error("the process that held the image is gone: {source}; was it killed for want of memory?")]
+    #[error("the process that held the image is gone: {source}; was it killed because memory ran out?")]
     Lost {
         /// The system's error.
         source: io::Error,

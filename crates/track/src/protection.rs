@@ -155,7 +155,7 @@ impl Drop for Protection {
         for piece in pieces.iter().filter(|p| p.is_private_anonymous && p.is_readable && !p.is_writable) {
             if let Err(error) = rights(&piece.range, MprotectFlags::READ | MprotectFlags::WRITE) {
                 // The slot stays in use, so that the handler resolves writes.
-                return tracing::warn!(%error, "cannot end watching memory by its rights");
+                return tracing::warn!(%error, "cannot make protected memory writable again");
             }
         }
         self.slot.store(&self.range, 0);

@@ -140,7 +140,7 @@ impl Segments {
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
             Err(errno) => {
                 if let Err(errno) = self.scratch.remove(&name) {
-                    tracing::warn!(layer = self.layer, name, %errno, "cannot remove a segment file without room");
+                    tracing::warn!(layer = self.layer, name, %errno, "cannot remove a segment file that has no space");
                 }
                 return Err(self.failure("allocate a segment file", errno.into()));
             }

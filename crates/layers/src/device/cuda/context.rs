@@ -197,7 +197,7 @@ impl Context {
         match self.enter().and_then(|_current| self.check(attempt, give_back())) {
             Ok(()) => {}
             Err(error @ Error::DeviceLost { .. }) => tracing::debug!(attempt, %error, "nothing to give back"),
-            Err(error) => tracing::warn!(%error, "something may be left over on the device"),
+            Err(error) => tracing::warn!(%error, "a resource may be left on the device"),
         }
     }
 }
@@ -226,7 +226,7 @@ impl Drop for Current {
         // because this value is never sent to another.
         let code = unsafe { sys::cuCtxPopCurrent_v2(&raw mut popped) };
         if code != CUresult::CUDA_SUCCESS {
-            tracing::warn!(?code, "cannot put the program's own CUDA context back");
+            tracing::warn!(?code, "cannot restore the program's own CUDA context");
         }
     }
 }
