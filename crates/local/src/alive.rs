@@ -21,7 +21,7 @@ use crate::lock::{Bytes, Description, Holder, explained};
 
 /// How many times to open a lock file again that others remove or replace at the same time.
 const ATTEMPTS_MAX: usize = 1000;
-/// How long a holder of a shared lock keeps it, roughly.
+/// How long to wait for those that hold a shared lock for a moment.
 const PASSING: Duration = Duration::from_millis(1);
 
 /// A lock file that shows that this process is alive. Dropping it releases the lock, and leaves the

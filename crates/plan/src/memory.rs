@@ -239,8 +239,7 @@ impl Memory {
         extents.iter().map(|piece| piece.end.saturating_sub(piece.start.max(self.touched_bytes))).sum()
     }
 
-    /// The program is lent room that it fills at its own pace, so the time says nothing about the
-    /// memory.
+    /// The program is lent room that it fills at its own pace, so the write is not timed.
     pub(crate) fn begin_lend(&self, extents: &Extents) -> Begun {
         Begun { untouched_bytes: self.untouched_bytes(extents), ..Begun::default() }
     }
