@@ -36,7 +36,7 @@ pub(crate) struct Shared {
     pub(crate) host: Option<(LayerIndex, Host)>,
     pub(crate) copier: Copier,
     pub(crate) trace: Trace,
-    /// Counts users of the state that do not keep the engine open; closing waits for them.
+    /// Lets closing wait for users of the state that do not keep the engine open.
     pub(crate) exits: Arc<Exits>,
     pub(crate) checksums: Checksums,
     /// Called when a snapshot has reached a layer.

@@ -224,8 +224,8 @@ impl Planner {
         if self.stuck_bytes + bytes + largest_below <= capacity {
             return true;
         }
-        // With several layers below, keep the room free in the front: room on one of the layers
-        // below could be taken by the others.
+        // With several layers below, keep the room free in the front rather than rely on room on
+        // one of them.
         let is_only_way = self.layers.len() == 2 || bytes + largest_below > capacity;
         is_only_way && self.can_absorb(self.stuck_bytes + bytes, None)
     }

@@ -212,7 +212,8 @@ impl Estimate {
         Watch::All
     }
 
-    /// A period of watching begins. If sampling is not possible, it begins without a sample.
+    /// Begins a period of watching. Also called for a sample: a way that cannot sample watches
+    /// everything instead.
     fn begin(&mut self) {
         self.saved_ns = 0.0;
         self.is_losing = false;

@@ -274,8 +274,8 @@ impl Trial {
         self.planner.find(key)
     }
 
-    /// Reads the snapshot that the order announces, which is usually the newest or the oldest;
-    /// otherwise any.
+    /// Reads a snapshot: mostly the one that the order announces, which is the newest or the
+    /// oldest; otherwise any.
     fn read(&mut self, index: usize, is_last: bool) -> Checked {
         let live = self.saved.iter().filter(|(_, saved)| saved.is_live).map(|(&id, saved)| (id, saved.key));
         let wanted = match self.random.u32(0..4) {
