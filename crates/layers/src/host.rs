@@ -94,9 +94,14 @@ impl Host {
         self.space.mapping()
     }
 
-    /// Moves a slot that nobody else reads to `to`. The old and the new range may overlap.
+    /// Moves a slot of this memory that nobody else reads to `to`. The old and the new range may
+    /// overlap.
     pub fn slide(&self, sealed: Sealed, to: u64) -> Result<Sealed> {
         let in_use = |range| Error::InUse { layer: self.name().to_owned(), range };
+        if !Arc::ptr_eq(&sealed.0.space, &self.space) {
+            // Its range says nothing about this memory.
+            return Err(in_use(sealed.0.range()));
+        }
         let mut slot = Arc::into_inner(sealed.0).ok_or_else(|| in_use(to..to))?;
         let range = to..to.saturating_add(slot.len() as u64);
         check_range(self.name(), &range, self.capacity())?;
@@ -106,7 +111,7 @@ impl Host {
             table.slots.insert(slot.range.start, slot.range.end);
             return Err(error);
         }
-        // SAFETY: both ranges lie inside the mapping. The old one belongs to this slot alone,
+        // SAFETY: both ranges lie inside this mapping. The old one belongs to this slot alone,
         // because it is not shared, and the new one overlaps no other slot. `copy` allows the two
         // to overlap.
         unsafe { ptr::copy(slot.as_ptr(), self.space.address(range.start), slot.len()) };
@@ -328,6 +333,16 @@ mod tests {
         assert!(host.slide(sealed, 0).is_err(), "a slot that is being read stays");
         drop(reader);
         assert!(host.slot(0, 65536).is_ok());
+    }
+
+    #[test]
+    fn a_slot_of_another_host_does_not_slide_and_frees_nothing_here() {
+        let (host, other) = (Host::new(64 << 10).unwrap(), Host::new(64 << 10).unwrap());
+        let _mine = host.slot(8192, 4096).unwrap();
+        let theirs = other.slot(8192, 4096).unwrap().seal();
+        assert!(host.slide(theirs, 0).is_err());
+        assert!(host.slot(8192, 4096).is_err(), "it still belongs to the first slot");
+        assert!(other.slot(8192, 4096).is_ok(), "the slot was given up with the call");
     }
 
     #[test]
