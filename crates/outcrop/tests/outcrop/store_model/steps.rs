@@ -286,7 +286,11 @@ impl World {
         let version = self.model.attempts[&stamp].version;
         for rank in 0..self.case.ranks {
             let packs = self.disks.packs(&self.model, layer, rank, version);
-            if let Some(pack) = packs.iter().find(|pack| self.running().lost.contains(pack)) {
+            // One that nothing needed any more may have been removed, and its number used again.
+            let is_lost = |pack: &&super::disks::FileId| {
+                self.running().lost.contains(pack) && self.disks.is_damaged(&self.model, layer, rank, &pack.2)
+            };
+            if let Some(pack) = packs.iter().find(is_lost) {
                 return Err(format!("version {version} was reported on layer {layer} without {pack:?} of rank {rank}"));
             }
         }
