@@ -1,7 +1,7 @@
 //! Decides what to do next: serve waiting saves and reads, prefetch what is read soon, drain what
 //! is read late.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Range};
 
 use crate::{
     Action, Event, Extents, LayerIndex, Purpose, Refusal, Site, SnapshotId, Timestamp,
@@ -16,6 +16,10 @@ const LANE_MOVES_MAX: u64 = 256;
 
 /// This many moves are always allowed, so that one can be prepared while another runs.
 const LANE_MOVES_MIN: u64 = 2;
+
+/// After a search for room that failed, the next one waits for this share of as many events as
+/// snapshots were looked at.
+const SEARCH_SHARE: u64 = 8;
 
 /// Why a layer should drain, apart from holding more dirty bytes than it should.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -309,33 +313,52 @@ impl Planner {
     }
 
     /// Snapshots that lie side by side in the front, and whose eviction leaves a hole of `bytes`.
-    fn victims_in_a_row(&self, bytes: u64, may_evict: impl Fn(&Self, SnapshotId) -> bool) -> Option<Vec<SnapshotId>> {
-        let Layer { space, clean, clean_bytes, .. } = &self.layers[0];
-        if space.free() + clean_bytes < bytes {
+    ///
+    /// If small snapshots are scattered, a search looks at many of them and still fails. So the
+    /// next search waits for as many events as a share of that number, unless nothing moves.
+    fn victims_in_a_row(
+        &mut self,
+        bytes: u64,
+        may_evict: impl Fn(&Self, SnapshotId) -> bool,
+    ) -> Option<Vec<SnapshotId>> {
+        let Layer { space, clean_bytes, .. } = &self.layers[0];
+        if space.free() + clean_bytes < bytes || (self.search_pause > 0 && !self.is_quiet()) {
             return None;
         }
-        // The holes that evictions would leave: start, end, and the snapshots in them.
-        let mut holes = BTreeMap::<u64, (u64, Vec<SnapshotId>)>::new();
+        let (hole, looks) = self.hole_in_a_row(bytes, may_evict);
+        #[cfg(test)]
+        tests::LOOKS.set(tests::LOOKS.get() + looks);
+        self.search_pause = if hole.is_some() { 0 } else { looks / SEARCH_SHARE };
+        // All snapshots in it can be evicted.
+        hole.map(|hole| self.front.range(hole).map(|(_, id)| *id).collect())
+    }
+
+    /// A hole of at least `bytes` that evictions would leave, those that are read last first, and
+    /// how many snapshots were looked at.
+    fn hole_in_a_row(&self, bytes: u64, may_evict: impl Fn(&Self, SnapshotId) -> bool) -> (Option<Range<u64>>, u64) {
+        let Layer { space, clean, .. } = &self.layers[0];
+        let mut holes = BTreeMap::<u64, u64>::new();
+        let mut looks = 0;
         for (_, id) in self.positions.farthest_first(clean).take_while(|&(_, id)| may_evict(self, id)) {
-            let range = &self.snapshots[&id].copy(0)?.extents[0];
+            looks += 1;
+            let copy = self.snapshots[&id].copy(0).expect("what is clean in the front has a copy there");
+            let range = &copy.extents[0];
             let mut hole = space.hole_around(range);
-            let mut members = vec![id];
             // Holes next to this one already include the free bytes in between.
-            let before = holes.range(..range.start).next_back().map(|(&start, &(end, _))| (start, end));
+            let before = holes.range(..range.start).next_back().map(|(&start, &end)| (start, end));
             if let Some((start, _)) = before.filter(|&(_, end)| end == range.start) {
-                members.extend(holes.remove(&start)?.1);
+                holes.remove(&start);
                 hole.start = start;
             }
-            if let Some((end, others)) = holes.remove(&range.end) {
-                members.extend(others);
+            if let Some(end) = holes.remove(&range.end) {
                 hole.end = end;
             }
             if hole.end - hole.start >= bytes {
-                return Some(members);
+                return (Some(hole), looks);
             }
-            holes.insert(hole.start, (hole.end, members));
+            holes.insert(hole.start, hole.end);
         }
-        None
+        (None, looks)
     }
 
     pub(crate) fn evict(&mut self, id: SnapshotId, layer: LayerIndex) {
@@ -513,7 +536,7 @@ impl Planner {
         false
     }
 
-    fn slide(&mut self, id: SnapshotId, range: std::ops::Range<u64>, to: u64) -> u64 {
+    fn slide(&mut self, id: SnapshotId, range: Range<u64>, to: u64) -> u64 {
         let from = range.start;
         self.front.remove(&from);
         let target = self.layers[0].space.slide(range, to);
@@ -570,5 +593,67 @@ impl Planner {
             self.refuse_want(id, consume, why);
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::{LayerSettings, Order, Settings};
+
+    thread_local! {
+        /// How many snapshots searches for a row have looked at.
+        pub(super) static LOOKS: Cell<u64> = const { Cell::new(0) };
+    }
+
+    const SMALL: u64 = 4096;
+
+    /// A planner, and the moves that it has asked for.
+    struct Stack {
+        planner: Planner,
+        moves: std::collections::VecDeque<(SnapshotId, LayerIndex, LayerIndex)>,
+        lent: Vec<SnapshotId>,
+    }
+
+    impl Stack {
+        fn tell(&mut self, event: Event) {
+            self.planner.handle(Timestamp(0), event);
+            while let Some(action) = self.planner.poll() {
+                match action {
+                    Action::Lend { id, .. } => self.lent.push(id),
+                    Action::Move { id, from, to, .. } => self.moves.push_back((id, from.layer, to.layer)),
+                    Action::Refuse { id, why } => panic!("{id:?} is refused: {why:?}"),
+                    _ => {}
+                }
+            }
+        }
+
+        /// Saves a snapshot; moves end one by one until it has its room.
+        fn save(&mut self, key: u64, bytes: u64) {
+            let id = SnapshotId(key);
+            self.tell(Event::RoomWanted { id, key, bytes, is_copy: false, yields: false });
+            while !self.lent.contains(&id) {
+                let (id, from, to) = self.moves.pop_front().expect("it waits for a move");
+                self.tell(Event::Moved { id, from, to });
+            }
+            self.lent.clear();
+            self.tell(Event::Sealed { id, keep: false });
+        }
+    }
+
+    #[test]
+    fn room_among_many_small_snapshots_is_not_searched_for_at_every_event() {
+        let count = 4000;
+        // What is read last is scattered over the front.
+        let schedule: Vec<u64> = (0..count).map(|nth| nth * 1597 % count).collect();
+        let layers = vec![LayerSettings::new(count * SMALL), LayerSettings::unlimited()];
+        let planner = Planner::new(Settings::new(layers, Order::Schedule(schedule)));
+        let mut stack = Stack { planner, moves: std::collections::VecDeque::new(), lent: Vec::new() };
+        (0..count).for_each(|key| stack.save(key, SMALL));
+        LOOKS.set(0);
+        stack.save(count, count / 3 * SMALL);
+        assert!(LOOKS.get() < 40 * count, "{} looks at {count} snapshots", LOOKS.get());
     }
 }

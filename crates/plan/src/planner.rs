@@ -152,6 +152,8 @@ pub struct Planner {
     pub(crate) bytes_max: u64,
     /// Untouched bytes of the front that the program or a fetch is filling.
     pub(crate) filling_bytes: u64,
+    /// For how many events there is no search for snapshots to evict that lie side by side.
+    pub(crate) search_pause: u64,
     pub(crate) actions: VecDeque<Action>,
     counters: Counters,
 }
@@ -203,6 +205,7 @@ impl Planner {
             patience_until: None,
             bytes_max: 0,
             filling_bytes: 0,
+            search_pause: 0,
             actions: VecDeque::new(),
             counters: Counters::default(),
             settings,
@@ -212,6 +215,7 @@ impl Planner {
     /// Records what happened at `now`. [`poll`](Self::poll) returns the actions that follow.
     pub fn handle(&mut self, now: Timestamp, event: Event) {
         self.now = self.now.max(now);
+        self.search_pause = self.search_pause.saturating_sub(1);
         match event {
             Event::RoomWanted { id, key, bytes, is_copy, yields } => {
                 let below = ((1u32 << self.layers.len()) - 1) & !1;
