@@ -115,7 +115,7 @@ impl Committer {
                 Ok(note) => self.take(note),
                 Err(RecvTimeoutError::Timeout) => self.tidy(),
             }
-            let has_heard = (is_waiting || (has_others && is_idle)) && self.listen();
+            let has_heard = (is_waiting || (has_others && is_idle)) && self.listen(is_waiting);
             pause = if has_heard || !is_waiting { LISTEN } else { (pause * 2).min(LISTEN_MAX) };
         }
     }
@@ -227,8 +227,9 @@ impl Committer {
         let _ = self.handle.discard(key);
     }
 
-    /// Hears what other ranks have. Whether they have said something.
-    fn listen(&mut self) -> bool {
+    /// Hears what other ranks have. Whether they have said something. That one of them is gone
+    /// matters only to who waits: it may have ended in an orderly way, after its last version.
+    fn listen(&mut self, is_waiting: bool) -> bool {
         match self.shared.ranks.heard() {
             Ok(messages) => {
                 let has_heard = !messages.is_empty();
@@ -240,6 +241,7 @@ impl Committer {
                 }
                 has_heard
             }
+            Err(_) if !is_waiting => false,
             Err(error) => {
                 // Also those that wait for nothing just now: no further version will be complete.
                 let runs: Vec<RunId> = self.open.keys().copied().collect();
