@@ -67,10 +67,16 @@ impl Archive {
         regions.map(|region| described(region.name.clone(), region.element.clone(), &region.shape)).collect()
     }
 
+    /// Reads all of it, and compares it with its hashes.
+    fn _verify(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.reader.verify()).map_err(|error| raise(py, &error.into()))
+    }
+
     /// Copies values into these arrays, given by name.
     fn _read(&self, py: Python<'_>, _version: u64, targets: Vec<Value<'_>>) -> PyResult<()> {
+        let mut flats = Vec::with_capacity(targets.len());
         for (name, made_of, target, global) in &targets {
-            let mut flat = Flat::of_mut(target)?;
+            let flat = Flat::of_mut(target)?;
             let asked = element(made_of.as_deref(), &flat)?;
             if let Some(saved) = self.reader.manifest().region(name) {
                 if saved.element != asked.name() {
@@ -81,9 +87,9 @@ impl Archive {
                     .fits(&flat.shape(global.as_ref())?)
                     .map_err(|error| usage(py, format!("{name} {error}")))?;
             }
-            let bytes = flat.bytes_mut();
-            py.detach(|| self.reader.read(name, 0, bytes, &|_| {})).map_err(|error| raise(py, &error.into()))?;
+            flats.push((name.as_str(), flat));
         }
-        Ok(())
+        let regions: Vec<_> = flats.iter_mut().map(|(name, flat)| (*name, flat.bytes_mut())).collect();
+        py.detach(|| self.reader.read_regions(regions, &|_| {})).map_err(|error| raise(py, &error.into()))
     }
 }

@@ -4,10 +4,12 @@
 mod archive;
 mod arrays;
 mod errors;
+mod exit;
 mod slot;
 mod store;
 mod tape;
 mod threads;
+mod waiting;
 
 use pyo3::prelude::*;
 
@@ -17,6 +19,7 @@ mod _outcrop {
     #[pymodule_export]
     use crate::{
         archive::{_versions, Archive},
+        exit::_end_badly,
         slot::{Lent, Slot},
         store::{Session, Store},
         tape::Tape,

@@ -1,6 +1,6 @@
 //! Stores and their sessions, as the Python half of the package uses them.
 
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use numpy::{PyArrayDescrMethods, PyUntypedArrayMethods};
 use outcrop::{
@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 use crate::{
     arrays::{Flat, GlobalBox, box_of},
     errors::{number, raise, usage},
+    waiting::{Turns, detached},
 };
 
 /// A place for checkpoints, described by a JSON text; `outcrop.Store` makes it from keyword
@@ -33,7 +34,7 @@ impl Store {
             let store = lock(self.open.get()?).clone().ok_or_else(|| closed("store"))?;
             call(&store)
         };
-        py.detach(call).map_err(|error| raise(py, &error))
+        waited(py, call)
     }
 }
 
@@ -42,8 +43,7 @@ impl Store {
     #[new]
     #[pyo3(signature = (settings, /))]
     fn new(py: Python<'_>, settings: &str) -> PyResult<Self> {
-        let store =
-            py.detach(|| outcrop::StoreBuilder::from_json(settings)?.open()).map_err(|error| raise(py, &error))?;
+        let store = waited(py, || outcrop::StoreBuilder::from_json(settings)?.open())?;
         Ok(Self { open: OfProcess::new("store", Mutex::new(Some(store))) })
     }
 
@@ -89,7 +89,7 @@ impl Store {
 /// everything else.
 #[pyclass(frozen, subclass, weakref, module = "outcrop")]
 pub(crate) struct Session {
-    open: OfProcess<RwLock<Option<outcrop::Session>>>,
+    open: OfProcess<Turns<outcrop::Session>>,
     /// To wait while another thread uses the session.
     watch: OfProcess<Mutex<Option<Watch>>>,
 }
@@ -101,24 +101,7 @@ impl Session {
         py: Python<'_>,
         call: impl FnOnce(&mut outcrop::Session) -> outcrop::Result<T> + Send,
     ) -> PyResult<T> {
-        let call = || {
-            let mut session = self.open.get()?.write().unwrap_or_else(PoisonError::into_inner);
-            call(session.as_mut().ok_or_else(|| closed("session"))?)
-        };
-        py.detach(call).map_err(|error| raise(py, &error))
-    }
-
-    /// Looks at it, as other threads may at the same time.
-    fn look<T: Send>(
-        &self,
-        py: Python<'_>,
-        look: impl FnOnce(&outcrop::Session) -> outcrop::Result<T> + Send,
-    ) -> PyResult<T> {
-        let look = || {
-            let session = self.open.get()?.read().unwrap_or_else(PoisonError::into_inner);
-            look(session.as_ref().ok_or_else(|| closed("session"))?)
-        };
-        py.detach(look).map_err(|error| raise(py, &error))
+        waited(py, || self.open.get()?.with(call))
     }
 
     /// Asks how far a version has got, as other threads may use the session meanwhile.
@@ -135,7 +118,7 @@ impl Session {
             let watch = lock(self.watch.get()?).clone().ok_or_else(|| closed("session"))?;
             ask(&watch, version, reached)
         };
-        py.detach(ask).map_err(|error| raise(py, &error))
+        waited(py, ask)
     }
 }
 
@@ -146,7 +129,7 @@ impl Session {
     fn new(py: Python<'_>, store: &Store, name: &str) -> PyResult<Self> {
         let session = store.call(py, |store| store.session(name))?;
         let watch = OfProcess::new("session", Mutex::new(Some(session.watch())));
-        Ok(Self { open: OfProcess::new("session", RwLock::new(Some(session))), watch })
+        Ok(Self { open: OfProcess::new("session", Turns::new("session", session)), watch })
     }
 
     /// Saves these values.
@@ -162,19 +145,18 @@ impl Session {
     }
 
     /// Restores a version into these values, on all ranks.
-    fn _restore(&self, py: Python<'_>, version: u64, targets: Vec<Value<'_>>) -> PyResult<()> {
+    fn _restore(&self, py: Python<'_>, version: u64, targets: Vec<Value<'_>>) -> PyResult<Restored> {
         let mut flats = flats_mut(&targets)?;
         let mut parts = parts_mut(&targets, &mut flats, true)?;
-        self.call(py, |session| session.restore(version, &mut parts)).map(drop)
+        Ok(restored(self.call(py, |session| session.restore(version, &mut parts))?))
     }
 
     /// Restores the newest version that is whole on all ranks, as `_restore` does, whatever the
-    /// shapes of values without a box are. Says which one.
-    fn _restore_latest(&self, py: Python<'_>, targets: Vec<Value<'_>>) -> PyResult<Option<u64>> {
+    /// memory order of values without a box is.
+    fn _restore_latest(&self, py: Python<'_>, targets: Vec<Value<'_>>) -> PyResult<Option<Restored>> {
         let mut flats = flats_mut(&targets)?;
         let mut parts = parts_mut(&targets, &mut flats, false)?;
-        let restored = self.call(py, |session| session.restore_latest(&mut parts))?;
-        Ok(restored.map(|restored| restored.version))
+        Ok(self.call(py, |session| session.restore_latest(&mut parts))?.map(restored))
     }
 
     /// Copies a version into these values, without going on from there, and without other ranks.
@@ -193,13 +175,13 @@ impl Session {
 
     /// The newest version that all ranks have.
     fn _latest(&self, py: Python<'_>) -> PyResult<Option<u64>> {
-        self.look(py, outcrop::Session::latest)
+        self.call(py, |session| session.latest())
     }
 
     /// The versions that can be restored or are on their way, in ascending order.
     #[getter]
     fn versions(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
-        self.look(py, |session| Ok(session.versions()))
+        self.call(py, |session| Ok(session.versions()))
     }
 
     /// Waits until a version is complete and durable in a directory, 1 being the first, or in all.
@@ -240,21 +222,27 @@ impl Session {
     }
 
     /// Waits until everything is where it belongs, and ends the session. An error if some version
-    /// has not reached a directory. A second time, it does nothing.
+    /// has not reached a directory. A second time, it does nothing. Interrupted while it waits, it
+    /// leaves the session open.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let close = || {
-            let mut open = self.open.get()?.write().unwrap_or_else(PoisonError::into_inner);
-            let session = open.take();
-            lock(self.watch.get()?).take();
-            session.map_or(Ok(()), outcrop::Session::finish)
+        let flush = || {
+            let turns = self.open.get()?;
+            if turns.is_closed() { Ok(Ok(())) } else { turns.with(|session| Ok(session.flush())) }
         };
-        py.detach(close).map_err(|error| raise(py, &error))
+        let flushed = waited(py, flush)?;
+        let close = || {
+            let session = self.open.get()?.close()?;
+            lock(self.watch.get()?).take();
+            drop(session);
+            flushed
+        };
+        waited(py, close)
     }
 
     /// Whether it was closed.
     #[getter]
     fn closed(&self) -> bool {
-        self.watch.get().is_ok_and(|watch| lock(watch).is_none())
+        self.open.get().is_ok_and(Turns::is_closed)
     }
 }
 
@@ -286,13 +274,26 @@ fn flats_mut<'py>(targets: &[Value<'py>]) -> PyResult<Vec<Flat<'py>>> {
     }
 }
 
-/// Arrays as what is to be restored, with their shapes or as nothing but so many elements. One with
-/// a box always has a shape.
-fn parts_mut<'a>(targets: &'a [Value<'_>], flats: &'a mut [Flat<'_>], with_shapes: bool) -> PyResult<Vec<PartMut<'a>>> {
+/// Calls the core, and lets the user end it while it waits.
+fn waited<T: Send>(py: Python<'_>, call: impl FnOnce() -> outcrop::Result<T> + Send) -> PyResult<T> {
+    detached(py, |_| false, call)?.map_err(|error| raise(py, &error))
+}
+
+/// Which version was restored, and what was passed over: newer ones, and copies of it.
+type Restored = (u64, Vec<String>);
+
+fn restored(restored: outcrop::store::Restored) -> Restored {
+    (restored.version, restored.skipped.iter().map(ToString::to_string).collect())
+}
+
+/// Arrays as what is to be restored, with their memory orders or with whatever they were saved. One
+/// with a box always has an order.
+fn parts_mut<'a>(targets: &'a [Value<'_>], flats: &'a mut [Flat<'_>], with_orders: bool) -> PyResult<Vec<PartMut<'a>>> {
     let part = |((name, made_of, _, global), flat): (&'a Value<'_>, &'a mut Flat<'_>)| {
         let (element, shape) = (element(made_of.as_deref(), flat)?, flat.shape(global.as_ref())?);
         let part = PartMut::of(name, element, flat.bytes_mut());
-        Ok(if with_shapes || global.is_some() { part.like(&shape) } else { part })
+        let has_order = with_orders || global.is_some();
+        Ok(if has_order { part.like(&shape) } else { part.of_dimensions(shape.dimensions()) })
     };
     targets.iter().zip(flats).map(part).collect()
 }

@@ -3,12 +3,12 @@
 use std::{path::PathBuf, sync::Arc};
 
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray};
-use outcrop::{Blank, MemoryOrder, Part, TapeBuilder, bindings::huge};
+use outcrop::{Blank, ErrorKind, MemoryOrder, Part, TapeBuilder, bindings::huge};
 use pyo3::{
     intern,
     prelude::*,
     sync::PyOnceLock,
-    types::{PyDict, PyType},
+    types::{PyDict, PyIterator, PyTuple, PyType},
 };
 
 use crate::{
@@ -153,11 +153,38 @@ impl Tape {
         slot::past(py, self.call(py, |tape| tape.take_regions(key))?)
     }
 
-    /// Hands over a snapshot as `take` does, and keeps it.
-    #[pyo3(signature = (key, /))]
-    fn get<'py>(&self, py: Python<'py>, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        let key = number(key)?;
-        slot::past(py, self.call(py, |tape| tape.get_regions(key))?)
+    /// Hands over a snapshot as `take` does, and keeps it. If there is none, gives `default` if one
+    /// is given, and else an error.
+    #[pyo3(signature = (key, /, *default))]
+    fn get<'py>(
+        &self,
+        py: Python<'py>,
+        key: &Bound<'py, PyAny>,
+        default: &Bound<'py, PyTuple>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let default = match default.len() {
+            0 => None,
+            1 => Some(default.get_item(0)?),
+            _ => return Err(usage(py, "call it as get(step), or get(step, default)")),
+        };
+        let number = number(key)?;
+        let found = self.call(py, |tape| match tape.get_regions(number) {
+            Err(error) if error.kind() == ErrorKind::Missing => Ok(Err(error)),
+            found => found.map(Ok),
+        })?;
+        match (found, default) {
+            (Ok(regions), _) => slot::past(py, regions),
+            (Err(_), Some(default)) => Ok(default),
+            (Err(error), None) => Err(raise(py, &error)),
+        }
+    }
+
+    fn __getitem__<'py>(&self, py: Python<'py>, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        self.get(py, key, &PyTuple::empty(py))
+    }
+
+    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
+        self.keys(py)?.into_pyobject(py)?.try_iter()
     }
 
     /// Forgets a snapshot without reading it.
@@ -169,12 +196,12 @@ impl Tape {
 
     /// The keys of all snapshots that can be read, in ascending order.
     fn keys(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
-        self.call(py, |tape| Ok(tape.keys()))
+        self.shared.look(py, |tape| Ok(tape.keys()))
     }
 
     /// What the tape has done until now and what it has cost, as a dictionary.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let stats = self.call(py, |tape| Ok(tape.stats()))?;
+        let stats = self.shared.look(py, |tape| Ok(tape.stats()))?;
         let text = serde_json::to_string(&stats).map_err(|error| usage(py, error.to_string()))?;
         py.import("json")?.call_method1("loads", (text,))
     }
@@ -182,7 +209,7 @@ impl Tape {
     /// Writes the timeline to a file that Perfetto and chrome://tracing open. The tape needs
     /// `trace=True`.
     fn write_trace(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        self.call(py, |tape| tape.write_trace(&path))
+        self.shared.look(py, |tape| tape.write_trace(&path))
     }
 
     /// Ends the tape; nothing is left of it but arrays that are still in use. A second time, it
@@ -198,11 +225,12 @@ impl Tape {
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
-        Ok(self.keys(py)?.len())
+        self.shared.look(py, |tape| Ok(tape.keys().len()))
     }
 
     fn __contains__(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
-        Ok(self.keys(py)?.binary_search(&number(key)?).is_ok())
+        let key = number(key)?;
+        self.call(py, |tape| Ok(tape.has(key)))
     }
 }
 

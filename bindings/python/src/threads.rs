@@ -13,11 +13,11 @@ use std::{
 
 use outcrop::{
     ErrorKind, Result, Tape,
-    bindings::{Anchor, OfProcess, closed},
+    bindings::{Anchor, OfProcess, closed, patience::Awaited},
 };
 use pyo3::prelude::*;
 
-use crate::errors::raise;
+use crate::{errors::raise, waiting::detached};
 
 /// How often a thread that waits for others looks whether the user wants to end the program.
 const SIGNALS: Duration = Duration::from_millis(100);
@@ -27,7 +27,8 @@ const SLICES_UNTIL_WARNING: u32 = 300;
 
 /// A tape that every thread may use. A thread has a handle to it only during a call, so that the
 /// tape itself waits for nobody who does nothing. But a thread that has used the tape may do so
-/// again: as long as another one lives, what finds no room waits for it, here.
+/// again: as long as another one lives, what finds no room waits for it, here. To look at it is not
+/// to use it.
 pub(crate) struct Shared {
     anchor: OfProcess<Mutex<Option<Anchor>>>,
     /// Threads that have used it and have not ended.
@@ -59,8 +60,17 @@ impl Shared {
         })
     }
 
+    /// Looks at the tape: waits for nobody, and nobody waits for this thread because of it.
+    pub(crate) fn look<T: Send>(&self, py: Python<'_>, look: impl FnOnce(&Anchor) -> Result<T> + Send) -> PyResult<T> {
+        let look = || {
+            let anchor = lock(self.anchor.get()?).clone().ok_or_else(|| closed("tape"))?;
+            look(&anchor)
+        };
+        py.detach(look).map_err(|error| raise(py, &error))
+    }
+
     /// Calls the tape, without the interpreter. If it is full, does so again when another thread
-    /// has called it.
+    /// has called it. If the tape is closed meanwhile, or the user wants to end the call, it ends.
     pub(crate) fn call<T: Send>(
         self: &Arc<Self>,
         py: Python<'_>,
@@ -68,12 +78,17 @@ impl Shared {
     ) -> PyResult<T> {
         loop {
             let before = self.calls.load(SeqCst);
-            let outcome = py.detach(|| {
+            let tape = Arc::downgrade(self);
+            let is_over = move |awaited| {
+                tape.upgrade().is_none_or(|tape| tape.is_closed()) || awaited == Awaited::Program && is_alone()
+            };
+            let outcome = detached(py, is_over, || {
                 let anchor = lock(self.anchor.get()?).clone().ok_or_else(|| closed("tape"))?;
                 self.join();
                 call(&mut anchor.tape())
-            });
+            })?;
             match outcome {
+                Err(_) if self.is_closed() => return Err(raise(py, &closed("tape"))),
                 Err(error) if error.kind() == ErrorKind::Full && self.has_changed_since(py, before)? => {}
                 Err(error) => return Err(raise(py, &error)),
                 Ok(value) => {
@@ -87,9 +102,13 @@ impl Shared {
         }
     }
 
-    /// Gives the tape up, unless that was done before. Calls under way end as usual.
+    /// Gives the tape up, unless that was done before. Calls that wait end with an error, others as
+    /// usual.
     pub(crate) fn close(&self) -> Result<()> {
         let anchor = lock(self.anchor.get()?).take();
+        self.calls.fetch_add(1, SeqCst);
+        drop(lock(&self.waiting));
+        self.ended.notify_all();
         drop(anchor);
         Ok(())
     }
@@ -160,6 +179,12 @@ fn warn(py: Python<'_>) -> PyResult<()> {
                    has used the tape is alive; if it has nothing more to do with the tape, let it end";
     py.import("logging")?.call_method1("getLogger", ("outcrop",))?.call_method1("warning", (message,))?;
     Ok(())
+}
+
+/// Whether no other thread of the program could give back what it holds.
+fn is_alone() -> bool {
+    let count = |py: Python<'_>| py.import("threading")?.call_method0("active_count")?.extract::<usize>();
+    Python::attach(|py| count(py).is_ok_and(|count| count <= 1))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -124,19 +124,48 @@ impl Reader {
     }
 
     fn read_pieces(&self, pieces: Vec<Piece<'_>>, progress: &(dyn Fn(u64) + Sync)) -> Result<()> {
-        let failure = Mutex::new(None);
-        let has_failed = || failure.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        let failure = Failure::default();
         let bytes = pieces.iter().map(|piece| piece.into.len() as u64).sum();
         let window_bytes = fetch::window_bytes(bytes);
         let windows = Windows { window_bytes, pieces: pieces.into_iter(), rest: None };
         let count_max = bytes.div_ceil(window_bytes);
-        fetch::share(windows.take_while(|_| !has_failed()), count_max, |fetcher, mut window| {
-            match read_window(fetcher, &mut window) {
-                Ok(()) => progress(window.iter().map(|piece| piece.into.len() as u64).sum()),
-                Err(error) => *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error),
+        fetch::share(failure.until(windows), count_max, |fetcher, mut window| {
+            let read = read_window(fetcher, &mut window);
+            if read.is_ok() {
+                progress(window.iter().map(|piece| piece.into.len() as u64).sum());
             }
+            failure.keep(read);
         });
-        failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+        failure.result()
+    }
+
+    /// Reads every block of every region, and compares it with its hash.
+    pub fn verify(&self) -> Result<()> {
+        let bytes = self.manifest.regions.iter().map(|region| region.blocks.bytes()).sum();
+        let window_bytes = fetch::window_bytes(bytes);
+        let mut pieces = self.mapped().flat_map(|mapped| {
+            let blocks = mapped.region.blocks;
+            let step = (window_bytes / u64::from(blocks.block_bytes())).max(1);
+            let starts = (0..blocks.count()).step_by(step as usize);
+            starts.map(move |start| (mapped, start..blocks.count().min(start + step)))
+        });
+        let windows = std::iter::from_fn(|| {
+            let mut window = Vec::new();
+            let mut window_left = window_bytes;
+            while window_left > 0
+                && let Some((mapped, blocks)) = pieces.next()
+            {
+                let range = mapped.region.blocks.range_of(blocks.clone());
+                window_left = window_left.saturating_sub(range.end - range.start);
+                window.push((mapped, blocks));
+            }
+            (!window.is_empty()).then_some(window)
+        });
+        let failure = Failure::default();
+        fetch::share(failure.until(windows), bytes.div_ceil(window_bytes), |fetcher, window| {
+            failure.keep(read_blocks(fetcher, window, |_, _, _| {}));
+        });
+        failure.result()
     }
 
     /// All bytes of a region; those that were excluded from saving are zero.
@@ -390,30 +419,63 @@ impl<'a> Piece<'a> {
     }
 }
 
-/// Reads the blocks of several pieces, those that lie near each other together.
+/// What has gone wrong on one of several threads.
+#[derive(Default)]
+struct Failure(Mutex<Option<Error>>);
+
+impl Failure {
+    /// The work, until something goes wrong.
+    fn until<W>(&self, work: impl Iterator<Item = W>) -> impl Iterator<Item = W> {
+        work.take_while(|_| self.0.lock().unwrap_or_else(PoisonError::into_inner).is_none())
+    }
+
+    fn keep(&self, outcome: Result<()>) {
+        if let Err(error) = outcome {
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        }
+    }
+
+    fn result(self) -> Result<()> {
+        self.0.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+    }
+}
+
+/// Fills several pieces.
 fn read_window(fetcher: &mut Fetcher, window: &mut [Piece<'_>]) -> Result<()> {
+    let blocks = |piece: &Piece<'_>| piece.mapped.region.blocks.touching(piece.at..piece.at + piece.into.len() as u64);
+    let pieces: Vec<_> = window.iter().map(|piece| (piece.mapped, blocks(piece))).collect();
+    read_blocks(fetcher, pieces, |nth, range, plain| {
+        let Piece { mapped, at, into } = &mut window[nth];
+        let bytes = range.start.max(*at)..range.end.min(*at + into.len() as u64);
+        for part in without(bytes, &mapped.region.excluded) {
+            let from = &plain[(part.start - range.start) as usize..(part.end - range.start) as usize];
+            into[(part.start - *at) as usize..(part.end - *at) as usize].copy_from_slice(from);
+        }
+    })
+}
+
+/// Reads blocks of several regions, those that lie near each other together. Gives the bytes of
+/// each to `take`, with the number of its piece and its range in the region.
+fn read_blocks<'a>(
+    fetcher: &mut Fetcher,
+    pieces: impl IntoIterator<Item = (Mapped<'a>, Range<u64>)>,
+    mut take: impl FnMut(usize, Range<u64>, &[u8]),
+) -> Result<()> {
     let mut numbers = Vec::new();
     let mut wanted = Vec::new();
-    for (nth, Piece { mapped, at, into }) in window.iter().enumerate() {
-        for (block, through, place) in mapped.places(mapped.region.blocks.touching(*at..at + into.len() as u64)) {
+    for (nth, (mapped, blocks)) in pieces.into_iter().enumerate() {
+        for (block, through, place) in mapped.places(blocks) {
             let pack = mapped.holder(through, &place);
             wanted.push(Wanted { tag: numbers.len(), pack, place, hash_kind: through.hash_kind() });
-            numbers.push((nth, block, pack, place));
+            numbers.push((nth, mapped, block, pack, place));
         }
     }
     let mut result = Ok(());
     fetcher.fetch(&mut wanted, |tag, outcome| {
-        let (nth, block, pack, place) = numbers[tag];
-        let Piece { mapped, at, into } = &mut window[nth];
+        let (nth, mapped, block, pack, place) = numbers[tag];
         let range = mapped.region.blocks.range(block);
         match outcome {
-            Ok(fetched) => {
-                let bytes = range.start.max(*at)..range.end.min(*at + into.len() as u64);
-                for part in without(bytes, &mapped.region.excluded) {
-                    let from = &fetched.plain[(part.start - range.start) as usize..(part.end - range.start) as usize];
-                    into[(part.start - *at) as usize..(part.end - *at) as usize].copy_from_slice(from);
-                }
-            }
+            Ok(fetched) => take(nth, range, fetched.plain),
             Err(Problem::Unread(source)) => {
                 result = Err(Error::Storage { attempt: "read", path: pack.path.clone(), source });
             }

@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use outcrop_error::patience::{self, ASK_EVERY, Awaited};
 use outcrop_layers::{Front, Host, Kept, Layer, Room, Sealed, Slot};
 use outcrop_memory::Copier;
 use outcrop_plan::{
@@ -398,11 +399,13 @@ impl Shared {
     /// Waits for the answer to a request for `id`. Returns the lock, the answer, and how long it
     /// took if the call had to wait.
     pub(crate) fn wait<'a>(
-        &self,
+        &'a self,
         mut core: Guard<'a>,
         id: SnapshotId,
+        consume: bool,
     ) -> Result<(Guard<'a>, Answer, Option<Range<u64>>)> {
         let mut since = None;
+        let mut asks = Asks::default();
         loop {
             let answer = core.take_answer(id);
             // Even an answer that is already there could have wrong bytes.
@@ -416,16 +419,56 @@ impl Shared {
             if core.has_stopped {
                 return Err(Error::Stopped);
             }
-            since.get_or_insert_with(|| self.now_ns());
+            let since = *since.get_or_insert_with(|| self.now_ns());
+            let is_programs = core.held() > 0 && core.planner.poll_timeout().is_some();
+            let awaited = if is_programs { Awaited::Program } else { Awaited::Others };
+            if asks.is_due(self.now_ns(), awaited) {
+                drop(core);
+                let asked = patience::ask(awaited);
+                core = self.lock();
+                if let (Err(error), false) = (asked, core.has_answer(id)) {
+                    self.tell(&mut core, Event::Withdrawn { id, consume });
+                    return match awaited {
+                        Awaited::Program => {
+                            let waited = since..self.now_ns();
+                            Ok((core, Answer::Refused(Refusal::Held), Some(waited)))
+                        }
+                        Awaited::Others => Err(Error::Interrupted(error)),
+                    };
+                }
+                continue;
+            }
             core.waiting += 1;
             let timeout = core.planner.poll_timeout();
             let timeout = timeout.map(|at| Duration::from_nanos(at.0.saturating_sub(self.now_ns()).max(1)));
+            let timeout = timeout.into_iter().chain(patience::is_asked().then_some(ASK_EVERY)).min();
             core = core.sleep(&self.answered, timeout);
             core.waiting -= 1;
             if core.planner.poll_timeout().is_some_and(|at| at.0 <= self.now_ns()) {
                 self.tell(&mut core, Event::Tick);
             }
         }
+    }
+}
+
+/// When a call that waits asks whether to go on: now and then, and at once if only the program can
+/// help.
+#[derive(Default)]
+struct Asks {
+    next_ns: Option<u64>,
+    has_asked_for_program: bool,
+}
+
+impl Asks {
+    fn is_due(&mut self, now_ns: u64, awaited: Awaited) -> bool {
+        let next_ns = now_ns + ASK_EVERY.as_nanos() as u64;
+        let is_first = awaited == Awaited::Program && !self.has_asked_for_program;
+        let is_due = patience::is_asked() && (is_first || *self.next_ns.get_or_insert(next_ns) <= now_ns);
+        if is_due {
+            self.next_ns = Some(next_ns);
+            self.has_asked_for_program |= is_first;
+        }
+        is_due
     }
 }
 
@@ -490,6 +533,10 @@ impl Core {
     fn answer(&mut self, id: SnapshotId, answer: Answer) {
         self.answers.push((id, answer));
         self.is_answered |= self.waiting > 0;
+    }
+
+    fn has_answer(&self, id: SnapshotId) -> bool {
+        self.answers.iter().any(|(answered, _)| *answered == id)
     }
 
     fn take_answer(&mut self, id: SnapshotId) -> Option<Answer> {

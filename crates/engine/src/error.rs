@@ -91,6 +91,9 @@ pub enum Error {
         /// The layer's error.
         detail: String,
     },
+    /// The program has lost patience.
+    #[error(transparent)]
+    Interrupted(#[from] outcrop_error::Error),
     /// A layer cannot be used at all.
     #[error(transparent)]
     Layer(#[from] outcrop_layers::Error),
@@ -121,6 +124,7 @@ impl OfKind for Error {
             Self::Damaged { .. } => ErrorKind::Damaged,
             Self::Stack(_) => ErrorKind::Usage,
             Self::Layer(error) => error.kind(),
+            Self::Interrupted(error) => error.kind(),
             Self::Unreadable { .. } | Self::Stopped | Self::Displaced { .. } | Self::File { .. } => ErrorKind::Storage,
         }
     }

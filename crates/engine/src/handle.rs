@@ -240,6 +240,11 @@ impl Handle {
         self.shared().lock().planner.keys().collect()
     }
 
+    /// Whether something can be read under this key.
+    pub fn has(&self, key: u64) -> bool {
+        self.shared().lock().planner.find(key).is_some()
+    }
+
     /// The statistics so far.
     pub fn stats(&self) -> Stats {
         self.engine.stats()
@@ -267,7 +272,7 @@ impl Handle {
         let id = SnapshotId(core.next_id);
         core.next_id += 1;
         shared.tell(&mut core, Event::RoomWanted { id, key, bytes, is_copy, yields });
-        let (core, answer, waited) = shared.wait(core, id)?;
+        let (core, answer, waited) = shared.wait(core, id, false)?;
         if let Some(waited) = waited {
             shared.calls.wait_ns.fetch_add(waited.end - waited.start, Relaxed);
             self.add_span(SpanKind::Wait, key, waited);
@@ -294,7 +299,7 @@ impl Handle {
         let saved = Arc::clone(&core.snapshots[&id].saved);
         check(&saved.layout)?;
         shared.tell(&mut core, Event::Wanted { id, consume });
-        let (mut core, answer, _) = shared.wait(core, id)?;
+        let (mut core, answer, _) = shared.wait(core, id, consume)?;
         match answer {
             Answer::Handed(kept) => {
                 shared.calls.reads.fetch_add(1, Relaxed);
@@ -384,6 +389,21 @@ impl Anchor {
         let number = self.0.change_handles(1);
         let idle_since_ns = self.0.shared.now_ns();
         Handle { engine: Arc::clone(&self.0), number, idle_since_ns, desk: Desk::default() }
+    }
+
+    /// As [`Handle::keys`].
+    pub fn keys(&self) -> Vec<u64> {
+        self.0.shared.lock().planner.keys().collect()
+    }
+
+    /// As [`Handle::stats`].
+    pub fn stats(&self) -> Stats {
+        self.0.stats()
+    }
+
+    /// As [`Handle::trace`].
+    pub fn trace(&self) -> &crate::Trace {
+        &self.0.shared.trace
     }
 }
 

@@ -83,7 +83,8 @@ impl Trace {
         Self { is_on, spans: Mutex::default() }
     }
 
-    pub(crate) fn is_on(&self) -> bool {
+    /// Whether there is a timeline.
+    pub fn is_on(&self) -> bool {
         self.is_on
     }
 

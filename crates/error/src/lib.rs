@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod kind;
+pub mod patience;
 
 use std::{error::Error as StdError, fmt, io};
 

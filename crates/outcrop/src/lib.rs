@@ -37,6 +37,8 @@ mod tape;
 /// What only bindings to other languages need. It may change at any time.
 #[doc(hidden)]
 pub mod bindings {
+    pub use outcrop_error::patience;
+
     pub use crate::{
         error::{closed, forked, huge, no_key},
         process::OfProcess,

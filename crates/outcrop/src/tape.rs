@@ -157,6 +157,11 @@ impl Tape {
         self.handle.keys()
     }
 
+    /// Whether there is a snapshot that can be read under this key.
+    pub fn has(&self, key: impl Key) -> bool {
+        key.number().is_ok_and(|key| self.handle.has(key))
+    }
+
     /// What the tape has done until now, and what it has cost the program.
     pub fn stats(&self) -> Stats {
         self.handle.stats()
@@ -169,15 +174,7 @@ impl Tape {
 
     /// Writes the timeline to a file that chrome://tracing and Perfetto open.
     pub fn write_trace(&self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path.as_ref();
-        let write = || {
-            let mut out = BufWriter::new(File::create(path)?);
-            self.trace().write_json(&mut out)?;
-            out.flush()
-        };
-        write().map_err(|cause| {
-            Error::caused(ErrorKind::Storage, format_args!("cannot write the timeline to {}", path.display()), cause)
-        })
+        write_trace(self.trace(), path.as_ref())
     }
 
     fn read<T: FromBytes + Immutable>(&mut self, key: u64, consume: bool) -> Result<Past<T>> {
@@ -203,6 +200,36 @@ impl Anchor {
     pub fn tape(&self) -> Tape {
         Tape::new(self.0.handle())
     }
+
+    /// As [`Tape::keys`]. Who looks through an anchor cannot make room, and nobody waits for that.
+    pub fn keys(&self) -> Vec<u64> {
+        self.0.keys()
+    }
+
+    /// As [`Tape::stats`].
+    pub fn stats(&self) -> Stats {
+        self.0.stats()
+    }
+
+    /// As [`Tape::write_trace`].
+    pub fn write_trace(&self, path: &Path) -> Result<()> {
+        write_trace(self.0.trace(), path)
+    }
+}
+
+fn write_trace(trace: &outcrop_engine::Trace, path: &Path) -> Result<()> {
+    if !trace.is_on() {
+        let message = "this tape keeps no timeline; open it with trace set to true";
+        return Err(Error::new(ErrorKind::Usage, message));
+    }
+    let write = || {
+        let mut out = BufWriter::new(File::create(path)?);
+        trace.write_json(&mut out)?;
+        out.flush()
+    };
+    write().map_err(|cause| {
+        Error::caused(ErrorKind::Storage, format_args!("cannot write the timeline to {}", path.display()), cause)
+    })
 }
 
 impl fmt::Debug for Tape {

@@ -124,11 +124,15 @@ impl Planner {
         }
     }
 
-    pub(crate) fn refuse_want(&mut self, id: SnapshotId, consume: bool, why: Refusal) {
+    pub(crate) fn forget_want(&mut self, id: SnapshotId, consume: bool) {
         self.change(id, |snapshot| {
             snapshot.wants -= 1;
             snapshot.is_claimed &= !consume;
         });
+    }
+
+    pub(crate) fn refuse_want(&mut self, id: SnapshotId, consume: bool, why: Refusal) {
+        self.forget_want(id, consume);
         self.actions.push_back(Action::Refuse { id, why });
     }
 

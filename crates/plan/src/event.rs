@@ -59,6 +59,13 @@ pub enum Event {
         /// Whether this is the last read of it.
         consume: bool,
     },
+    /// Who waited for room for a snapshot, or wanted it, does not any more; nothing answers this.
+    Withdrawn {
+        /// Which.
+        id: SnapshotId,
+        /// What the `Wanted` had said; false for room.
+        consume: bool,
+    },
     /// The program has given back a snapshot that was handed over.
     Released(SnapshotId),
     /// The program will not read this snapshot any more.

@@ -232,6 +232,7 @@ impl Planner {
                 self.reap(id);
             }
             Event::Wanted { id, consume } => self.wanted(id, consume),
+            Event::Withdrawn { id, consume } => self.withdrawn(id, consume),
             Event::Released(id) => {
                 self.held -= 1;
                 self.change(id, |snapshot| snapshot.holders -= 1);
@@ -428,6 +429,17 @@ impl Planner {
             }
         });
         self.wants.push_back((id, consume));
+    }
+
+    fn withdrawn(&mut self, id: SnapshotId, consume: bool) {
+        if let Some(place) = self.rooms.iter().position(|waiting| *waiting == id) {
+            self.rooms.remove(place);
+            self.forget_key(id);
+            self.snapshots.remove(&id);
+        } else if let Some(place) = self.wants.iter().position(|wanted| *wanted == (id, consume)) {
+            self.wants.remove(place);
+            self.forget_want(id, consume);
+        }
     }
 
     fn discarded(&mut self, id: SnapshotId) {

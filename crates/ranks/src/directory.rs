@@ -11,6 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use outcrop_error::patience::{self, ASK_EVERY, Awaited};
 use outcrop_format::parse_rank_name;
 use outcrop_local::is_alive;
 
@@ -147,6 +148,7 @@ impl SharedDirectory {
     /// is gone. Between two looks other threads can speak.
     fn until<T>(&self, what: &str, mut find: impl FnMut(&mut Talk<Directory>) -> Option<T>) -> Result<T> {
         let start = self.start.elapsed();
+        let mut next_ask = start + ASK_EVERY;
         self.state().pace.hurry(start);
         loop {
             let mut state = self.state();
@@ -165,6 +167,10 @@ impl SharedDirectory {
             }
             let pause = state.pace.next().saturating_sub(now);
             drop(state);
+            if now > next_ask {
+                patience::ask(Awaited::Others).map_err(Error::Interrupted)?;
+                next_ask = now + ASK_EVERY;
+            }
             thread::sleep(pause);
         }
     }

@@ -15,6 +15,9 @@ pub enum Error {
         /// What is wrong, and what can be done.
         detail: String,
     },
+    /// The program has lost patience.
+    #[error(transparent)]
+    Interrupted(outcrop_error::Error),
     /// The files through which processes talk cannot be used.
     #[error(
         "cannot talk to other ranks through {path}: {source}; all ranks need the same directory, and may write there"
@@ -38,6 +41,7 @@ impl OfKind for Error {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Apart { .. } => ErrorKind::Busy,
+            Self::Interrupted(error) => error.kind(),
             Self::Files { .. } => ErrorKind::Storage,
         }
     }

@@ -159,6 +159,8 @@ pub struct PartMut<'a> {
     /// Its bytes.
     pub bytes: &'a mut [u8],
     form: Form,
+    /// The dimensions that the saved region must have, in whatever memory order.
+    dimensions: Option<Vec<usize>>,
 }
 
 impl<'a> PartMut<'a> {
@@ -169,7 +171,7 @@ impl<'a> PartMut<'a> {
 
     /// The region `name`, to be put into the bytes of some elements.
     pub fn of(name: &'a str, element: Element, bytes: &'a mut [u8]) -> Self {
-        Self { name, element, bytes, form: Form::default() }
+        Self { name, element, bytes, form: Form::default(), dimensions: None }
     }
 
     /// The region `name`, to be put into one value.
@@ -193,6 +195,27 @@ impl<'a> PartMut<'a> {
     /// How its elements form an array, if what was said of it makes sense.
     pub fn shape(&self) -> Result<Shape, ShapeError> {
         self.form.shape(self.name, self.element.bytes(), self.bytes.len())
+    }
+
+    /// It was saved with these dimensions, in whatever memory order: its elements come in the order
+    /// in which they lay in memory, and the program puts them in its own.
+    #[must_use]
+    pub fn of_dimensions(mut self, dimensions: &[usize]) -> Self {
+        self.dimensions = Some(dimensions.to_vec());
+        self
+    }
+
+    /// An error if a region that was saved with this shape does not fit.
+    pub fn check(&self, saved: &Shape) -> Result<(), ShapeError> {
+        let shape = self.shape()?;
+        match &self.dimensions {
+            Some(dimensions) if saved.dimensions() != dimensions => {
+                let asked = Shape::new(dimensions, MemoryOrder::RowMajor)?;
+                Err(ShapeError(format!("holds {saved} and not {asked}")))
+            }
+            Some(_) => Ok(()),
+            None => saved.fits(&shape),
+        }
     }
 }
 

@@ -38,7 +38,7 @@ pub struct GlobalBox {
 /// Why dimensions are no shape, or not the shape of these bytes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct ShapeError(String);
+pub struct ShapeError(pub(crate) String);
 
 impl ShapeError {
     /// The same, with the name of the region.

@@ -26,6 +26,9 @@ pub(crate) enum Problem {
     /// A version has not reached a layer, and will not.
     #[error("version {version} of {session} has not reached {layer}: {reason}; it is not durable there")]
     NotReached { session: String, version: u64, layer: String, reason: String },
+    /// Several versions have failed, or one on several layers.
+    #[error("{}", all(.0))]
+    Several(Vec<Problem>),
     /// Another process uses the same directory.
     #[error("{what} is in use by another process; end it, or use another directory")]
     InUse { what: String },
@@ -41,7 +44,7 @@ impl OfKind for Problem {
             Self::VersionMissing { .. } => ErrorKind::Missing,
             Self::Session { .. } | Self::Mismatch { .. } | Self::Shape(_) => ErrorKind::Usage,
             Self::NothingWhole { .. } => ErrorKind::Damaged,
-            Self::NotReached { .. } | Self::StoreFiles { .. } => ErrorKind::Storage,
+            Self::NotReached { .. } | Self::Several(_) | Self::StoreFiles { .. } => ErrorKind::Storage,
             Self::InUse { .. } => ErrorKind::Busy,
         }
     }
@@ -49,9 +52,14 @@ impl OfKind for Problem {
     fn failed_version(&self) -> Option<u64> {
         match self {
             Self::NotReached { version, .. } => Some(*version),
+            Self::Several(problems) => problems.first()?.failed_version(),
             _ => None,
         }
     }
+}
+
+fn all(problems: &[Problem]) -> String {
+    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
 /// Ranks that do not come together, and why.

@@ -115,9 +115,13 @@ impl Session {
     /// there is no version at all. Regions that the version has and that are not named are left
     /// out. With several ranks, all of them call it.
     ///
-    /// A damaged copy is passed over for the next layer, and a version without a whole copy for the
-    /// one before it; both are logged and named in the result. After an error the regions hold
-    /// anything, unless it says that nothing was changed.
+    /// All of a version is compared with its hashes before anything is written, also regions that
+    /// are not named: a damaged copy is passed over for the next layer, and a version without a
+    /// whole copy for the one before it; both are logged and named in the result. After an error
+    /// the regions are as they were, unless what was whole could not be read a moment later.
+    ///
+    /// The session goes on from that version. If the next save has the number of a version that was
+    /// passed over, or lies between it and this one, all versions above this one are removed.
     pub fn restore_latest(&mut self, parts: &mut [PartMut<'_>]) -> Result<Option<Restored>> {
         let _reading = Reading::begin(self);
         let mut skipped = Vec::new();
@@ -126,6 +130,7 @@ impl Session {
             if let Some(mut restored) = self.restore_together(round, (*version, *run), parts, &mut skipped)? {
                 let newer = self.unreadable.iter().filter(|skipped| skipped.version >= *version);
                 restored.skipped.splice(0..0, newer.cloned());
+                self.leave_behind(*version, &candidates);
                 return Ok(Some(restored));
             }
         }
@@ -140,14 +145,24 @@ impl Session {
     pub fn restore(&mut self, version: u64, parts: &mut [PartMut<'_>]) -> Result<Restored> {
         let _reading = Reading::begin(self);
         let (round, candidates) = self.candidates()?;
-        let Some(candidate) = candidates.into_iter().find(|(candidate, _)| *candidate == version) else {
+        let Some(candidate) = candidates.iter().copied().find(|(candidate, _)| *candidate == version) else {
             return Err(Problem::VersionMissing { session: self.core.name.clone(), version }.into());
         };
         let mut skipped = Vec::new();
         match self.restore_together(round, candidate, parts, &mut skipped)? {
-            Some(restored) => Ok(restored),
+            Some(restored) => {
+                self.leave_behind(version, &candidates);
+                Ok(restored)
+            }
             None => Err(self.unusable(version, &skipped)),
         }
+    }
+
+    /// Takes note that the program goes on from a version that is not the newest. All ranks know the
+    /// same candidates, and so do the same at the next save.
+    fn leave_behind(&mut self, version: u64, candidates: &[(u64, RunId)]) {
+        let newest = candidates.last().map_or(version, |(newest, _)| *newest);
+        self.left_behind = (newest > version).then_some(version..newest);
     }
 
     /// Copies regions of a version to where one wants to look at them. Unlike
@@ -155,12 +170,12 @@ impl Session {
     /// the newest version.
     pub fn read(&mut self, version: u64, parts: &mut [PartMut<'_>]) -> Result<()> {
         let _reading = Reading::begin(self);
-        self.core.wait_packed(version.saturating_add(1));
+        self.core.wait_packed(version.saturating_add(1))?;
         let mut skipped = Vec::new();
         if !self.core.state().versions.contains_key(&version) {
             return Err(Problem::VersionMissing { session: self.core.name.clone(), version }.into());
         }
-        let found = self.restore_here(version, parts, &mut skipped)?;
+        let found = self.find(version, parts, &mut skipped, fill)?;
         if !skipped.is_empty() {
             // The next version may share what is damaged.
             self.core.content().is_broken = true;
@@ -189,7 +204,7 @@ impl Session {
 
     /// What this rank has in a version: what must be known to make room for it.
     pub fn regions(&mut self, version: u64) -> Result<Vec<SavedRegion>> {
-        self.core.wait_packed(version.saturating_add(1));
+        self.core.wait_packed(version.saturating_add(1))?;
         let mut skipped = Vec::new();
         let Some((_, manifest, _)) = self.places(version, &mut skipped)?.into_iter().next() else {
             return Err(self.unusable(version, &skipped));
@@ -213,7 +228,7 @@ impl Session {
     /// The versions that all ranks have somewhere, of the same run, and the number of the exchange
     /// in which they said so.
     fn candidates(&self) -> Result<(u64, Vec<(u64, RunId)>)> {
-        self.core.wait_packed(u64::MAX);
+        self.core.wait_packed(u64::MAX)?;
         let mine = Candidates(self.core.state().there().collect());
         let messages = self.gather("candidates", &mine.encode())?;
         let round = self.core.rounds.fetch_add(1, Relaxed);
@@ -223,7 +238,8 @@ impl Session {
         Ok((round, first.into_iter().filter(|it| everybody.iter().all(|theirs| has(theirs, it))).collect()))
     }
 
-    /// Restores a version if all ranks can; nothing if it is damaged on one of them.
+    /// Restores a version if all ranks can; nothing if it is damaged on one of them. Nobody writes
+    /// anything before all have found it whole.
     fn restore_together(
         &mut self,
         round: u64,
@@ -232,20 +248,46 @@ impl Session {
         skipped: &mut Vec<Skipped>,
     ) -> Result<Option<Restored>> {
         let known = skipped.len();
-        let attempt = self.restore_here(version, parts, skipped);
+        let found = self.find(version, parts, skipped, |reader, _| reader.verify());
         let is_damaged = skipped.len() > known;
-        let fared = match &attempt {
+        let Some((layer, reader)) = self.agree(("restore", round), (version, run), found, skipped)? else {
+            return Ok(None);
+        };
+        let filled = fill(&reader, parts).map(|()| Some((layer, reader))).or_else(|error| match error.is_shortage() {
+            true => Err(error.into()),
+            false => {
+                skipped.push(Skipped { version, reason: error.to_string() });
+                Ok(None)
+            }
+        });
+        let Some((layer, reader)) = self.agree(("restored", round), (version, run), filled, skipped)? else {
+            return Ok(None);
+        };
+        self.go_on_from(&reader, parts, is_damaged)?;
+        Ok(Some(Restored { version, layer, skipped: std::mem::take(skipped) }))
+    }
+
+    /// Tells all ranks how this one has fared with a version, and gives what it has found if all
+    /// fared well; nothing if the version is damaged on one of them.
+    fn agree<T>(
+        &self,
+        (topic, round): (&str, u64),
+        (version, run): (u64, RunId),
+        found: Result<Option<T>>,
+        skipped: &mut Vec<Skipped>,
+    ) -> Result<Option<T>> {
+        let fared = match &found {
             Ok(Some(_)) => Fared::Whole,
             Ok(None) => Fared::Damaged,
             Err(_) => Fared::Refused,
         };
         let verdict = Verdict { version, run, fared };
-        let messages = self.gather(&format!("restore {round} {version}"), &verdict.encode())?;
+        let messages = self.gather(&format!("{topic} {round} {version}"), &verdict.encode())?;
         let everybody = decode_all(&messages, Verdict::decode)?;
         if let Some(rank) = everybody.iter().position(|other| (other.version, other.run) != (version, run)) {
             return Err(apart(format!("rank {rank} restores another version than {version}; restore again")));
         }
-        let Some((layer, reader)) = attempt? else { return Ok(None) };
+        let Some(found) = found? else { return Ok(None) };
         let of_others = |fared| everybody.iter().position(|other| other.fared == fared);
         if let Some(rank) = of_others(Fared::Refused) {
             let detail =
@@ -256,17 +298,17 @@ impl Session {
             skipped.push(Skipped { version, reason: format!("it is damaged on rank {rank}") });
             return Ok(None);
         }
-        self.go_on_from(&reader, parts, is_damaged)?;
-        Ok(Some(Restored { version, layer, skipped: std::mem::take(skipped) }))
+        Ok(Some(found))
     }
 
-    /// Restores a version from the fastest place that has it whole. Nothing if none has; an error
-    /// if it does not fit.
-    fn restore_here(
+    /// Finds the fastest place that has a version undamaged, which `read` says by an error, or not.
+    /// Nothing if none has; an error if the version does not fit.
+    fn find(
         &mut self,
         version: u64,
         parts: &mut [PartMut<'_>],
         skipped: &mut Vec<Skipped>,
+        read: impl Fn(&Reader, &mut [PartMut<'_>]) -> outcrop_catalog::Result<()>,
     ) -> Result<Option<(String, Reader)>> {
         let known = skipped.len();
         let places = self.places(version, skipped)?;
@@ -275,7 +317,8 @@ impl Session {
         }
         for (place, manifest, catalog) in places {
             self.check(&manifest, parts)?;
-            match read(&catalog, &manifest, parts) {
+            let reader = catalog.reader(&manifest);
+            match reader.and_then(|reader| read(&reader, parts).map(|()| reader)) {
                 Ok(reader) => return Ok(Some((place, reader))),
                 // This process lacks something: the version may well be whole.
                 Err(error) if error.is_shortage() => return Err(error.into()),
@@ -302,7 +345,7 @@ impl Session {
         if places.is_empty() {
             // What host memory has given up is on some directory, and the rest of the version comes
             // there too.
-            self.core.wait_here(version);
+            self.core.wait_here(version)?;
         }
         let Some(progress) = self.core.state().versions.get(&version).cloned() else { return Ok(places) };
         let is_complete = |layer: &usize| matches!(progress.layers.get(*layer), Some(Some(Ok(()))));
@@ -345,8 +388,8 @@ impl Session {
             if saved != given as u64 {
                 return Err(mismatch(format!("region {} has {saved} bytes and not {given}", part.name)));
             }
-            let shape = part.shape().map_err(Problem::Shape)?;
-            region.shape.fits(&shape).map_err(|error| mismatch(format!("region {} {error}", part.name)))?;
+            part.shape().map_err(Problem::Shape)?;
+            part.check(&region.shape).map_err(|error| mismatch(format!("region {} {error}", part.name)))?;
         }
         Ok(())
     }
@@ -357,7 +400,7 @@ impl Session {
     /// something else are saved as they are.
     pub fn go_on_after(&mut self, version: u64) -> Result<()> {
         let _reading = Reading::begin(self);
-        self.core.wait_packed(u64::MAX);
+        self.core.wait_packed(u64::MAX)?;
         if self.store.shared.settings.is_certain {
             // There is nothing to compare bytes with.
             self.core.content().reset();
@@ -477,8 +520,6 @@ fn chain_of(reader: &Reader) -> Vec<Link> {
 }
 
 /// Puts a version into these regions.
-fn read(catalog: &Catalog, manifest: &Arc<Manifest>, parts: &mut [PartMut<'_>]) -> outcrop_catalog::Result<Reader> {
-    let reader = catalog.reader(manifest)?;
-    reader.read_regions(parts.iter_mut().map(|part| (part.name, &mut *part.bytes)), &|_| {})?;
-    Ok(reader)
+fn fill(reader: &Reader, parts: &mut [PartMut<'_>]) -> outcrop_catalog::Result<()> {
+    reader.read_regions(parts.iter_mut().map(|part| (part.name, &mut *part.bytes)), &|_| {})
 }

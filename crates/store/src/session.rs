@@ -57,6 +57,9 @@ pub struct Session {
     shadows: BTreeMap<String, Vec<u8>>,
     /// Whether the last image that a live save needed was refused.
     was_refused: bool,
+    /// From the version that was restored to the newest one that there was: the next save goes on
+    /// from the former, if its number is not above the latter.
+    pub(super) left_behind: Option<Range<u64>>,
     /// Versions whose manifests could not be read when it was opened.
     pub(super) unreadable: Vec<Skipped>,
     locks: Vec<FileLock>,
@@ -99,6 +102,7 @@ impl Session {
             options: BTreeMap::new(),
             shadows: BTreeMap::new(),
             was_refused: false,
+            left_behind: None,
             unreadable: opened.unreadable,
             locks: opened.locks,
             store: Arc::clone(store),
@@ -123,12 +127,21 @@ impl Session {
     /// Saves these regions as `version`, which is higher than all before. Returns when the program
     /// may change them again. With several ranks, all of them save the same versions.
     ///
+    /// After a [restore](Self::restore) of a version that was not the newest, a save with a number
+    /// between both replaces all that is above the restored one.
+    ///
     /// If an earlier version has failed to reach a layer and the program does not know yet, that is
     /// the error, once, and nothing is saved.
     pub fn save(&mut self, version: u64, parts: &[Part<'_>]) -> Result<()> {
         let regions = self.jobs(parts)?;
+        if let Some(Range { start: restored, end: newest }) = self.left_behind.clone()
+            && (restored + 1..=newest).contains(&version)
+        {
+            self.rewind(Some(restored))?;
+        }
         let start = Instant::now();
         let save = self.core.begin(version, self.store.shared.settings.in_flight_max)?;
+        self.left_behind = None;
         if let Err(error) = self.save_begun(save, regions, parts) {
             // The tracker reports each change once, so the next save must be a full one.
             self.core.content().is_broken = true;
@@ -166,7 +179,7 @@ impl Session {
 
     /// The versions that can be restored or are in flight, in ascending order.
     pub fn versions(&self) -> Vec<u64> {
-        self.core.state().versions.keys().copied().collect()
+        self.core.state().known().collect()
     }
 
     /// The highest number that `save` refuses: that of the newest version, or of one that not all
@@ -181,7 +194,9 @@ impl Session {
     /// another way. With several ranks, all of them call it.
     pub fn rewind(&mut self, version: Option<u64>) -> Result<()> {
         self.flush()?;
-        self.forget("rewind", Forgotten::Above(version))
+        self.forget("rewind", Forgotten::Above(version))?;
+        self.left_behind = None;
+        Ok(())
     }
 
     /// Forgets versions that were found when the session was opened and that not all ranks have,
@@ -212,7 +227,8 @@ impl Session {
         self.tracker.stats(region)
     }
 
-    /// Waits for all versions in flight. Fails if some version has not reached a layer.
+    /// Waits for all versions in flight. Fails if versions have not reached a layer and the program
+    /// does not know yet: the error names all of them.
     pub fn flush(&mut self) -> Result<()> {
         self.core.settle_all()
     }
@@ -262,7 +278,7 @@ impl Session {
 
     fn save_begun(&mut self, save: SaveId, regions: Vec<RegionJob>, parts: &[Part<'_>]) -> Result<()> {
         if self.store.shared.settings.is_incremental {
-            self.core.wait_packed(save.version);
+            self.core.wait_packed(save.version)?;
         }
         let changes = self.changes(parts);
         let frozen = self.freeze(parts);

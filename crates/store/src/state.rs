@@ -3,9 +3,11 @@
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
+    time::Instant,
 };
 
 use outcrop_commit::{MAY_RETURN, SaveId};
+use outcrop_error::patience::{self, ASK_EVERY, Awaited};
 use outcrop_format::{Manifest, RunId};
 
 use super::chain::Content;
@@ -108,9 +110,15 @@ impl State {
     /// The versions that this process has, or that all ranks have on some layer, with their runs.
     pub(crate) fn there(&self) -> impl Iterator<Item = (u64, RunId)> {
         let is_there = |(version, progress): &(&u64, &Progress)| {
-            progress.there.contains(&true) || self.manifests.contains_key(version)
+            let is_here = self.manifests.contains_key(version) && !self.gone.contains(version);
+            progress.there.contains(&true) || is_here
         };
         self.versions.iter().filter(is_there).map(|(version, progress)| (*version, progress.run))
+    }
+
+    /// The versions that can be restored or are in flight, in ascending order.
+    pub(crate) fn known(&self) -> impl Iterator<Item = u64> {
+        self.versions.keys().copied().filter(|version| !self.gone.contains(version))
     }
 
     /// Takes note of how far a version has come by now.
@@ -170,14 +178,24 @@ impl SessionCore {
         result
     }
 
-    /// Waits until `look` finds what it looks for.
-    fn until<T>(&self, mut look: impl FnMut(&mut State) -> Option<T>) -> T {
+    /// Waits until `look` finds what it looks for. An error if the program has lost patience.
+    fn until<T>(&self, mut look: impl FnMut(&mut State) -> Option<Result<T>>) -> Result<T> {
         let mut state = self.state();
+        let mut asked = Instant::now();
         loop {
             if let Some(found) = look(&mut state) {
                 return found;
             }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            if !patience::is_asked() {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            } else if asked.elapsed() < ASK_EVERY {
+                state = self.changed.wait_timeout(state, ASK_EVERY).unwrap_or_else(PoisonError::into_inner).0;
+            } else {
+                drop(state);
+                patience::ask(Awaited::Others)?;
+                asked = Instant::now();
+                state = self.state();
+            }
         }
     }
 
@@ -308,21 +326,21 @@ impl SessionCore {
     }
 
     /// Waits until the packer is done with all versions below this one.
-    pub(crate) fn wait_packed(&self, below: u64) {
+    pub(crate) fn wait_packed(&self, below: u64) -> Result<()> {
         self.until(|state| {
             let is_packed = |version: &u64| state.versions.get(version).is_none_or(|progress| progress.is_packed);
-            (state.unsettled.range(..below).all(is_packed) || state.is_over.is_some()).then_some(())
-        });
+            (state.unsettled.range(..below).all(is_packed) || state.is_over.is_some()).then_some(Ok(()))
+        })
     }
 
     /// Waits until what this rank has of a version is on some layer, or never will be.
-    pub(crate) fn wait_here(&self, version: u64) {
+    pub(crate) fn wait_here(&self, version: u64) -> Result<()> {
         self.until(|state| {
             let is_on_its_way = |progress: &Progress| {
                 !progress.is_settled() && !progress.here.contains(&true) && state.is_over.is_none()
             };
-            (!state.versions.get(&version).is_some_and(is_on_its_way)).then_some(())
-        });
+            (!state.versions.get(&version).is_some_and(is_on_its_way)).then_some(Ok(()))
+        })
     }
 
     /// Waits until a version has come as far as that, or never will.
@@ -377,16 +395,20 @@ impl SessionCore {
         Some(Ok(()))
     }
 
-    /// Waits until everything under way is done. An error if the program has not been
-    /// told of a failure.
+    /// Waits until everything under way is done. An error if the program has not been told of a
+    /// failure: it names all of them.
     pub(crate) fn settle_all(&self) -> Result<()> {
         self.until(|state| {
             if !state.unsettled.is_empty() && state.is_over.is_none() {
                 return None;
             }
-            let failure = state.failures.pop_front();
-            state.failures.clear();
-            Some(failure.map_or(Ok(()), |(version, layer, reason)| Err(self.not_reached(version, layer, reason))))
+            let failed = |(version, layer, reason)| self.failure(version, layer, reason);
+            let mut failures: Vec<Problem> = std::mem::take(&mut state.failures).into_iter().map(failed).collect();
+            Some(match failures.len() {
+                0 => Ok(()),
+                1 => Err(failures.remove(0).into()),
+                _ => Err(Problem::Several(failures).into()),
+            })
         })
     }
 
@@ -410,6 +432,10 @@ impl SessionCore {
     }
 
     fn not_reached(&self, version: u64, layer: usize, reason: String) -> Error {
-        Problem::NotReached { session: self.name.clone(), version, layer: self.layers[layer].clone(), reason }.into()
+        self.failure(version, layer, reason).into()
+    }
+
+    fn failure(&self, version: u64, layer: usize, reason: String) -> Problem {
+        Problem::NotReached { session: self.name.clone(), version, layer: self.layers[layer].clone(), reason }
     }
 }

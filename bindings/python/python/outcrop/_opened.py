@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import sys
 import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from .errors import Usage
+from . import _outcrop
+from .errors import OutcropError, Usage
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -39,13 +41,12 @@ class Opened:
 @atexit.register
 def _close_all() -> None:
     """Closes all that is open. What one of them has to say does not keep the others open."""
-    failure = None
     for opened in list(_open):
         try:
             opened.close()
         except Usage:
             pass  # It belongs to the process from which this one was forked.
         except Exception as error:
-            failure = failure or error
-    if failure is not None:
-        raise failure
+            sys.excepthook(type(error), error, error.__traceback__)
+            if isinstance(error, OutcropError):
+                _outcrop._end_badly()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 import pickle
+import warnings
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from .settings import Path, StoreSettings
+
+_log = logging.getLogger("outcrop")
 
 # The region in which versions of format 1 say what the others are.
 _ABOUT = "outcrop.python"
@@ -67,15 +71,17 @@ class Store(Opened, _outcrop.Store):
         """Closes its sessions, which waits until everything is durable, and ends the store. An error if some version has not
         reached a directory. A second time, it does nothing.
         """
-        failure = None
+        failures = []
         for session in list(self._sessions):
             try:
                 session.close()
             except OutcropError as error:
-                failure = failure or error
+                failures.append(error)
         self._close()
-        if failure is not None:
-            raise failure
+        if len(failures) == 1:
+            raise failures[0]
+        if failures:
+            raise type(failures[0])("; ".join(map(str, failures))) from failures[0]
 
     def __repr__(self) -> str:
         if self.closed:
@@ -124,6 +130,10 @@ class Session(Opened, _outcrop.Session):
         """Restores arrays in place from the newest version that is whole, passing over damaged ones, and returns that version; None
         if there is none at all. Each array must have the shape and dtype that was saved and, if it is given as
         `outcrop.boxed(array, shape, offset)`, the memory order and the box. With several ranks, all of them call it.
+
+        All or nothing: everything that the version has is compared with its checksums before an array is written to. What was
+        passed over is in `skipped` of the version that is returned, and logged. The program goes on from that version: the next
+        save may have the number of one that was passed over, and replaces it.
         """
         arrays, boxes = _arrays_and_boxes(targets)
         if any(array.dtype not in _PLAIN for array in arrays.values()):
@@ -132,16 +142,30 @@ class Session(Opened, _outcrop.Session):
                 # Format 1 has no names for such elements.
                 return newest.into(**targets)
         flats = {name: array if _is_flat(array) else np.empty_like(array, order="C") for name, array in arrays.items()}
-        number = self._restore_latest([(name, None, array, boxes[name]) for name, array in flats.items()])
-        if number is None:
+        restored = self._restore_latest([(name, None, array, boxes[name]) for name, array in flats.items()])
+        if restored is None:
             return None
-        version = Version(self, number)
+        version = Version(self, restored[0])
+        version._passed_over(restored[1])
         for name, array in arrays.items():
-            version._check(name, array)
             saved = flats[name].ravel(order="K").reshape(array.shape, order=version._saved[name].order)
             if not np.shares_memory(saved, array) or saved.strides != array.strides:
                 array[...] = saved.copy() if np.shares_memory(saved, array) else saved
         return version
+
+    def __del__(self) -> None:
+        if self.closed:
+            return
+        failure = None
+        try:
+            self.close()
+        except Usage:
+            return  # It belongs to the process from which this one was forked.
+        except OutcropError as error:
+            failure = error
+        warnings.warn(f"session {self.name!r} was not closed; close it, or use a with block", ResourceWarning, stacklevel=2)
+        if failure is not None:
+            raise failure
 
     def __repr__(self) -> str:
         if self.closed:
@@ -197,6 +221,8 @@ class Version(Mapping[str, Any]):
     def __init__(self, series: Session | _outcrop.Archive, number: int) -> None:
         self._series = series
         self.number = number
+        self.skipped: tuple[str, ...] = ()
+        """What was passed over when it was restored: newer versions, and copies of it, that are damaged, and why."""
         self._saved = {
             name: SavedRegion(element, dtype_of(element), tuple(shape), order, as_box(box))
             for name, element, shape, order, box in series._regions(number)
@@ -231,7 +257,9 @@ class Version(Mapping[str, Any]):
         """Restores arrays in place, and returns the version. Each must have the shape and dtype that was saved and, if it is given
         as `outcrop.boxed(array, shape, offset)`, the box.
 
-        The session goes on from here: what is saved next is compared with this. With several ranks, all of them call it.
+        All or nothing: everything that the version has is compared with its checksums before an array is written to. The session
+        goes on from here: what is saved next is compared with this, and replaces the versions above if it has the number of one
+        of them. With several ranks, all of them call it.
         """
         arrays, boxes = _arrays_and_boxes(targets)
         flats = {}
@@ -242,8 +270,9 @@ class Version(Mapping[str, Any]):
             flats[name] = array if is_flat else np.empty(array.shape, array.dtype, order)
         values = [self._value(name, array, boxes[name]) for name, array in flats.items()]
         if isinstance(self._series, Session):
-            self._series._restore(self.number, values)
+            self._passed_over(self._series._restore(self.number, values)[1])
         else:
+            self._series._verify()
             self._series._read(self.number, values)
         for name, array in arrays.items():
             if flats[name] is not array:
@@ -270,6 +299,11 @@ class Version(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return f"<outcrop.Version {self.number} of {self._series.name!r}: {', '.join(self)}>"
+
+    def _passed_over(self, skipped: list[str]) -> None:
+        self.skipped = tuple(skipped)
+        for reason in skipped:
+            _log.warning("%s was restored from %s, and this was passed over: %s", self._series.name, self.number, reason)
 
     def _check_name(self, name: str) -> None:
         if name not in self:

@@ -249,6 +249,9 @@ fn a_series_can_go_back_and_on_in_another_way() {
     (0..10).for_each(|version| save(&mut one, version));
     one.flush().unwrap();
     assert_eq!(restore(&mut one, Some(4)), Some(4));
+    assert_eq!(one.versions().len(), 10, "to restore removes nothing");
+    save(&mut one, 5);
+    assert_eq!(one.versions(), [0, 1, 2, 3, 4, 5]);
     let error = one.save(5, &[Part::one("step", &5u64)]).unwrap_err();
     assert!(error.to_string().contains("rewind"), "{error}");
     one.rewind(Some(4)).unwrap();

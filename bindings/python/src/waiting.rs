@@ -1,0 +1,123 @@
+//! Calls of the core that may wait: without the interpreter, and until the user ends them.
+
+use std::{
+    cell::RefCell,
+    rc::Rc,
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    thread::{self, ThreadId},
+};
+
+use outcrop::{
+    Error, ErrorKind, Result,
+    bindings::{
+        closed,
+        patience::{self, ASK_EVERY, Awaited, asking},
+    },
+};
+use pyo3::prelude::*;
+
+/// Calls the core without the interpreter. While it waits, signals are handled, so that Ctrl-C ends
+/// it; and so does `is_over`.
+pub(crate) fn detached<T: Send>(
+    py: Python<'_>,
+    is_over: impl Fn(Awaited) -> bool + Send + 'static,
+    call: impl FnOnce() -> Result<T> + Send,
+) -> PyResult<Result<T>> {
+    let (outcome, raised) = py.detach(|| {
+        let raised = Rc::new(RefCell::new(None));
+        let of_handler = Rc::clone(&raised);
+        let ask = move |awaited| {
+            let signals = Python::attach(|py| py.check_signals());
+            let is_raised = signals.map_err(|error| of_handler.replace(Some(error))).is_err();
+            is_raised || is_over(awaited)
+        };
+        let outcome = asking(ask, call);
+        (outcome, raised.take())
+    });
+    raised.map_or(Ok(outcome), Err)
+}
+
+/// Something that one thread at a time uses.
+pub(crate) struct Turns<T> {
+    what: &'static str,
+    state: Mutex<State<T>>,
+    changed: Condvar,
+}
+
+enum State<T> {
+    Idle(T),
+    InUse(ThreadId),
+    Closed,
+}
+
+impl<T> Turns<T> {
+    pub(crate) fn new(what: &'static str, value: T) -> Self {
+        Self { what, state: Mutex::new(State::Idle(value)), changed: Condvar::new() }
+    }
+
+    /// Uses it when no other thread does.
+    pub(crate) fn with<R>(&self, call: impl FnOnce(&mut T) -> Result<R>) -> Result<R> {
+        /// Gives it back, also after a panic.
+        struct Taken<'a, T>(&'a Turns<T>, Option<T>);
+        impl<T> Drop for Taken<'_, T> {
+            fn drop(&mut self) {
+                *self.0.lock() = self.1.take().map_or(State::Closed, State::Idle);
+                self.0.changed.notify_all();
+            }
+        }
+        let value = self.take(|| State::InUse(thread::current().id()))?;
+        let mut taken = Taken(self, Some(value.ok_or_else(|| closed(self.what))?));
+        match &mut taken.1 {
+            Some(value) => call(value),
+            None => Err(closed(self.what)),
+        }
+    }
+
+    /// Takes it for good; nothing if that was done before.
+    pub(crate) fn close(&self) -> Result<Option<T>> {
+        let value = self.take(|| State::Closed)?;
+        self.changed.notify_all();
+        Ok(value)
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(*self.lock(), State::Closed)
+    }
+
+    /// Takes it out when no thread uses it, and leaves something in its place; nothing if it was
+    /// closed.
+    fn take(&self, leave: impl FnOnce() -> State<T>) -> Result<Option<T>> {
+        let mut state = self.lock();
+        loop {
+            match &*state {
+                State::InUse(thread) if *thread == thread::current().id() => {
+                    let message = format!(
+                        "this {} is in a call of this thread, from which a signal handler was called; have the handler \
+                         take a note, and act on it after the call",
+                        self.what
+                    );
+                    return Err(Error::new(ErrorKind::Busy, message));
+                }
+                State::InUse(_) => {}
+                State::Closed => return Ok(None),
+                State::Idle(_) => {
+                    return match std::mem::replace(&mut *state, leave()) {
+                        State::Idle(value) => Ok(Some(value)),
+                        _ => Ok(None),
+                    };
+                }
+            }
+            let (again, timeout) = self.changed.wait_timeout(state, ASK_EVERY).unwrap_or_else(PoisonError::into_inner);
+            state = again;
+            if timeout.timed_out() {
+                drop(state);
+                patience::ask(Awaited::Others)?;
+                state = self.lock();
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
