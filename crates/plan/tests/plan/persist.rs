@@ -81,6 +81,29 @@ fn a_snapshot_that_no_layer_takes_fills_the_front_until_it_is_discarded() {
 }
 
 #[test]
+fn who_does_not_wait_any_more_is_forgotten() {
+    let mut planner = planner(30);
+    let room = |key, bytes| Event::RoomWanted { id: SnapshotId(key), key, bytes, is_copy: false, yields: false };
+    save(&mut planner, 1, 20);
+    assert_eq!(tell(&mut planner, room(2, 30)), []);
+    assert_eq!(tell(&mut planner, room(3, 10)), [], "first come, first served");
+    let withdrawn = |key| Event::Withdrawn { id: SnapshotId(key), consume: false };
+    assert_eq!(tell(&mut planner, withdrawn(2)), [Action::Lend { id: SnapshotId(3), at: 20 }]);
+    assert!(!planner.has_key(2) && planner.has_key(3));
+    // A snapshot that was wanted for the last time can be asked for again.
+    tell(&mut planner, Event::Sealed { id: SnapshotId(3), keep: false });
+    for layer in 1..LAYERS {
+        moved(&mut planner, 1, 0, layer);
+        moved(&mut planner, 3, 0, layer);
+    }
+    tell(&mut planner, room(4, 30));
+    tell(&mut planner, Event::Wanted { id: SnapshotId(1), consume: true });
+    assert_eq!(planner.find(1), None);
+    tell(&mut planner, Event::Withdrawn { id: SnapshotId(1), consume: true });
+    assert_eq!(planner.find(1), Some(SnapshotId(1)));
+}
+
+#[test]
 fn a_slot_can_become_shorter_while_it_is_filled() {
     let mut planner = planner(100);
     let id = SnapshotId(1);

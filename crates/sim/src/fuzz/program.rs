@@ -139,6 +139,11 @@ impl Trial {
             let is_abandoned = self.random.u32(0..10) == 0;
             return self.fill(index, id, is_abandoned, false);
         }
+        if let Some((id, wish)) = handle.waits
+            && self.random.u32(0..20) == 0
+        {
+            return self.withdraw(index, id, wish);
+        }
         if !handle.is_free() {
             return Ok(());
         }
@@ -176,6 +181,13 @@ impl Trial {
         let yields = self.random.u32(0..8) == 0;
         self.saved.insert(id, Saved { key, bytes, yields, ..Saved::default() });
         self.tell(Event::RoomWanted { id, key, bytes, is_copy, yields })
+    }
+
+    /// Who waits does not any more.
+    fn withdraw(&mut self, index: usize, id: SnapshotId, wish: Wish) -> Checked {
+        self.program.handles[index].waits = None;
+        self.program.waiting.retain(|&waiting| waiting != index);
+        self.tell(Event::Withdrawn { id, consume: wish == Wish::Take })
     }
 
     /// Sometimes lets memory run out, for a front that can be used untouched.
