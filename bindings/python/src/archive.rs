@@ -1,7 +1,5 @@
 //! Versions in a directory, read without opening the store, so that its program may go on with it.
 
-use std::path::PathBuf;
-
 use outcrop::{
     ErrorKind,
     catalog::{Catalog, Error, Reader},
@@ -10,7 +8,7 @@ use pyo3::prelude::*;
 
 use crate::{
     arrays::Flat,
-    errors::{raise, usage},
+    errors::{self, number, raise, size, usage},
     store::{Described, Value, described, element},
 };
 
@@ -27,8 +25,9 @@ pub(crate) struct Archive {
 /// The numbers of the complete versions of a session in a directory, ascending; none if there is no
 /// such session.
 #[pyfunction]
-pub(crate) fn _versions(py: Python<'_>, dir: PathBuf, name: &str) -> PyResult<Vec<u64>> {
-    let versions = py.detach(|| Catalog::open(&dir)?.versions(name));
+pub(crate) fn _versions(py: Python<'_>, dir: &Bound<'_, PyAny>, name: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
+    let (dir, name) = (errors::path(dir)?, errors::name(name)?);
+    let versions = py.detach(|| Catalog::open(&dir)?.versions(&name));
     match versions {
         Ok(versions) => {
             Ok(versions.iter().filter(|version| version.is_complete()).map(|version| version.version).collect())
@@ -43,7 +42,15 @@ pub(crate) fn _versions(py: Python<'_>, dir: PathBuf, name: &str) -> PyResult<Ve
 #[pymethods]
 impl Archive {
     #[new]
-    fn new(py: Python<'_>, dir: PathBuf, name: String, version: Option<u64>, rank: u32) -> PyResult<Self> {
+    fn new(
+        py: Python<'_>,
+        dir: &Bound<'_, PyAny>,
+        name: &Bound<'_, PyAny>,
+        version: Option<&Bound<'_, PyAny>>,
+        rank: &Bound<'_, PyAny>,
+    ) -> PyResult<Self> {
+        let (name, dir, version) = (errors::name(name)?, errors::path(dir)?, version.map(number).transpose()?);
+        let rank = u32::try_from(size("rank", rank)?).unwrap_or(u32::MAX);
         let open = || {
             let catalog = Catalog::open(&dir)?;
             let version = catalog.version(&name, version)?;

@@ -1,6 +1,9 @@
 //! Stores and their sessions, as the Python half of the package uses them.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{
+    collections::BTreeSet,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 use numpy::{PyArrayDescrMethods, PyUntypedArrayMethods};
 use outcrop::{
@@ -12,7 +15,7 @@ use pyo3::prelude::*;
 
 use crate::{
     arrays::{Flat, GlobalBox, box_of},
-    errors::{number, raise, usage},
+    errors::{self, number, raise, size, usage},
     waiting::{Turns, detached},
 };
 
@@ -83,6 +86,11 @@ impl Store {
     fn closed(&self) -> bool {
         self.open.get().is_ok_and(|open| lock(open).is_none())
     }
+
+    /// The names of the sessions that its directories have.
+    fn _names(&self, py: Python<'_>) -> PyResult<BTreeSet<String>> {
+        self.call(py, |store| store.names())
+    }
 }
 
 /// One series of versions in a store. Values are NumPy arrays here; `outcrop.Session` deals with
@@ -109,10 +117,11 @@ impl Session {
         &self,
         py: Python<'_>,
         version: &Bound<'_, PyAny>,
-        layer: Option<usize>,
+        layer: Option<&Bound<'_, PyAny>>,
         ask: impl FnOnce(&Watch, u64, Reached) -> outcrop::Result<T> + Send,
     ) -> PyResult<T> {
         let version = number(version)?;
+        let layer = layer.map(|layer| size("layer", layer)).transpose()?;
         let reached = layer.map_or(Reached::All, Reached::Layer);
         let ask = || {
             let watch = lock(self.watch.get()?).clone().ok_or_else(|| closed("session"))?;
@@ -126,8 +135,9 @@ impl Session {
 impl Session {
     #[new]
     #[pyo3(signature = (store, name, /))]
-    fn new(py: Python<'_>, store: &Store, name: &str) -> PyResult<Self> {
-        let session = store.call(py, |store| store.session(name))?;
+    fn new(py: Python<'_>, store: &Store, name: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let name = errors::name(name)?;
+        let session = store.call(py, |store| store.session(&name))?;
         let watch = OfProcess::new("session", Mutex::new(Some(session.watch())));
         Ok(Self { open: OfProcess::new("session", Turns::new("session", session)), watch })
     }
@@ -168,7 +178,8 @@ impl Session {
 
     /// What this rank has in a version: name, element, dimensions, memory order and box of each
     /// region.
-    fn _regions(&self, py: Python<'_>, version: u64) -> PyResult<Vec<Described>> {
+    fn _regions(&self, py: Python<'_>, version: &Bound<'_, PyAny>) -> PyResult<Vec<Described>> {
+        let version = number(version)?;
         let regions = self.call(py, |session| session.regions(version))?;
         Ok(regions.into_iter().map(|region| described(region.name, region.element, &region.shape)).collect())
     }
@@ -187,14 +198,19 @@ impl Session {
     /// Waits until a version is complete and durable in a directory, 1 being the first, or in all.
     /// An error if it never will be.
     #[pyo3(signature = (version, layer=None))]
-    fn wait(&self, py: Python<'_>, version: &Bound<'_, PyAny>, layer: Option<usize>) -> PyResult<()> {
+    fn wait(&self, py: Python<'_>, version: &Bound<'_, PyAny>, layer: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         self.watch(py, version, layer, Watch::wait)
     }
 
     /// Whether a version is complete and durable in a directory, 1 being the first, or in all. An
     /// error if it never will be.
     #[pyo3(signature = (version, layer=None))]
-    fn has_reached(&self, py: Python<'_>, version: &Bound<'_, PyAny>, layer: Option<usize>) -> PyResult<bool> {
+    fn has_reached(
+        &self,
+        py: Python<'_>,
+        version: &Bound<'_, PyAny>,
+        layer: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<bool> {
         self.watch(py, version, layer, Watch::has_reached)
     }
 
@@ -207,16 +223,36 @@ impl Session {
     /// Forgets all versions above `version`, or all, for good, so that the series can go on from
     /// there in another way.
     #[pyo3(signature = (version=None))]
-    fn rewind(&self, py: Python<'_>, version: Option<u64>) -> PyResult<()> {
+    fn rewind(&self, py: Python<'_>, version: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        let version = version.map(number).transpose()?;
         self.call(py, |session| session.rewind(version))
     }
 
-    /// Says that bytes of a value have changed although this program has not written them: a device
-    /// or a network card did. All of them where nothing is said.
-    #[pyo3(signature = (name, start=0, stop=None))]
-    fn mark_dirty(&self, py: Python<'_>, name: &str, start: usize, stop: Option<usize>) -> PyResult<()> {
+    /// Forgets versions that were found when the session was opened and that not all ranks have,
+    /// for good: also those that would be whole again if a directory of some rank came back. With
+    /// several ranks, all of them call it.
+    fn forget_incomplete(&self, py: Python<'_>) -> PyResult<()> {
+        self.call(py, outcrop::Session::forget_incomplete)
+    }
+
+    /// Takes note that bytes of a value have changed.
+    fn _mark_dirty(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        start: &Bound<'_, PyAny>,
+        stop: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let start = size("start", start)?;
+        let stop = stop.map_or(Ok(usize::MAX), |stop| size("stop", stop))?;
+        if stop < start {
+            return Err(usage(
+                py,
+                format!("{start} to {stop} are no bytes of {name}: the first must not be above the last"),
+            ));
+        }
         self.call(py, |session| {
-            session.mark_dirty(name, start..stop.unwrap_or(usize::MAX));
+            session.mark_dirty(name, start..stop);
             Ok(())
         })
     }

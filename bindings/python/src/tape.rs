@@ -1,6 +1,6 @@
 //! A tape, as Python sees it.
 
-use std::{path::PathBuf, sync::Arc};
+use std::sync::Arc;
 
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray};
 use outcrop::{Blank, ErrorKind, MemoryOrder, Part, TapeBuilder, bindings::huge};
@@ -13,7 +13,7 @@ use pyo3::{
 
 use crate::{
     arrays::{Flat, GlobalBox, element, shape_of},
-    errors::{number, raise, usage},
+    errors::{self, number, raise, shown, usage, wrong_type},
     slot::{self, Lent, Wish},
     threads::Shared,
 };
@@ -125,7 +125,8 @@ impl Tape {
         for (name, wished, dtype, global) in wishes {
             let extents = extents(&wished)?;
             let dtype = match dtype {
-                Some(dtype) => PyArrayDescr::new(py, dtype)?,
+                Some(dtype) => PyArrayDescr::new(py, dtype.clone())
+                    .map_err(|_| wrong_type(py, format!("{} is no dtype", shown(&dtype))))?,
                 None => numpy::dtype::<f64>(py),
             };
             if dtype.has_object() {
@@ -208,7 +209,8 @@ impl Tape {
 
     /// Writes the timeline to a file that Perfetto and chrome://tracing open. The tape needs
     /// `trace=True`.
-    fn write_trace(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+    fn write_trace(&self, py: Python<'_>, path: &Bound<'_, PyAny>) -> PyResult<()> {
+        let path = errors::path(path)?;
         self.shared.look(py, |tape| tape.write_trace(&path))
     }
 
@@ -229,7 +231,8 @@ impl Tape {
     }
 
     fn __contains__(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let key = number(key)?;
+        // Nothing but a number can be a key.
+        let Ok(key) = key.extract::<u64>() else { return Ok(false) };
         self.call(py, |tape| Ok(tape.has(key)))
     }
 }

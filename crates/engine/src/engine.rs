@@ -6,6 +6,7 @@ use std::{
     sync::{
         Arc, Condvar, Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
+        mpsc,
     },
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -182,13 +183,16 @@ impl Engine {
 
     fn start_helpers(&mut self, options: &Options) -> Result<()> {
         let count = options.helpers.unwrap_or(self.shared.layers.len().min(4)).max(1);
+        let (pinned, refusals) = mpsc::channel();
         for number in 0..count {
+            let pinned = pinned.clone();
             let shared = Arc::clone(&self.shared);
             let core = options.helper_cores.get(number % options.helper_cores.len().max(1)).copied();
             let helper = std::thread::Builder::new().name(format!("outcrop-{number}")).spawn(move || {
-                if let Some(core) = core {
-                    pin_to(core);
-                }
+                let outcome = core.map_or(Ok(()), |core| pin_to(core).map_err(|errno| (core, errno)));
+                // Who opens the engine waits for all of them.
+                let _ = pinned.send(outcome);
+                drop(pinned);
                 helper::run(&shared);
             });
             let helper = helper.map_err(|source| Error::File {
@@ -198,7 +202,15 @@ impl Engine {
             })?;
             self.helpers.push(helper);
         }
-        Ok(())
+        drop(pinned);
+        match refusals.iter().find_map(std::result::Result::err) {
+            None => Ok(()),
+            Some((core, errno)) => {
+                let problem =
+                    format!("core {core} cannot be used ({errno}); choose some that `nproc` and `taskset` know");
+                Err(Error::Stack(format!("helper_cores: {problem}")))
+            }
+        }
     }
 
     /// Adds `by` to the number of handles. Returns the number before.
@@ -336,13 +348,11 @@ fn seconds_of(busy: &Busy, now_ns: u64) -> f64 {
     busy.total_ns(Timestamp(now_ns)) as f64 / 1e9
 }
 
-/// Pins this thread to one core. If that fails, it only warns: the engine works without.
-fn pin_to(core: usize) {
+/// Pins this thread to one core.
+fn pin_to(core: usize) -> std::result::Result<(), rustix::io::Errno> {
     let mut cores = rustix::thread::CpuSet::new();
     if core < rustix::thread::CpuSet::MAX_CPU {
         cores.set(core);
     }
-    if let Err(errno) = rustix::thread::sched_setaffinity(None, &cores) {
-        tracing::warn!(core, %errno, "cannot pin a helper to this core");
-    }
+    rustix::thread::sched_setaffinity(None, &cores)
 }

@@ -297,7 +297,8 @@ impl Settings {
     fn of(told: &StoreSettings) -> Result<Self> {
         let block_bytes = told.block.bytes().map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX))?;
         if !block_bytes.is_power_of_two() || !(BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&block_bytes) {
-            let problem = "a store needs blocks of a power of two from 256 bytes to 16 MiB";
+            let problem =
+                format!("block: it is {block_bytes}; a store needs blocks of a power of two from 256 bytes to 16 MiB");
             return Err(Error::new(ErrorKind::Usage, problem));
         }
         if let Compression::Zstd(level) = told.compression {

@@ -25,6 +25,7 @@ mod session;
 mod state;
 
 use std::{
+    collections::BTreeSet,
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64, mpsc::Sender},
     thread::JoinHandle,
@@ -32,6 +33,7 @@ use std::{
 };
 
 pub use builder::StoreBuilder;
+use outcrop_catalog::Catalog;
 use outcrop_engine::{Handle, Stats};
 pub use outcrop_error::{Error, ErrorKind, Result};
 use outcrop_format::Due;
@@ -84,6 +86,16 @@ impl Store {
     /// same order.
     pub fn session(&self, name: &str) -> Result<Session> {
         Session::open(&self.core, name)
+    }
+
+    /// The names of the series of versions that its directories have.
+    pub fn names(&self) -> Result<BTreeSet<String>> {
+        let catalogs = self.core.shared.shelves.iter().map(|shelf| Catalog::new(Arc::clone(shelf.files())));
+        let mut names = BTreeSet::new();
+        for catalog in catalogs {
+            names.extend(catalog.sessions()?);
+        }
+        Ok(names)
     }
 
     /// Whether it is time to save, by the [interval](StoreBuilder::interval) and what saving has

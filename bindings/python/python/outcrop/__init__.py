@@ -15,7 +15,7 @@
 
 from ._arrays import Box, Boxed, box_of, boxed
 from ._outcrop import __version__
-from .errors import Busy, Damaged, Exists, Full, Held, Missing, OutcropError, Storage, TooLarge, Usage, Viewed
+from .errors import Busy, Damaged, Exists, Full, Held, Missing, OutcropError, Storage, TooLarge, Usage, Viewed, WrongType
 from .store import SavedRegion, Session, Store, Version, read, versions
 from .tape import Tape
 
@@ -42,6 +42,7 @@ __all__ = [
     "TooLarge",
     "Usage",
     "Viewed",
+    "WrongType",
     "__version__",
 ]
 

@@ -97,7 +97,11 @@ def as_array(value: Any) -> Array:
     try:
         return np.asarray(memoryview(value))
     except TypeError:
+        pass
+    try:
         return np.asarray(value)
+    except ValueError as error:
+        raise Usage(f"this {type(value).__name__} cannot be seen as a NumPy array: {error}") from error
 
 
 def flat(value: Any) -> Array:

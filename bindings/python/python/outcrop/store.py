@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import json
 import logging
-import os
 import pickle
 import warnings
 import weakref
@@ -20,11 +20,10 @@ from . import _outcrop, _settings
 from ._arrays import NUMBERS, Array, Box, as_array, as_box, dtype_of, flat, is_array, unboxed
 from ._opened import Opened
 from .errors import Missing, OutcropError, Usage
+from .settings import Path, StoreSettings
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-    from .settings import Path, StoreSettings
 
 _log = logging.getLogger("outcrop")
 
@@ -53,14 +52,24 @@ class Store(Opened, _outcrop.Store):
     ranks:  {"dir": ..., "rank": ..., "count": ...} for a run of several processes; all of them then make the same calls.
     All others are listed in `outcrop.settings.StoreSettings` and in docs/settings.md.
 
-    A variable such as OUTCROP_HOST overrides a setting. Every thread may use a store.
+    allow_pickle:   whether values that are neither arrays, numbers nor texts may be pickled, and what was pickled be read.
+            Default: True. To read a pickle is to run what it says.
+
+    A variable such as OUTCROP_HOST overrides a setting. Every thread may use a store. `name in store`, `len(store)` and
+    iteration are about the sessions that its directories have.
     """
 
-    _sessions: weakref.WeakSet[Session]
+    __signature__ = _settings.signature(
+        StoreSettings, inspect.Parameter("allow_pickle", inspect.Parameter.KEYWORD_ONLY, default=True, annotation="bool")
+    )
 
-    def __new__(cls, **settings: Unpack[StoreSettings]) -> Store:
+    _sessions: weakref.WeakSet[Session]
+    _allow_pickle: bool
+
+    def __new__(cls, *, allow_pickle: bool = True, **settings: Unpack[StoreSettings]) -> Store:
         store = super().__new__(cls, _settings.text(settings))
         store._sessions = weakref.WeakSet()
+        store._allow_pickle = allow_pickle
         return store._close_at_exit()
 
     def session(self, name: str) -> Session:
@@ -83,6 +92,18 @@ class Store(Opened, _outcrop.Store):
         if failures:
             raise type(failures[0])("; ".join(map(str, failures))) from failures[0]
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._names()))
+
+    def __len__(self) -> int:
+        return len(self._names())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names()
+
+    def __bool__(self) -> bool:
+        return True
+
     def __repr__(self) -> str:
         if self.closed:
             return "<outcrop.Store, closed>"
@@ -93,14 +114,19 @@ class Store(Opened, _outcrop.Store):
 class Session(Opened, _outcrop.Session):
     """A series of versions in a store, of which each is complete or absent in each directory. Made by `Store.session`.
 
-    Every thread may use it. It goes on when its store is collected; closing the store closes it.
+    Every thread may use it. It goes on when its store is collected; closing the store closes it. It is a mapping from numbers to
+    versions: `session[5]`, `5 in session`, `len(session)`.
     """
 
     _name: str
+    _allow_pickle: bool
+    _known: tuple[str, ...]
 
     def __new__(cls, store: Store, name: str) -> Session:
         session = super().__new__(cls, store, name)
         session._name = name
+        session._allow_pickle = store._allow_pickle
+        session._known = ()
         store._sessions.add(session)
         return session._close_at_exit()
 
@@ -115,7 +141,8 @@ class Session(Opened, _outcrop.Session):
         Arrays, and tensors of other libraries, become regions with their shape and dtype; numbers and texts are saved as such,
         and everything else is pickled. An array that is a part of a global one is given as `outcrop.boxed(array, shape, offset)`.
         """
-        self._save(version, [(name, *_saved(name, value)) for name, value in values.items()])
+        self._save(version, [(name, *_saved(name, value, self._allow_pickle)) for name, value in values.items()])
+        self._known = tuple(values)
 
     def latest(self) -> Version | None:
         """The newest version that can be restored; None if there is none. With several ranks, all of them call it."""
@@ -125,6 +152,14 @@ class Session(Opened, _outcrop.Session):
     def version(self, number: int, /) -> Version:
         """The version of this number."""
         return Version(self, number)
+
+    def mark_dirty(self, name: str, start: int = 0, stop: int | None = None) -> None:
+        """Says that bytes of a value have changed although this program has not written them: a device or a network card did.
+        All of them where nothing is said.
+        """
+        if name not in self._known:
+            raise Missing(f"session {self.name} has no {name} that changes could be found in; it has {', '.join(self._known)}")
+        self._mark_dirty(name, start, stop)
 
     def restore(self, **targets: Any) -> Version | None:
         """Restores arrays in place from the newest version that is whole, passing over damaged ones, and returns that version; None
@@ -146,12 +181,32 @@ class Session(Opened, _outcrop.Session):
         if restored is None:
             return None
         version = Version(self, restored[0])
+        self._known = tuple(version)
         version._passed_over(restored[1])
         for name, array in arrays.items():
             saved = flats[name].ravel(order="K").reshape(array.shape, order=version._saved[name].order)
             if not np.shares_memory(saved, array) or saved.strides != array.strides:
                 array[...] = saved.copy() if np.shares_memory(saved, array) else saved
         return version
+
+    def get(self, number: int, default: Any = None, /) -> Any:
+        """The version of this number, or `default` if there is none."""
+        return Version(self, number) if number in self else default
+
+    def __getitem__(self, number: int) -> Version:
+        return self.version(number)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.versions)
+
+    def __len__(self) -> int:
+        return len(self.versions)
+
+    def __contains__(self, number: object) -> bool:
+        return number in self.versions
+
+    def __bool__(self) -> bool:
+        return True
 
     def __del__(self) -> None:
         if self.closed:
@@ -177,13 +232,18 @@ class Session(Opened, _outcrop.Session):
 
 def versions(name: str, dir: Path) -> list[int]:
     """The numbers of the complete versions of a series in a directory, ascending, also while a program goes on with it."""
-    return _outcrop._versions(dir, name) if os.path.isdir(dir) else []
+    try:
+        return _outcrop._versions(dir, name)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
-def read(name: str, dir: Path, version: int | None = None, rank: int = 0) -> Version:
-    """A version of a series in a directory, or the newest, to be looked at, also while a program goes on with it."""
+def read(name: str, dir: Path, version: int | None = None, rank: int = 0, *, allow_pickle: bool = True) -> Version:
+    """A version of a series in a directory, or the newest, to be looked at, also while a program goes on with it. What was pickled
+    can only be read with `allow_pickle`.
+    """
     archive = _outcrop.Archive(dir, name, version, rank)
-    return Version(archive, archive.number)
+    return Version(archive, archive.number, allow_pickle)
 
 
 @dataclass(frozen=True)
@@ -218,8 +278,9 @@ class Version(Mapping[str, Any]):
     To read a value that is no array, number or text is to unpickle it: only do so if you trust who wrote the store's files.
     """
 
-    def __init__(self, series: Session | _outcrop.Archive, number: int) -> None:
+    def __init__(self, series: Session | _outcrop.Archive, number: int, allow_pickle: bool = True) -> None:
         self._series = series
+        self._allow_pickle = series._allow_pickle if isinstance(series, Session) else allow_pickle
         self.number = number
         self.skipped: tuple[str, ...] = ()
         """What was passed over when it was restored: newer versions, and copies of it, that are damaged, and why."""
@@ -271,6 +332,7 @@ class Version(Mapping[str, Any]):
         values = [self._value(name, array, boxes[name]) for name, array in flats.items()]
         if isinstance(self._series, Session):
             self._passed_over(self._series._restore(self.number, values)[1])
+            self._series._known = tuple(self)
         else:
             self._series._verify()
             self._series._read(self.number, values)
@@ -282,6 +344,8 @@ class Version(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         self._check_name(name)
         saved, value = self._saved[name], self._read(name)
+        if saved.is_pickled and not self._allow_pickle:
+            raise Usage(f"{name} was pickled; to read it is to run what it says, and needs allow_pickle=True")
         if saved.is_pickled:
             return pickle.loads(value.data)
         if saved.element == _TEXT:
@@ -339,7 +403,7 @@ class Version(Mapping[str, Any]):
         return array
 
 
-def _saved(name: str, value: Any) -> tuple[str | None, Array, Box | None]:
+def _saved(name: str, value: Any, allow_pickle: bool) -> tuple[str | None, Array, Box | None]:
     """What a value is made of, if that is not the dtype of its array, the array, and its box."""
     value, box = unboxed(value)
     if name == _ABOUT:
@@ -354,7 +418,13 @@ def _saved(name: str, value: Any) -> tuple[str | None, Array, Box | None]:
     if type(value) is str:
         with contextlib.suppress(UnicodeEncodeError):
             return _TEXT, np.frombuffer(value.encode(), np.uint8), None
-    return _PICKLE, np.frombuffer(pickle.dumps(value), np.uint8), None
+    kind = type(value).__name__
+    if not allow_pickle:
+        raise Usage(f"{name} is a {kind}, which can only be saved as a pickle; that needs allow_pickle=True")
+    try:
+        return _PICKLE, np.frombuffer(pickle.dumps(value), np.uint8), None
+    except (pickle.PicklingError, AttributeError, TypeError, RecursionError) as error:
+        raise Usage(f"{name} is a {kind}, and cannot be pickled: {error}") from error
 
 
 def _arrays_and_boxes(targets: Mapping[str, Any]) -> tuple[dict[str, Array], dict[str, Box | None]]:

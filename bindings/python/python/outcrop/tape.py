@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from . import _outcrop, _settings
 from ._opened import Opened
+from .settings import TapeSettings
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-    from .settings import TapeSettings
 
 
 class Tape(Opened, _outcrop.Tape):
@@ -26,6 +25,8 @@ class Tape(Opened, _outcrop.Tape):
 
     A variable such as OUTCROP_HOST overrides a setting. Every thread may use a tape.
     """
+
+    __signature__ = _settings.signature(TapeSettings)
 
     def __new__(cls, **settings: Unpack[TapeSettings]) -> Tape:
         return super().__new__(cls, _settings.text(settings))._close_at_exit()
