@@ -116,7 +116,10 @@ pub(crate) fn element(dtype: &Bound<'_, PyArrayDescr>) -> PyResult<Element> {
         // than the region.
         return Err(usage(py, format!("elements of the dtype {dtype} have no length; choose one with a length")));
     }
-    let is_native = matches!(dtype.byteorder(), b'=' | b'|') && !dtype.has_fields() && !dtype.has_subarray();
+    let is_native = matches!(dtype.byteorder(), b'=' | b'|')
+        && !dtype.has_fields()
+        && !dtype.has_subarray()
+        && dtype.getattr(intern!(py, "metadata"))?.is_none();
     let name = match (dtype.kind(), dtype.itemsize()) {
         _ if !is_native => None,
         (b'b', 1) => Some("bool"),

@@ -4,8 +4,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use numpy::{PyArrayDescr, PyUntypedArray};
-use outcrop::{Element, ErrorKind, LentRegions, PastRegions, Shape, bindings::OfProcess};
-use pyo3::{ffi, prelude::*, types::PyDict};
+use outcrop::{Element, ErrorKind, LentRegions, PastRegions, Result, Shape, bindings::OfProcess};
+use pyo3::{ffi, prelude::*, sync::PyOnceLock, types::PyDict};
 
 use crate::{
     arrays::{GlobalBox, box_of, dtype, make_read_only, view},
@@ -39,7 +39,7 @@ struct Memory {
 
 enum Content {
     Lent(LentRegions),
-    Past { _regions: PastRegions },
+    Past { _regions: Arc<PastRegions> },
     GivenBack,
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn past(py: Python<'_>, regions: PastRegions) -> PyResult<Bound<'_, P
         let shape = regions.shape(name).map_err(|error| raise(py, &error))?.clone();
         places.push((name.to_owned(), shape, part.element, part.bytes.as_ptr().cast_mut()));
     }
-    let memory = Memory::new(Content::Past { _regions: regions });
+    let memory = Memory::new(Content::Past { _regions: Arc::new(regions) });
     let array = |shape: &Shape, element: &Element, start| {
         // SAFETY: the base holds the snapshot, which nobody changes. It was saved from such an
         // array.
@@ -98,6 +98,8 @@ pub(crate) struct Lent {
     memory: Arc<Memory>,
     /// What the program was given, by name.
     given: Vec<(String, Given)>,
+    /// Several arrays as the program was given them.
+    arrays: Option<Py<PyDict>>,
 }
 
 /// An array in the hands of the program. All of its views have the root as their base, so that one
@@ -131,59 +133,95 @@ impl Lent {
             let array = array(root.bind(py).clone().into_any())?;
             given.push((wish.name, Given { root, array }));
         }
-        Ok(Self { tape, key, memory, given })
+        let arrays = match &given[..] {
+            [(name, _)] if name.is_empty() => None,
+            given => {
+                let arrays = PyDict::new(py);
+                for (name, given) in given {
+                    arrays.set_item(name, &given.array)?;
+                }
+                Some(arrays.unbind())
+            }
+        };
+        Ok(Self { tape, key, memory, given, arrays })
     }
 
     /// Ends filling: the slot becomes a snapshot, which the arrays still show, or is forgotten once
     /// they are gone.
-    fn end(&self, py: Python<'_>, is_kept: bool) -> PyResult<()> {
+    fn end(&self, py: Python<'_>, is_kept: bool) -> PyResult<Arc<PastRegions>> {
         let content = self.memory.content.get().map_err(|error| raise(py, &error))?;
         let mut content = lock(content);
-        let Content::Lent(_) = &*content else {
-            return Err(usage(py, format!("the slot of snapshot {} was sealed or abandoned before", self.key)));
+        let regions = match std::mem::replace(&mut *content, Content::GivenBack) {
+            Content::Lent(regions) => regions,
+            ended => {
+                *content = ended;
+                return Err(usage(py, format!("the slot of snapshot {} was sealed or abandoned before", self.key)));
+            }
         };
         for (_, given) in &self.given {
             make_read_only(given.array.bind(py));
             make_read_only(given.root.bind(py));
         }
-        let Content::Lent(regions) = std::mem::replace(&mut *content, Content::GivenBack) else { return Ok(()) };
-        *content = Content::Past { _regions: regions.seal_and_keep() };
+        let regions = Arc::new(regions.seal_and_keep());
+        *content = Content::Past { _regions: Arc::clone(&regions) };
         drop(content);
         match self.tape.check() {
             // A tape that was closed meanwhile has lost it.
-            Err(error) if is_kept => Err(raise(py, &error)),
+            Err(error) if is_kept => Err(raise(py, &error))?,
             Ok(()) if !is_kept => self.tape.call(py, |tape| match tape.discard(self.key) {
                 Err(error) if error.kind() == ErrorKind::Missing => Ok(()), // Another thread was quick enough to take it.
                 outcome => outcome,
-            }),
-            _ => Ok(()),
+            })?,
+            _ => {}
         }
+        Ok(regions)
     }
 
-    /// How many arrays besides those that were given show the slot.
-    fn views(&self, py: Python<'_>) -> isize {
-        let views = |(_, given): &(String, Given)| {
-            // SAFETY: it is a living object, and this thread is attached to the interpreter.
-            let references = unsafe { ffi::Py_REFCNT(given.root.bind(py).as_ptr()) };
-            // One is ours, and one that of the array that was given.
-            references - 2
-        };
-        self.given.iter().map(views).sum()
+    /// Makes a snapshot of a copy, in a slot of its own. The one that was lent is the program's as
+    /// long as anything shows it.
+    fn copy(&self, py: Python<'_>) -> PyResult<()> {
+        let regions = self.end(py, false)?;
+        self.tape.check().map_err(|error| raise(py, &error))?;
+        self.tape.call(py, |tape| {
+            let parts = regions.names().into_iter().map(|name| regions.part(name)).collect::<Result<Vec<_>>>()?;
+            tape.save_regions(self.key, &parts)
+        })
+    }
+
+    /// Whether the program has nothing but names for the arrays that it was given. Anything else
+    /// that refers to them may be able to write to them: views, iterators, buffers, objects of
+    /// other packages.
+    fn is_alone(&self, py: Python<'_>) -> PyResult<bool> {
+        static NAMES_OF: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        // SAFETY: it is a living object, and this thread is attached to the interpreter.
+        let references = |array: &Py<PyUntypedArray>| unsafe { ffi::Py_REFCNT(array.bind(py).as_ptr()) };
+        // One is ours, and one that of the array that was given: ordinary views have it as their
+        // base.
+        if self.given.iter().any(|(_, given)| references(&given.root) > 2) {
+            return Ok(false);
+        }
+        let names_of = NAMES_OF.import(py, "outcrop._arrays", "names_of")?;
+        for (name, given) in &self.given {
+            let mut others = references(&given.array) - 1;
+            if let Some(arrays) = &self.arrays
+                && arrays.bind(py).get_item(name)?.is_some_and(|array| array.is(&given.array))
+            {
+                others -= 1;
+            }
+            if others != 0 && names_of.call1((&given.array,))?.extract::<isize>()? != others {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }
 
 #[pymethods]
 impl Lent {
     fn __enter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        match &self.given[..] {
-            [(name, given)] if name.is_empty() => Ok(given.array.bind(py).clone().into_any()),
-            given => {
-                let arrays = PyDict::new(py);
-                for (name, given) in given {
-                    arrays.set_item(name, &given.array)?;
-                }
-                Ok(arrays.into_any())
-            }
+        match &self.arrays {
+            Some(arrays) => Ok(arrays.bind(py).clone().into_any()),
+            None => Ok(self.given[0].1.array.bind(py).clone().into_any()),
         }
     }
 
@@ -198,25 +236,18 @@ impl Lent {
         if kind.is_none() { self.seal(py) } else { self.abandon(py) }
     }
 
-    /// Makes it a snapshot. The arrays can be read on, but not written to any more.
+    /// Makes it a snapshot. The arrays can be read on, but not written to any more. If something
+    /// else than names refers to them, the snapshot is a copy.
     fn seal(&self, py: Python<'_>) -> PyResult<()> {
-        let views = self.views(py);
-        if views == 0 {
-            return self.end(py, true);
+        match self.is_alone(py)? {
+            true => self.end(py, true).map(drop),
+            false => self.copy(py),
         }
-        self.end(py, false)?;
-        let key = self.key;
-        let message = format!(
-            "snapshot {key} was not made: {views} views of the lent array are still alive and could be written to; \
-             delete them before the end of the with block, or save a copy"
-        );
-        let class = py.import("outcrop.errors")?.getattr("Viewed")?;
-        Err(PyErr::from_value(class.call1((message,))?))
     }
 
     /// Makes no snapshot; the key is free again.
     fn abandon(&self, py: Python<'_>) -> PyResult<()> {
-        self.end(py, false)
+        self.end(py, false).map(drop)
     }
 
     fn __repr__(&self) -> String {

@@ -15,7 +15,7 @@
 
 from ._arrays import Box, Boxed, box_of, boxed
 from ._outcrop import __version__
-from .errors import Busy, Damaged, Exists, Full, Held, Missing, OutcropError, Storage, TooLarge, Usage, Viewed, WrongType
+from .errors import Busy, Damaged, Exists, Full, Held, Missing, OutcropError, Storage, TooLarge, Usage, WrongType
 from .store import SavedRegion, Session, Store, Version, read, versions
 from .tape import Tape
 
@@ -41,7 +41,6 @@ __all__ = [
     "Storage",
     "TooLarge",
     "Usage",
-    "Viewed",
     "WrongType",
     "__version__",
 ]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import array
 import ast
+import inspect
 import operator
+import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, SupportsIndex
@@ -117,12 +120,93 @@ def flat(value: Any) -> Array:
 
 
 def described(dtype: np.dtype[Any]) -> str:
-    """What the core calls elements that only NumPy knows: structures, times, texts, the other byte order."""
-    return _DESCRIBED + repr(np.lib.format.dtype_to_descr(dtype))
+    """What the core calls elements that only NumPy knows: structures, times, texts, the other byte order. What would not come back
+    as it is now is refused.
+    """
+    for describe in (_descr, _layout):
+        name = _DESCRIBED + repr(describe(dtype))
+        try:
+            if _is_same(dtype_of(name), dtype):
+                return name
+        except (TypeError, ValueError, SyntaxError):
+            pass
+    if _has_metadata(dtype):
+        raise Usage(f"{dtype!r} has metadata, which is not kept; view the array with a dtype without")
+    raise Usage(f"{dtype!r} cannot be described so that the same dtype would come back; view the array with another one")
 
 
 def dtype_of(element: str) -> np.dtype[Any]:
     """The dtype of such elements; bytes where NumPy does not know them."""
-    if element.startswith(_DESCRIBED):
-        return np.lib.format.descr_to_dtype(ast.literal_eval(element[len(_DESCRIBED) :]))
-    return np.dtype(NUMBERS.get(element, "u1"))
+    if not element.startswith(_DESCRIBED):
+        return np.dtype(NUMBERS.get(element, "u1"))
+    described = ast.literal_eval(element[len(_DESCRIBED) :])
+    if "{" in element:
+        found: np.dtype[Any] = np.dtype(described)
+        return found
+    return np.lib.format.descr_to_dtype(described)
+
+
+def _descr(dtype: np.dtype[Any]) -> Any:
+    """As in files of NumPy: what most structures are described by."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # That metadata is not kept.
+            return np.lib.format.dtype_to_descr(dtype)
+    except ValueError:
+        return None  # Fields overlap, or are out of order.
+
+
+def _layout(dtype: np.dtype[Any]) -> Any:
+    """All that is known of a dtype but its metadata."""
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return _layout(base), shape
+    if dtype.names is None or dtype.fields is None:
+        return dtype.str
+    fields = [dtype.fields[name] for name in dtype.names]
+    return {
+        "names": list(dtype.names),
+        "formats": [_layout(field[0]) for field in fields],
+        "offsets": [field[1] for field in fields],
+        "titles": [field[2] if len(field) > 2 else None for field in fields],
+        "itemsize": dtype.itemsize,
+        "aligned": dtype.isalignedstruct,
+    }
+
+
+def _parts(dtype: np.dtype[Any]) -> list[np.dtype[Any]]:
+    """What a dtype is made of."""
+    fields: Any = dtype.fields or {}
+    return [dtype.subdtype[0]] if dtype.subdtype else [fields[name][0] for name in dtype.names or ()]
+
+
+def _has_metadata(dtype: np.dtype[Any]) -> bool:
+    return bool(dtype.metadata) or any(map(_has_metadata, _parts(dtype)))
+
+
+def _is_same(one: np.dtype[Any], other: np.dtype[Any]) -> bool:
+    """Whether two dtypes do not differ in anything, also in what NumPy takes no notice of."""
+    if one != other or one.isalignedstruct != other.isalignedstruct or other.metadata:
+        return False
+    titles = [[dtype.fields[name][2:] for name in dtype.names or ()] if dtype.fields else [] for dtype in (one, other)]
+    return titles[0] == titles[1] and all(map(_is_same, _parts(one), _parts(other)))
+
+
+def names_of(array: Array) -> int:
+    """How many references to an array are plain variables of functions that have not returned, or of their modules."""
+    count, seen = 0, set()
+    frame = sys._getframe().f_back
+    while frame is not None:
+        code, names = frame.f_code, frame.f_locals
+        is_function = bool(code.co_flags & inspect.CO_OPTIMIZED)
+        if is_function:
+            # A variable that closures share is one reference, seen from several functions.
+            shared = {*code.co_cellvars, *code.co_freevars}
+            count += sum(value is array and name not in shared for name, value in names.items())
+        elif id(names) not in seen:
+            seen.add(id(names))
+            count += sum(value is array for value in names.values())
+        if is_function and sys.version_info < (3, 13):
+            names.clear()  # A copy, which would keep what it has seen.
+        frame = frame.f_back
+    return count

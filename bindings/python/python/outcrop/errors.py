@@ -21,10 +21,6 @@ class WrongType(Usage, TypeError):
     """An argument is of a type that makes no sense."""
 
 
-class Viewed(Usage, BufferError):
-    """A lent array cannot be sealed: views of it are alive."""
-
-
 class Exists(OutcropError, ValueError):
     """The key or version is in use."""
 

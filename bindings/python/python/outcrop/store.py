@@ -7,10 +7,11 @@ import dataclasses
 import inspect
 import json
 import logging
+import math
 import pickle
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,9 @@ _log = logging.getLogger("outcrop")
 
 # The region in which versions of format 1 say what the others are.
 _ABOUT = "outcrop.python"
+
+# Values of a version are read together, the smallest first, up to so many bytes.
+_SMALL_BYTES_MAX = 1 << 20
 
 # What pickled values and texts are made of.
 _PICKLE = "pickle"
@@ -264,6 +268,10 @@ class SavedRegion:
     box: Box | None = None
 
     @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
     def is_pickled(self) -> bool:
         return self.element == _PICKLE
 
@@ -289,8 +297,16 @@ class Version(Mapping[str, Any]):
             for name, element, shape, order, box in series._regions(number)
         }
         self._is_old = _ABOUT in self._saved
+        self._small: dict[str, None] = {}
+        self._values: dict[str, Array] | None = None
         if self._is_old:
             self._read_about()
+        left = _SMALL_BYTES_MAX
+        for name, saved in sorted(self._saved.items(), key=lambda item: item[1].nbytes):
+            left -= saved.nbytes
+            if left < 0:
+                break
+            self._small[name] = None
 
     def _read_about(self) -> None:
         """A version of format 1: what its values are is said by one of its regions."""
@@ -397,10 +413,24 @@ class Version(Mapping[str, Any]):
         return name, "u8" if saved.is_pickled else saved.element, flat, None
 
     def _read(self, name: str) -> Array:
-        saved = self._saved[name]
-        array = np.empty(saved.shape, saved.dtype, saved.order)
-        self._series._read(self.number, [self._value(name, array)])
-        return array
+        if name not in self._small:
+            (array,) = self._read_all([name])
+            return array
+        if self._values is None:
+            # Each read looks at all regions: those that take little memory are read together.
+            self._values = {}
+            with contextlib.suppress(OutcropError):
+                self._values = dict(zip(self._small, self._read_all(self._small), strict=True))
+        if name not in self._values:
+            # Something among the others is damaged.
+            return self._read_all([name])[0]
+        return self._values[name].copy(order="K")
+
+    def _read_all(self, names: Iterable[str]) -> list[Array]:
+        saved = {name: self._saved[name] for name in names}
+        arrays = {name: np.empty(region.shape, region.dtype, region.order) for name, region in saved.items()}
+        self._series._read(self.number, [self._value(name, array) for name, array in arrays.items()])
+        return list(arrays.values())
 
 
 def _saved(name: str, value: Any, allow_pickle: bool) -> tuple[str | None, Array, Box | None]:
