@@ -261,16 +261,12 @@ impl Session {
     /// has not reached a directory. A second time, it does nothing. Interrupted while it waits, it
     /// leaves the session open.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let flush = || {
-            let turns = self.open.get()?;
-            if turns.is_closed() { Ok(Ok(())) } else { turns.with(|session| Ok(session.flush())) }
-        };
-        let flushed = waited(py, flush)?;
+        let flushed = waited(py, || self.open.get()?.with_open(|session| Ok(session.flush())))?;
         let close = || {
             let session = self.open.get()?.close()?;
             lock(self.watch.get()?).take();
             drop(session);
-            flushed
+            flushed.unwrap_or(Ok(()))
         };
         waited(py, close)
     }

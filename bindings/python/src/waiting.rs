@@ -57,6 +57,11 @@ impl<T> Turns<T> {
 
     /// Uses it when no other thread does.
     pub(crate) fn with<R>(&self, call: impl FnOnce(&mut T) -> Result<R>) -> Result<R> {
+        self.with_open(call)?.ok_or_else(|| closed(self.what))
+    }
+
+    /// As [`with`](Self::with); nothing if it was closed.
+    pub(crate) fn with_open<R>(&self, call: impl FnOnce(&mut T) -> Result<R>) -> Result<Option<R>> {
         /// Gives it back, also after a panic.
         struct Taken<'a, T>(&'a Turns<T>, Option<T>);
         impl<T> Drop for Taken<'_, T> {
@@ -65,12 +70,9 @@ impl<T> Turns<T> {
                 self.0.changed.notify_all();
             }
         }
-        let value = self.take(|| State::InUse(thread::current().id()))?;
-        let mut taken = Taken(self, Some(value.ok_or_else(|| closed(self.what))?));
-        match &mut taken.1 {
-            Some(value) => call(value),
-            None => Err(closed(self.what)),
-        }
+        let Some(value) = self.take(|| State::InUse(thread::current().id()))? else { return Ok(None) };
+        let mut taken = Taken(self, Some(value));
+        taken.1.as_mut().map(call).transpose()
     }
 
     /// Takes it for good; nothing if that was done before.

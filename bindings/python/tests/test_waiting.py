@@ -175,3 +175,48 @@ except KeyboardInterrupt:
     print("interrupted", again())
 """
     assert run(program) == "interrupted True\n"
+
+
+def test_several_threads_may_close_at_the_same_time(tmp_path):
+    for number in range(20):
+        store = outcrop.Store(dir=tmp_path / str(number), host="4 MiB", pin=False)
+        session, failures = store.session("run"), []
+        session.save(1, u=LARGE)
+
+        def close(what):
+            try:
+                what.close()
+            except Exception as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=close, args=(what,)) for what in (store, session, session, store)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failures and store.closed and session.closed
+
+
+def test_a_signal_handler_cannot_call_what_waits(run):
+    program = """
+import signal, subprocess, sys, threading, time, numpy as np, outcrop
+OPEN = 'outcrop.Store(dir="checkpoints", ranks={"dir": "ranks", "rank": RANK, "count": 2}, host="8 MiB", pin=False).session("run")'
+other = "import sys, outcrop; session = " + OPEN.replace("RANK", "1") + "; sys.stdin.read()"
+companion = subprocess.Popen([sys.executable, "-c", other], stdin=subprocess.PIPE)
+session = eval(OPEN.replace("RANK", "0"))
+session.save(1, u=np.zeros(1000))
+def handle(*_):
+    try:
+        session.save(2, u=np.zeros(1000))
+    except outcrop.Busy as error:
+        print("signal handler" in str(error))
+    companion.kill()
+signal.signal(signal.SIGALRM, handle)
+signal.alarm(1)
+try:
+    session.flush()
+except outcrop.Storage:
+    print("told")
+session.close()
+"""
+    assert run(program) == "True\ntold\n"

@@ -28,6 +28,11 @@ pub trait Files: Send + Sync {
     /// for `bytes` bytes. If there is no space, returns `StorageFull` and leaves no file.
     fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn File>>;
 
+    /// How much room there is for files, if that is known.
+    fn free_bytes(&self) -> io::Result<Option<u64>> {
+        Ok(None)
+    }
+
     /// Opens a file for reading.
     fn open(&self, name: &str) -> io::Result<Arc<dyn File>>;
 

@@ -24,6 +24,10 @@ use crate::{
     places::{self, Places},
 };
 
+/// So much room a new file leaves: the owner of files that are complete has to write down that they
+/// are, and must not fail because newer files have taken the last room.
+const SPARE_BYTES: u64 = 1 << 20;
+
 /// A layer of named files in a directory.
 pub struct Shelf {
     name: String,
@@ -162,7 +166,12 @@ impl Shelf {
         let name = self.books_mut().names.remove(&key).ok_or_else(|| self.unknown("name"))?;
         let bytes = extents.iter().map(|place| place.end - place.start).sum();
         let file = self.files.create(&name, bytes).map_err(|source| self.failure("make a file", source))?;
-        let open = Open::new(file).and_then(|open| open.set_length(bytes)).map_err(|source| {
+        let has_room = || match self.files.free_bytes()? {
+            Some(free_bytes) if free_bytes < SPARE_BYTES => Err(io::ErrorKind::StorageFull.into()),
+            _ => Ok(()),
+        };
+        let opened = has_room().and_then(|()| Open::new(file)).and_then(|open| open.set_length(bytes));
+        let open = opened.map_err(|source| {
             // Nobody knows the file yet, so nobody else would remove it.
             let _ = self.files.remove(&name);
             self.failure("make a file", source)

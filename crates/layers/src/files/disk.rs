@@ -12,7 +12,7 @@ use std::{
 
 use outcrop_local::Alive;
 use rustix::{
-    fs::{FallocateFlags, OFlags, fallocate},
+    fs::{FallocateFlags, OFlags, fallocate, statvfs},
     io::Errno,
 };
 
@@ -128,6 +128,12 @@ impl Files for DiskFiles {
             fs::remove_file(&path)?;
         }
         opened
+    }
+
+    fn free_bytes(&self) -> io::Result<Option<u64>> {
+        let found = statvfs(&self.root)?;
+        // Some file systems do not say how large they are.
+        Ok((found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize)))
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn File>> {

@@ -14,11 +14,12 @@ use std::{
 use fastrand::Rng;
 use outcrop::{
     ErrorKind, Part, PartMut, Reached, Result, Retention, Session, Store, StoreBuilder,
-    layers::files::Files,
+    catalog::Catalog,
+    layers::files::{DiskFiles, Files},
     store::{Dedup, SharedDirectory},
 };
 use outcrop_crash::{Errno, Failing, Fault, Image, Log, Operation, Options, Recording, check};
-use outcrop_testing::{amount, child, child_directory, covered, skip};
+use outcrop_testing::{amount, child, child_directory, covered, mount_memory, skip, with_own_mounts};
 
 use crate::common::{
     State,
@@ -413,6 +414,39 @@ fn child_fills_a_disk() {
     save(&mut session, version + 1).unwrap();
     session.finish().unwrap();
     check(&mut open(), version + 1);
+}
+
+/// Saves one version after the other, of which all may be in flight; gives those that are there
+/// then, and the bytes that this has taken.
+fn save_at_once(medium: &Path, versions: u64) -> (Vec<u64>, u64) {
+    let free_bytes = || DiskFiles::open(medium).unwrap().free_bytes().unwrap().unwrap();
+    let before_bytes = free_bytes();
+    let dir = medium.join("store");
+    let store = Store::builder().host("32 MiB").pin(false).incremental(false).in_flight(4).dir(&dir, None);
+    let mut session = store.open().unwrap().session("heat").unwrap();
+    let field: Vec<u64> = (0..190_000).map(|nth: u64| nth.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
+    for version in 1..=versions {
+        let _ = session.save(version, &[Part::new("field", &field)]);
+    }
+    assert_eq!(session.finish().is_err(), versions > 1);
+    let found = Catalog::open(&dir).unwrap().versions("heat").unwrap();
+    let taken_bytes = before_bytes - free_bytes();
+    fs::remove_dir_all(&dir).unwrap();
+    (found.iter().filter(|it| it.is_complete()).map(|it| it.version).collect(), taken_bytes)
+}
+
+#[test]
+fn newer_versions_do_not_take_the_room_of_the_oldest() {
+    with_own_mounts(|path| {
+        mount_memory(path, c"size=8m");
+        let (_, bytes) = save_at_once(path, 1);
+        // Room for two packs, and for no manifest beside them.
+        let ballast_bytes = DiskFiles::open(path).unwrap().free_bytes().unwrap().unwrap() - 2 * bytes + 8192;
+        fs::write(path.join("ballast"), vec![1; ballast_bytes as usize]).unwrap();
+        for round in 0..20 {
+            assert_eq!(save_at_once(path, 4).0, [1], "round {round}");
+        }
+    });
 }
 
 #[test]
