@@ -1,10 +1,12 @@
 """Restoring is all or nothing: whatever is damaged or does not fit, arrays are as they were, or a whole version."""
 
 import logging
+import multiprocessing
 
 import numpy as np
 import outcrop
 import pytest
+from conftest import PATIENCE
 
 
 @pytest.fixture
@@ -146,3 +148,37 @@ def test_a_manifest_that_cannot_be_read_is_passed_over_and_replaced(directory, c
         session.wait(2)
     with open_session(directory) as session:
         assert session.restore(**targets()).number == 2
+
+
+def rank(number, directory, expected):
+    """One process of a run, which restores, and saves the next versions."""
+    ranks = {"dir": directory / "ranks", "rank": number, "count": 2}
+    with outcrop.Store(dir=directory / "checkpoints", ranks=ranks, host="8 MiB", pin=False) as store:
+        session = store.session("run")
+        u, v = np.zeros(40_000), np.zeros(3)
+        version = session.restore(u=u, v=v)
+        assert (version and version.number) == expected
+        if version:
+            np.testing.assert_array_equal(u, noise(100 * version.number + number))
+        for step in range((expected or 0) + 1, (expected or 0) + 4):
+            session.save(step, u=noise(100 * step + number), v=np.ones(3), other=noise(7000 + 10 * step + number))
+        session.flush()
+
+
+def run_ranks(directory, expected):
+    spawn = multiprocessing.get_context("spawn")
+    processes = [spawn.Process(target=rank, args=(number, directory, expected)) for number in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(PATIENCE)
+    assert [process.exitcode for process in processes] == [0, 0]
+
+
+def test_ranks_fall_back_together_and_go_on(tmp_path):
+    run_ranks(tmp_path, None)
+    # What one rank has of the newest version, and nobody asks for.
+    damage(tmp_path / "checkpoints", noise(7031))
+    run_ranks(tmp_path, 2)
+    assert outcrop.versions("run", tmp_path / "checkpoints") == [1, 2, 3, 4, 5]
+    run_ranks(tmp_path, 5)
