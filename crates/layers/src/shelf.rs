@@ -34,6 +34,8 @@ pub struct Shelf {
     files: Arc<dyn Files>,
     limit_bytes: Option<u64>,
     carrier: Carrier,
+    /// Held while a file is made.
+    creating: Mutex<()>,
     books: RwLock<Books>,
 }
 
@@ -107,7 +109,14 @@ impl Shelf {
     /// user keeps the limit: see [`Layer::capacity`] and [`Layer::kept_bytes`].
     pub fn new(name: &str, files: Arc<dyn Files>, limit_bytes: Option<u64>) -> Result<Self> {
         let carrier = places::carrier(name.as_ref(), &CarrierOptions::default())?;
-        Ok(Self { name: name.to_owned(), files, limit_bytes, carrier, books: RwLock::default() })
+        Ok(Self {
+            name: name.to_owned(),
+            files,
+            limit_bytes,
+            carrier,
+            creating: Mutex::default(),
+            books: RwLock::default(),
+        })
     }
 
     /// How many bytes it may hold, if there is a limit.
@@ -165,19 +174,23 @@ impl Shelf {
     fn make(&self, key: u64, extents: &Extents) -> Result<Book> {
         let name = self.books_mut().names.remove(&key).ok_or_else(|| self.unknown("name"))?;
         let bytes = extents.iter().map(|place| place.end - place.start).sum();
-        let file = self.files.create(&name, bytes).map_err(|source| self.failure("make a file", source))?;
-        let has_room = || match self.files.free_bytes()? {
-            Some(free_bytes) if free_bytes < SPARE_BYTES => Err(io::ErrorKind::StorageFull.into()),
-            _ => Ok(()),
-        };
-        let opened = has_room().and_then(|()| Open::new(file)).and_then(|open| open.set_length(bytes));
-        let open = opened.map_err(|source| {
+        let file = self.create(&name, bytes).map_err(|source| self.failure("make a file", source))?;
+        let open = Open::new(file).and_then(|open| open.set_length(bytes)).map_err(|source| {
             // Nobody knows the file yet, so nobody else would remove it.
             let _ = self.files.remove(&name);
             self.failure("make a file", source)
         })?;
         let starts = extents.iter().map(|place| place.start).collect();
         Ok(Book { name, bytes, starts, is_direct: open.direct.is_some(), draft: Mutex::new(Some(open)) })
+    }
+
+    /// Makes a file, if room is left beside it; one after the other, or two would take the same room.
+    fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn File>> {
+        let _turn = self.creating.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.files.free_bytes()? {
+            Some(free_bytes) if free_bytes < bytes.saturating_add(SPARE_BYTES) => Err(rustix::io::Errno::NOSPC.into()),
+            _ => self.files.create(name, bytes),
+        }
     }
 
     /// The file of a book: the one being written, or else the complete one, opened for reading.
