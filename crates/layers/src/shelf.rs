@@ -184,7 +184,8 @@ impl Shelf {
         Ok(Book { name, bytes, starts, is_direct: open.direct.is_some(), draft: Mutex::new(Some(open)) })
     }
 
-    /// Makes a file, if room is left beside it; one after the other, or two would take the same room.
+    /// Makes a file, if room is left beside it. One after the other, or two would take the same
+    /// room.
     fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn File>> {
         let _turn = self.creating.lock().unwrap_or_else(PoisonError::into_inner);
         match self.files.free_bytes()? {

@@ -158,8 +158,8 @@ impl Session {
         }
     }
 
-    /// Takes note that the program goes on from a version that is not the newest. All ranks know the
-    /// same candidates, and so do the same at the next save.
+    /// Takes note that the program goes on from a version that is not the newest. All ranks know
+    /// the same candidates, and so do the same at the next save.
     fn leave_behind(&mut self, version: u64, candidates: &[(u64, RunId)]) {
         let newest = candidates.last().map_or(version, |(newest, _)| *newest);
         self.left_behind = (newest > version).then_some(version..newest);
