@@ -14,7 +14,7 @@ use outcrop::{
         patience::{self, ASK_EVERY, Awaited, asking},
     },
 };
-use pyo3::prelude::*;
+use pyo3::{intern, prelude::*, sync::PyOnceLock};
 
 /// Calls the core without the interpreter. While it waits, signals are handled, so that Ctrl-C ends
 /// it; and so does `is_over`.
@@ -23,18 +23,28 @@ pub(crate) fn detached<T: Send>(
     is_over: impl Fn(Awaited) -> bool + Send + 'static,
     call: impl FnOnce() -> Result<T> + Send,
 ) -> PyResult<Result<T>> {
+    let is_main = is_main(py)?;
     let (outcome, raised) = py.detach(|| {
         let raised = Rc::new(RefCell::new(None));
         let of_handler = Rc::clone(&raised);
         let ask = move |awaited| {
-            let signals = Python::attach(|py| py.check_signals());
+            // Other threads handle no signals, and the interpreter may have ended when they ask.
+            let signals = if is_main { Python::attach(|py| py.check_signals()) } else { Ok(()) };
             let is_raised = signals.map_err(|error| of_handler.replace(Some(error))).is_err();
-            is_raised || is_over(awaited)
+            is_raised || is_over(if is_main { awaited } else { Awaited::Others })
         };
         let outcome = asking(ask, call);
         (outcome, raised.take())
     });
     raised.map_or(Ok(outcome), Err)
+}
+
+/// Whether this is the main thread, of which each program has one.
+fn is_main(py: Python<'_>) -> PyResult<bool> {
+    static THREADING: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    let threading = THREADING.get_or_try_init(py, || py.import("threading").map(Bound::unbind))?.bind(py);
+    let main = threading.call_method0(intern!(py, "main_thread"))?.getattr(intern!(py, "ident"))?;
+    threading.call_method0(intern!(py, "get_ident"))?.eq(main)
 }
 
 /// Something that one thread at a time uses.
