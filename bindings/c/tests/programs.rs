@@ -308,8 +308,8 @@ fn the_log_is_silent_unless_it_is_asked_for() {
     let Some(program) = Program::compile(&["c/examples/adjoint.c"]) else { return };
     let said = |log: Option<&str>| {
         let mut command = program.command();
-        // A helper that is to run on a core which does not exist is a warning.
-        command.arg(program.place("log")).arg("10").env("OUTCROP_HELPER_CORES", "[100000]");
+        // A log of all events that cannot be written is a warning.
+        command.arg(program.place("log")).arg("500").env("OUTCROP_LOG_FILE", "/dev/full");
         command.envs(log.map(|level| ("OUTCROP_LOG", level)));
         text(&command.output().unwrap())
     };
