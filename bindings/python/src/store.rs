@@ -137,7 +137,9 @@ impl Session {
     #[pyo3(signature = (store, name, /))]
     fn new(py: Python<'_>, store: &Store, name: &Bound<'_, PyAny>) -> PyResult<Self> {
         let name = errors::name(name)?;
-        let session = store.call(py, |store| store.session(&name))?;
+        let mut session = store.call(py, |store| store.session(&name))?;
+        // Who catches the exception of a failed restore goes on with arrays that must be as before.
+        session.verify_before_restore(true);
         let watch = OfProcess::new("session", Mutex::new(Some(session.watch())));
         Ok(Self { open: OfProcess::new("session", Turns::new("session", session)), watch })
     }

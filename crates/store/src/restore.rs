@@ -115,10 +115,10 @@ impl Session {
     /// there is no version at all. Regions that the version has and that are not named are left
     /// out. With several ranks, all of them call it.
     ///
-    /// All of a version is compared with its hashes before anything is written, also regions that
-    /// are not named: a damaged copy is passed over for the next layer, and a version without a
-    /// whole copy for the one before it; both are logged and named in the result. After an error
-    /// the regions are as they were, unless what was whole could not be read a moment later.
+    /// A damaged copy is passed over for the next layer, and a version without a whole copy for the
+    /// one before it; both are logged and named in the result. After an error the regions hold
+    /// anything, unless it says that nothing was changed, or
+    /// [`verify_before_restore`](Self::verify_before_restore) is set.
     ///
     /// The session goes on from that version. If the next save has the number of a version that was
     /// passed over, or lies between it and this one, all versions above this one are removed.
@@ -238,8 +238,8 @@ impl Session {
         Ok((round, first.into_iter().filter(|it| everybody.iter().all(|theirs| has(theirs, it))).collect()))
     }
 
-    /// Restores a version if all ranks can; nothing if it is damaged on one of them. Nobody writes
-    /// anything before all have found it whole.
+    /// Restores a version if all ranks can; nothing if it is damaged on one of them. If it is
+    /// verified before, nobody writes anything until all have found it whole.
     fn restore_together(
         &mut self,
         round: u64,
@@ -248,11 +248,18 @@ impl Session {
         skipped: &mut Vec<Skipped>,
     ) -> Result<Option<Restored>> {
         let known = skipped.len();
-        let found = self.find(version, parts, skipped, |reader, _| reader.verify());
+        let found = match self.verifies_first {
+            true => self.find(version, parts, skipped, |reader, _| reader.verify()),
+            false => self.find(version, parts, skipped, fill),
+        };
         let is_damaged = skipped.len() > known;
         let Some((layer, reader)) = self.agree(("restore", round), (version, run), found, skipped)? else {
             return Ok(None);
         };
+        if !self.verifies_first {
+            self.go_on_from(&reader, parts, is_damaged)?;
+            return Ok(Some(Restored { version, layer, skipped: std::mem::take(skipped) }));
+        }
         let filled = fill(&reader, parts).map(|()| Some((layer, reader))).or_else(|error| match error.is_shortage() {
             true => Err(error.into()),
             false => {

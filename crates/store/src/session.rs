@@ -60,6 +60,8 @@ pub struct Session {
     /// From the version that was restored to the newest one that there was: the next save goes on
     /// from the former, if its number is not above the latter.
     pub(super) left_behind: Option<Range<u64>>,
+    /// Whether a version is verified before any of it is restored.
+    pub(super) verifies_first: bool,
     /// Versions whose manifests could not be read when it was opened.
     pub(super) unreadable: Vec<Skipped>,
     locks: Vec<FileLock>,
@@ -103,6 +105,7 @@ impl Session {
             shadows: BTreeMap::new(),
             was_refused: false,
             left_behind: None,
+            verifies_first: false,
             unreadable: opened.unreadable,
             locks: opened.locks,
             store: Arc::clone(store),
@@ -188,6 +191,13 @@ impl Session {
         let state = self.core.state();
         let returning = state.returning.iter().filter_map(|returning| returning.last());
         state.versions.keys().last().into_iter().chain(returning).max().copied()
+    }
+
+    /// Whether a restore compares all of a version with its hashes on all ranks, also regions that
+    /// are not named, before any rank writes to its memory. Then a restore that fails has changed
+    /// nothing. It costs a second read; the default is no. All ranks set the same.
+    pub fn verify_before_restore(&mut self, is_wanted: bool) {
+        self.verifies_first = is_wanted;
     }
 
     /// Removes all versions above `version`, or all, so that the series can continue from there in
