@@ -7,10 +7,11 @@
 mod list;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     env, fs,
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -32,8 +33,13 @@ const CRATES: &[(&str, &[&str])] = &[
     ("store", &["outcrop-store", "outcrop"]),
 ];
 
-/// Tests that take longer hang, which is one way to notice.
-const PATIENCE: Duration = Duration::from_secs(900);
+/// Tests that take longer than this, and so many times as long as without a mutant, hang. That is
+/// one way to notice.
+const PATIENCE: Duration = Duration::from_secs(60);
+const LONGER: u32 = 5;
+
+/// How long cargo-mutants waits for the tests of a crate.
+const PATIENCE_OF_TOOL: Duration = Duration::from_secs(900);
 
 const PAGE: &str = "docs/testing.md";
 
@@ -45,13 +51,11 @@ pub(crate) fn run(arguments: &[&str]) -> Result<()> {
     };
     let root = crate::root()?;
     let tree = Tree::make(&root)?;
-    let outcome = match arguments {
+    match arguments {
         [] => hand_made(&root, &tree, &[]).and_then(|()| generated(&root, &tree, &all_crates(), of_tool)),
         ["hand", words @ ..] => hand_made(&root, &tree, words),
         crates => generated(&root, &tree, crates, of_tool),
-    };
-    tree.remove()?;
-    outcome
+    }
 }
 
 /// The names of all crates that can be tried.
@@ -59,9 +63,9 @@ fn all_crates() -> Vec<&'static str> {
     CRATES.iter().map(|(name, _)| *name).collect()
 }
 
-/// A copy of what is committed, which may be changed.
+/// A copy of what is committed, which may be changed. It stays: what has not changed when the
+/// command is called again is not compiled again.
 struct Tree {
-    root: PathBuf,
     /// Where everything of this command is, and what it compiles: compiled files of two trees have
     /// the same names.
     all: PathBuf,
@@ -72,23 +76,21 @@ impl Tree {
     fn make(root: &Path) -> Result<Self> {
         let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
         let all = target.join("mutants");
-        let tree = Self { root: root.to_owned(), path: all.join("tree"), all };
-        if tree.path.exists() {
-            // One that was interrupted has left it.
-            tree.remove()?;
-        }
+        let tree = Self { path: all.join("tree"), all };
         let changed = output(Command::new("git").args(["status", "--porcelain"]).current_dir(root))?;
         if !changed.is_empty() {
             println!("what is not committed is not looked at:\n{changed}");
         }
-        let add = ["worktree", "add", "--quiet", "--force", "--detach"];
-        output(Command::new("git").args(add).arg(&tree.path).arg("HEAD").current_dir(root))?;
+        let head = output(Command::new("git").args(["rev-parse", "HEAD"]).current_dir(root))?;
+        let mut git = Command::new("git");
+        if tree.path.exists() {
+            git.args(["checkout", "--quiet", "--force", "--detach", head.trim()]).current_dir(&tree.path);
+        } else {
+            git.args(["worktree", "add", "--quiet", "--force", "--detach"]).arg(&tree.path).arg(head.trim());
+            git.current_dir(root);
+        }
+        output(&mut git)?;
         Ok(tree)
-    }
-
-    fn remove(&self) -> Result<()> {
-        let remove = ["worktree", "remove", "--force"];
-        output(Command::new("git").args(remove).arg(&self.path).current_dir(&self.root)).map(drop)
     }
 
     fn cargo(&self) -> Command {
@@ -101,28 +103,33 @@ impl Tree {
         self.all.join("build")
     }
 
-    /// Runs tests. Says which of them fail.
-    fn test(&self, (package, program, names): Tests) -> Result<Tested> {
-        let of_program = ["--test", program];
-        // Without a program: the tests inside the library.
-        let arguments = [&["-p", package][..], if program.is_empty() { &["--lib"][..] } else { &of_program }].concat();
-        let compiled = self.cargo().args(["test", "--quiet", "--no-run"]).args(&arguments).output()?;
+    /// Runs tests until one fails. Says which.
+    fn test(&self, (package, program, names): Tests, patience: Duration) -> Result<Tested> {
+        // Compiled as for all tests of the workspace, so that they share what they stand on. Without
+        // a program: the tests inside the library.
+        let what = if program.is_empty() { ["-p", package, "--lib"] } else { ["--workspace", "--test", program] };
+        let compiled = self.cargo().args(["test", "--quiet", "--no-run"]).args(what).output()?;
         if !compiled.status.success() {
             let errors = String::from_utf8_lossy(&compiled.stderr);
             bail!("it does not compile:\n{errors}");
         }
-        let mut child = self.cargo();
-        child.args(["test", "--quiet"]).args(arguments).args([names, "--", "--format=pretty"]);
         let told = self.all.join("told");
-        let mut child = child.stdout(fs::File::create(&told)?).stderr(Stdio::null()).spawn()?;
+        let mut command = self.cargo();
+        command.args(["test", "--quiet"]).args(what).args([names, "--", "--format=pretty"]);
+        command.stdout(fs::File::create(&told)?).stderr(Stdio::null());
+        // A group of its own: what the tests have started ends with them.
+        let mut child = command.process_group(0).spawn()?;
         let start = Instant::now();
         let status = loop {
             if let Some(status) = child.try_wait()? {
                 break status;
             }
-            if start.elapsed() > PATIENCE {
-                child.kill()?;
-                child.wait()?;
+            if let Some(name) = failed(&fs::read_to_string(&told)?) {
+                end(&mut child)?;
+                return Ok(Tested::Failed(name));
+            }
+            if start.elapsed() > patience {
+                end(&mut child)?;
                 return Ok(Tested::Failed(format!("{names}, which hangs")));
             }
             thread::sleep(Duration::from_millis(100));
@@ -130,14 +137,21 @@ impl Tree {
         let text = fs::read_to_string(told)?;
         ensure!(!text.contains("\nrunning 0 tests"), "{package} has no tests {names}");
         Ok(match status.success() {
-            true => Tested::Passed,
+            true => Tested::Passed(start.elapsed()),
             false => Tested::Failed(failed(&text).unwrap_or_else(|| format!("{names}, which ends"))),
         })
     }
 }
 
+/// Ends a process and its group.
+fn end(child: &mut Child) -> Result<ExitStatus> {
+    output(Command::new("kill").args(["-KILL", "--", &format!("-{}", child.id())]))?;
+    Ok(child.wait()?)
+}
+
 enum Tested {
-    Passed,
+    /// And how long that took.
+    Passed(Duration),
     /// And which test it was.
     Failed(String),
 }
@@ -157,21 +171,21 @@ fn hand_made(root: &Path, tree: &Tree, words: &[&str]) -> Result<()> {
     let is_chosen = |mutant: &&Mutant| words.iter().all(|word| mutant.name.contains(word));
     let chosen: Vec<&Mutant> = HAND_MADE.iter().filter(is_chosen).collect();
     ensure!(!chosen.is_empty(), "no mutant has {} in its name", words.join(" "));
+    let mut patience = BTreeMap::new();
+    for tests in chosen.iter().flat_map(|mutant| mutant.tests).collect::<BTreeSet<_>>() {
+        match tree.test(*tests, Duration::MAX)? {
+            Tested::Passed(took) => patience.insert(*tests, PATIENCE + LONGER * took),
+            Tested::Failed(name) => bail!("{name} fails without a mutant too, and tells nothing"),
+        };
+    }
     let mut rows = Vec::new();
-    let mut finders = BTreeSet::new();
     let mut survived = Vec::new();
     for mutant in chosen {
-        let found = tried(tree, mutant).with_context(|| mutant.name.to_owned())?;
-        let by = found.as_ref().map_or("**survived**".to_owned(), |(test, _)| format!("`{test}`"));
+        let found = tried(tree, mutant, &patience).with_context(|| mutant.name.to_owned())?;
+        let by = found.as_ref().map_or("**survived**".to_owned(), |test| format!("`{test}`"));
         println!("{}: {by}", mutant.name);
-        finders.extend(found.as_ref().map(|(_, tests)| *tests));
         rows.push(format!("| {} | `{}` | {by} |", mutant.name, mutant.file));
         survived.extend(found.is_none().then_some(mutant.name));
-    }
-    for tests in finders {
-        if let Tested::Failed(name) = tree.test(tests)? {
-            bail!("{name} fails without a mutant too, and tells nothing");
-        }
     }
     if words.is_empty() {
         let head = format!("{}: {} mutants made by hand, {} survived.", today()?, rows.len(), survived.len());
@@ -183,14 +197,14 @@ fn hand_made(root: &Path, tree: &Tree, words: &[&str]) -> Result<()> {
 }
 
 /// Puts a mutant in, runs the tests that should find it, and takes it out. Says which has.
-fn tried(tree: &Tree, mutant: &Mutant) -> Result<Option<(String, Tests)>> {
+fn tried(tree: &Tree, mutant: &Mutant, patience: &BTreeMap<Tests, Duration>) -> Result<Option<String>> {
     let path = tree.path.join(mutant.file);
     let text = fs::read_to_string(&path)?;
     fs::write(&path, mutated(mutant, &text)?)?;
     let find = || {
         for tests in mutant.tests {
-            if let Tested::Failed(name) = tree.test(*tests)? {
-                return Ok(Some((name, *tests)));
+            if let Tested::Failed(name) = tree.test(*tests, patience[tests])? {
+                return Ok(Some(name));
             }
         }
         Ok(None)
@@ -218,7 +232,7 @@ fn generated(root: &Path, tree: &Tree, crates: &[&str], arguments: &[&str]) -> R
         let into = tree.all.join(name);
         let mut command = Command::new(&tool);
         command.args(["mutants", "--in-place", "--package", &format!("outcrop-{name}"), "--output"]).arg(&into);
-        command.args(["--test-package", &packages.join(","), "--timeout", &PATIENCE.as_secs().to_string()]);
+        command.args(["--test-package", &packages.join(","), "--timeout", &PATIENCE_OF_TOOL.as_secs().to_string()]);
         command.args(arguments).current_dir(&tree.path).env("CARGO_TARGET_DIR", tree.build());
         // It fails if one survives; the lists say which.
         let status = command.status()?;
