@@ -179,14 +179,22 @@ fn hand_made(root: &Path, tree: &Tree, words: &[&str]) -> Result<()> {
         };
     }
     let mut rows = Vec::new();
-    let mut survived = Vec::new();
+    let (mut survived, mut problems) = (Vec::new(), Vec::new());
     for mutant in chosen {
-        let found = tried(tree, mutant, &patience).with_context(|| mutant.name.to_owned())?;
+        let found = match tried(tree, mutant, &patience) {
+            Ok(found) => found,
+            Err(error) => {
+                // The others can be tried all the same.
+                problems.push(format!("{}: {error:#}", mutant.name));
+                continue;
+            }
+        };
         let by = found.as_ref().map_or("**survived**".to_owned(), |test| format!("`{test}`"));
         println!("{}: {by}", mutant.name);
         rows.push(format!("| {} | `{}` | {by} |", mutant.name, mutant.file));
         survived.extend(found.is_none().then_some(mutant.name));
     }
+    ensure!(problems.is_empty(), "not all could be tried:\n{}", problems.join("\n"));
     if words.is_empty() {
         let head = format!("{}: {} mutants made by hand, {} survived.", today()?, rows.len(), survived.len());
         let table = format!("{head}\n\n| mutant | where | found by |\n|---|---|---|\n{}", rows.join("\n"));

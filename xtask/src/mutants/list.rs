@@ -17,7 +17,9 @@ pub(super) type Tests = (&'static str, &'static str, &'static str);
 const LEDGER: Tests = ("outcrop-commit", "", "");
 const BASE: Tests = ("outcrop", "outcrop", "store_ledger::");
 const PROTOCOL: Tests = ("outcrop-sim", "sim", "fuzz::no_world_loses_a_version");
-const CRASH: Tests = ("outcrop", "outcrop", "store_crash::");
+const PLAN: Tests = ("outcrop-sim", "sim", "fuzz::seeds_find_nothing");
+const CRASH: Tests = ("outcrop", "outcrop", "store_crash::no_crash_loses_what_was_durable");
+const KILLED: Tests = ("outcrop", "outcrop", "store_crash::what_a_killed_process_has_left");
 const DAMAGE: Tests = ("outcrop", "outcrop", "store_damage::");
 const FAULTS: Tests = ("outcrop", "outcrop", "store_faults::");
 const MERGE: Tests = ("outcrop", "outcrop", "store_merge::");
@@ -80,7 +82,7 @@ pub(super) const HAND_MADE: &[Mutant] = &[
         file: "crates/commit/src/collect.rs",
         old: "                && !self.drafts.iter().any(|drafted| drafted.lists(rank, *number))\n",
         new: "                && rank < u32::MAX\n",
-        tests: &[PROTOCOL, CRASH, MODEL],
+        tests: &[PROTOCOL, MODEL],
     },
     Mutant {
         name: "merged packs unprotected",
@@ -115,14 +117,14 @@ pub(super) const HAND_MADE: &[Mutant] = &[
         file: "crates/commit/src/collect.rs",
         old: "            *number < self.drafted_below\n",
         new: "            *number < u64::MAX\n",
-        tests: &[PROTOCOL, CRASH, MODEL],
+        tests: &[PROTOCOL, MODEL],
     },
     Mutant {
         name: "the chain that the next version builds upon unprotected",
         file: "crates/commit/src/collect.rs",
         old: "                && !self.chain.contains(number)\n",
         new: "",
-        tests: &[PROTOCOL, CRASH, MODEL],
+        tests: &[PROTOCOL, MODEL],
     },
     Mutant {
         name: "packs go although a version may become whole again",
@@ -200,5 +202,61 @@ pub(super) const HAND_MADE: &[Mutant] = &[
         old: ".is_some_and(|held| held.run == run)",
         new: ".is_some()",
         tests: &[PROTOCOL, MODEL],
+    },
+    Mutant {
+        name: "what was found when a session was opened is not made durable",
+        file: "crates/store/src/recover.rs",
+        old: "        files.sync_dir(dir).map_err(failed)?;\n",
+        new: "",
+        tests: &[KILLED],
+    },
+    Mutant {
+        name: "packs of a version that could not be removed unprotected",
+        file: "crates/commit/src/steps.rs",
+        old: "                self.layers[layer].stuck.insert(version);\n",
+        new: "                self.layers[layer].listing.remove(version);\n",
+        tests: &[LEDGER, FAULTS],
+    },
+    Mutant {
+        name: "a version is complete when one rank has it",
+        file: "crates/commit/src/ranks.rs",
+        old: "if holders.len() == self.settings.ranks as usize {",
+        new: "if !holders.is_empty() {",
+        tests: &[PROTOCOL, CRASH],
+    },
+    Mutant {
+        name: "the last number is not refused",
+        file: "crates/store/src/state.rs",
+        old: "if version == u64::MAX {",
+        new: "if false {",
+        tests: &[BASE],
+    },
+    Mutant {
+        name: "a save does not give way to others",
+        file: "crates/plan/src/decide.rs",
+        old: "if is_starved && self.rooms.len() + self.wants.len() > 1 && self.give_way() {",
+        new: "if false {",
+        tests: &[PLAN],
+    },
+    Mutant {
+        name: "a save gives way to nobody",
+        file: "crates/plan/src/decide.rs",
+        old: "self.rooms.len() + self.wants.len() > 1 && self.give_way() {",
+        new: "self.give_way() {",
+        tests: &[PLAN],
+    },
+    Mutant {
+        name: "a save waits until it fails instead of giving way",
+        file: "crates/plan/src/decide.rs",
+        old: "        if self.give_way() {\n            return true;",
+        new: "        if false {\n            return true;",
+        tests: &[PLAN],
+    },
+    Mutant {
+        name: "a save gives way that was not asked to",
+        file: "crates/plan/src/decide.rs",
+        old: "position(|id| self.snapshots[id].yields)",
+        new: "position(|id| self.snapshots.contains_key(id))",
+        tests: &[PLAN],
     },
 ];
