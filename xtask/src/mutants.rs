@@ -33,13 +33,8 @@ const CRATES: &[(&str, &[&str])] = &[
     ("store", &["outcrop-store", "outcrop"]),
 ];
 
-/// Tests that take longer than this, and so many times as long as without a mutant, hang. That is
-/// one way to notice.
-const PATIENCE: Duration = Duration::from_secs(60);
-const LONGER: u32 = 5;
-
-/// How long cargo-mutants waits for the tests of a crate.
-const PATIENCE_OF_TOOL: Duration = Duration::from_secs(900);
+/// Tests that take longer hang, which is one way to notice.
+const PATIENCE: Duration = Duration::from_secs(900);
 
 const PAGE: &str = "docs/testing.md";
 
@@ -104,7 +99,7 @@ impl Tree {
     }
 
     /// Runs tests until one fails. Says which.
-    fn test(&self, (package, program, names): Tests, patience: Duration) -> Result<Tested> {
+    fn test(&self, (package, program, names): Tests) -> Result<Tested> {
         // Compiled as for all tests of the workspace, so that they share what they stand on. Without
         // a program: the tests inside the library.
         let what = if program.is_empty() { ["-p", package, "--lib"] } else { ["--workspace", "--test", program] };
@@ -128,7 +123,7 @@ impl Tree {
                 end(&mut child)?;
                 return Ok(Tested::Failed(name));
             }
-            if start.elapsed() > patience {
+            if start.elapsed() > PATIENCE {
                 end(&mut child)?;
                 return Ok(Tested::Failed(format!("{names}, which hangs")));
             }
@@ -137,7 +132,7 @@ impl Tree {
         let text = fs::read_to_string(told)?;
         ensure!(!text.contains("\nrunning 0 tests"), "{package} has no tests {names}");
         Ok(match status.success() {
-            true => Tested::Passed(start.elapsed()),
+            true => Tested::Passed,
             false => Tested::Failed(failed(&text).unwrap_or_else(|| format!("{names}, which ends"))),
         })
     }
@@ -150,8 +145,7 @@ fn end(child: &mut Child) -> Result<ExitStatus> {
 }
 
 enum Tested {
-    /// And how long that took.
-    Passed(Duration),
+    Passed,
     /// And which test it was.
     Failed(String),
 }
@@ -171,17 +165,12 @@ fn hand_made(root: &Path, tree: &Tree, words: &[&str]) -> Result<()> {
     let is_chosen = |mutant: &&Mutant| words.iter().all(|word| mutant.name.contains(word));
     let chosen: Vec<&Mutant> = HAND_MADE.iter().filter(is_chosen).collect();
     ensure!(!chosen.is_empty(), "no mutant has {} in its name", words.join(" "));
-    let mut patience = BTreeMap::new();
-    for tests in chosen.iter().flat_map(|mutant| mutant.tests).collect::<BTreeSet<_>>() {
-        match tree.test(*tests, Duration::MAX)? {
-            Tested::Passed(took) => patience.insert(*tests, PATIENCE + LONGER * took),
-            Tested::Failed(name) => bail!("{name} fails without a mutant too, and tells nothing"),
-        };
-    }
-    let mut rows = Vec::new();
+    let date = today()?;
+    let mut rows = BTreeMap::new();
     let (mut survived, mut problems) = (Vec::new(), Vec::new());
+    let mut finders = BTreeSet::new();
     for mutant in chosen {
-        let found = match tried(tree, mutant, &patience) {
+        let found = match tried(tree, mutant) {
             Ok(found) => found,
             Err(error) => {
                 // The others can be tried all the same.
@@ -189,30 +178,43 @@ fn hand_made(root: &Path, tree: &Tree, words: &[&str]) -> Result<()> {
                 continue;
             }
         };
-        let by = found.as_ref().map_or("**survived**".to_owned(), |test| format!("`{test}`"));
+        let by = found.as_ref().map_or("**survived**".to_owned(), |(test, _)| format!("`{test}`"));
         println!("{}: {by}", mutant.name);
-        rows.push(format!("| {} | `{}` | {by} |", mutant.name, mutant.file));
+        finders.extend(found.as_ref().map(|(_, tests)| *tests));
+        rows.insert(mutant.name, format!("| {} | `{}` | {by} | {date} |", mutant.name, mutant.file));
         survived.extend(found.is_none().then_some(mutant.name));
     }
-    ensure!(problems.is_empty(), "not all could be tried:\n{}", problems.join("\n"));
-    if words.is_empty() {
-        let head = format!("{}: {} mutants made by hand, {} survived.", today()?, rows.len(), survived.len());
-        let table = format!("{head}\n\n| mutant | where | found by |\n|---|---|---|\n{}", rows.join("\n"));
-        put(root, "by hand", &table)?;
+    for tests in finders {
+        if let Tested::Failed(name) = tree.test(tests)? {
+            bail!("{name} fails without a mutant too, and tells nothing");
+        }
     }
+    let names = HAND_MADE.iter().map(|mutant| mutant.name);
+    let head = "| mutant | where | found by | tried on |\n|---|---|---|---|";
+    change(root, "by hand", |before| table(head, names, &rows, before))?;
+    ensure!(problems.is_empty(), "not all could be tried:\n{}", problems.join("\n"));
     ensure!(survived.is_empty(), "no test has noticed: {}", survived.join("; "));
     Ok(())
 }
 
+/// A table with one row for each of these names: a new one, or that of the table before.
+fn table<'a>(head: &str, names: impl Iterator<Item = &'a str>, rows: &BTreeMap<&str, String>, before: &str) -> String {
+    let row = |name: &str| {
+        let earlier = || before.lines().find(|line| line.starts_with(&format!("| {name} | "))).map(str::to_owned);
+        rows.get(name).cloned().or_else(earlier).unwrap_or_else(|| format!("| {name} | not tried yet |"))
+    };
+    format!("{head}\n{}", names.map(row).collect::<Vec<_>>().join("\n"))
+}
+
 /// Puts a mutant in, runs the tests that should find it, and takes it out. Says which has.
-fn tried(tree: &Tree, mutant: &Mutant, patience: &BTreeMap<Tests, Duration>) -> Result<Option<String>> {
+fn tried(tree: &Tree, mutant: &Mutant) -> Result<Option<(String, Tests)>> {
     let path = tree.path.join(mutant.file);
     let text = fs::read_to_string(&path)?;
     fs::write(&path, mutated(mutant, &text)?)?;
     let find = || {
         for tests in mutant.tests {
-            if let Tested::Failed(name) = tree.test(*tests, patience[tests])? {
-                return Ok(Some(name));
+            if let Tested::Failed(name) = tree.test(*tests)? {
+                return Ok(Some((name, *tests)));
             }
         }
         Ok(None)
@@ -232,7 +234,7 @@ fn mutated(mutant: &Mutant, text: &str) -> Result<String> {
 /// Has cargo-mutants try crates.
 fn generated(root: &Path, tree: &Tree, crates: &[&str], arguments: &[&str]) -> Result<()> {
     let tool = tool(tree)?;
-    let mut rows = Vec::new();
+    let mut rows = BTreeMap::new();
     for name in crates {
         let Some((_, packages)) = CRATES.iter().find(|(known, _)| known == name) else {
             bail!("no crate {name}; there are {}", all_crates().join(", "));
@@ -240,7 +242,7 @@ fn generated(root: &Path, tree: &Tree, crates: &[&str], arguments: &[&str]) -> R
         let into = tree.all.join(name);
         let mut command = Command::new(&tool);
         command.args(["mutants", "--in-place", "--package", &format!("outcrop-{name}"), "--output"]).arg(&into);
-        command.args(["--test-package", &packages.join(","), "--timeout", &PATIENCE_OF_TOOL.as_secs().to_string()]);
+        command.args(["--test-package", &packages.join(","), "--timeout", &PATIENCE.as_secs().to_string()]);
         command.args(arguments).current_dir(&tree.path).env("CARGO_TARGET_DIR", tree.build());
         // It fails if one survives; the lists say which.
         let status = command.status()?;
@@ -250,11 +252,11 @@ fn generated(root: &Path, tree: &Tree, crates: &[&str], arguments: &[&str]) -> R
         let count = |text: &str| text.lines().count();
         let found = count(&caught) + count(&late);
         println!("{name}: {found} found, {} survived\n{missed}", count(&missed));
-        let what = if arguments.is_empty() { String::new() } else { format!(", `{}`", arguments.join(" ")) };
-        rows.push(format!("| {name}{what} | {} | {found} | {} |", today()?, count(&missed)));
+        let what = if arguments.is_empty() { "all".to_owned() } else { format!("`{}`", arguments.join(" ")) };
+        rows.insert(*name, format!("| {name} | {what} | {found} | {} | {} |", count(&missed), today()?));
     }
-    let table = format!("| crate | date | found | survived |\n|---|---|---:|---:|\n{}", rows.join("\n"));
-    put(root, "by cargo-mutants", &table)
+    let head = "| crate | what | found | survived | tried on |\n|---|---|---:|---:|---|";
+    change(root, "by cargo-mutants", |before| table(head, all_crates().into_iter(), &rows, before))
 }
 
 /// The program cargo-mutants, which is installed below `target` if it is missing.
@@ -272,19 +274,19 @@ fn tool(tree: &Tree) -> Result<PathBuf> {
     Ok(own.join("bin").join(TOOL))
 }
 
-/// Puts a table into the page on testing, between its marks.
-fn put(root: &Path, which: &str, table: &str) -> Result<()> {
+/// Changes a table of the page on testing, between its marks.
+fn change(root: &Path, which: &str, table: impl FnOnce(&str) -> String) -> Result<()> {
     let path = root.join(PAGE);
     let text = fs::read_to_string(&path)?;
-    fs::write(&path, replaced(&text, which, table)?)?;
+    fs::write(&path, changed(&text, which, table)?)?;
     Ok(())
 }
 
-fn replaced(text: &str, which: &str, table: &str) -> Result<String> {
+fn changed(text: &str, which: &str, table: impl FnOnce(&str) -> String) -> Result<String> {
     let marks = (format!("<!-- mutants {which} -->\n"), format!("\n<!-- end of mutants {which} -->"));
     let (before, rest) = text.split_once(&marks.0).with_context(|| format!("{PAGE} has no {}", marks.0))?;
-    let (_, after) = rest.split_once(&marks.1).with_context(|| format!("{PAGE} has no {}", marks.1))?;
-    Ok(format!("{before}{}\n{table}\n{}{after}", marks.0, marks.1))
+    let (old, after) = rest.split_once(&marks.1).with_context(|| format!("{PAGE} has no {}", marks.1))?;
+    Ok(format!("{before}{}\n{}\n{}{after}", marks.0, table(old), marks.1))
 }
 
 fn today() -> Result<String> {
@@ -315,9 +317,16 @@ mod tests {
     fn tables_go_between_their_marks() {
         let page = "a\n<!-- mutants x -->\nold\n<!-- end of mutants x -->\nb\n";
         let expected = "a\n<!-- mutants x -->\n\nnew\n\n<!-- end of mutants x -->\nb\n";
-        assert_eq!(replaced(page, "x", "new").unwrap(), expected);
-        assert_eq!(replaced(expected, "x", "new").unwrap(), expected);
-        assert!(replaced("no marks", "x", "new").is_err());
+        assert_eq!(changed(page, "x", |_| "new".to_owned()).unwrap(), expected);
+        assert_eq!(changed(expected, "x", |old| old.trim().to_owned()).unwrap(), expected);
+        assert!(changed("no marks", "x", str::to_owned).is_err());
+    }
+
+    #[test]
+    fn what_is_not_tried_again_keeps_its_row() {
+        let rows = BTreeMap::from([("a", "| a | new |".to_owned())]);
+        let table = table("head", ["a", "b", "c"].into_iter(), &rows, "| a | old |\n| b | old |");
+        assert_eq!(table, "head\n| a | new |\n| b | old |\n| c | not tried yet |");
     }
 
     #[test]
