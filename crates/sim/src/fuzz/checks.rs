@@ -37,6 +37,15 @@ impl Trial {
         Ok(())
     }
 
+    /// A save that gives way does not wait beside others.
+    pub(super) fn check_gave_way(&self) -> Checked {
+        for id in self.program.waiting_saves() {
+            let is_alone = !self.known(id)?.yields || !self.program.is_somebody_else_waiting(id);
+            demand(is_alone, || format!("{id:?} was to give way, and waits beside others"))?;
+        }
+        Ok(())
+    }
+
     /// The bytes that are on a layer that keeps bytes, or on their way there.
     fn shelved_bytes(&self, layer: LayerIndex) -> u64 {
         let is_there =

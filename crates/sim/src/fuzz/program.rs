@@ -92,6 +92,12 @@ impl Program {
         self.handles.iter().any(|handle| handle.waits.is_some_and(|(wanted, _)| wanted != id))
     }
 
+    /// The saves that wait for room.
+    pub(super) fn waiting_saves(&self) -> impl Iterator<Item = SnapshotId> {
+        let waits = self.handles.iter().filter_map(|handle| handle.waits);
+        waits.filter(|(_, wish)| matches!(wish, Wish::Copy | Wish::Slot)).map(|(id, _)| id)
+    }
+
     pub(super) fn is_all_waiting(&self) -> bool {
         self.waiting.len() >= self.handles.len()
     }

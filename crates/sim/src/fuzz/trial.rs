@@ -180,7 +180,8 @@ impl Trial {
             }
             self.carry_out(action)?;
         }
-        self.check_limits()
+        self.check_limits()?;
+        self.check_gave_way()
     }
 
     fn remember(&mut self, said: Said) {
