@@ -4,6 +4,7 @@ use std::{
     collections::{BTreeMap, HashSet},
     fmt,
     ops::Range,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{
         Arc,
         atomic::Ordering::Relaxed,
@@ -145,14 +146,20 @@ impl Session {
         let start = Instant::now();
         let save = self.core.begin(version, self.store.shared.settings.in_flight_max)?;
         self.left_behind = None;
-        if let Err(error) = self.save_begun(save, regions, parts) {
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.save_begun(save, regions, parts)));
+        let reason = match &outcome {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some("the call that saves it has panicked".to_owned()),
+        };
+        if let Some(reason) = reason {
             // The tracker reports each change once, so the next save must be a full one.
             self.core.content().is_broken = true;
             self.core.abandon(save);
             // The program gets the error. The other ranks must not wait for this one.
-            let _ = self.store.committer.send(failed(&self.core, save, &error));
-            return Err(error);
+            let _ = self.store.committer.send(failed(&self.core, save, &reason));
         }
+        outcome.unwrap_or_else(|panic| resume_unwind(panic))?;
         let now = self.store.shared.now();
         if let Some(interval) = self.store.shared.interval().as_mut() {
             // The time that the program was blocked. Writing in the background does not count.

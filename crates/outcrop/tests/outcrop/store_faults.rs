@@ -2,8 +2,9 @@
 //! was reported durable stays.
 
 use std::{
-    fs,
+    fs, io,
     ops::Range,
+    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     process::Command,
     sync::{Arc, mpsc},
@@ -527,4 +528,25 @@ fn what_may_not_be_done_is_said() {
         assert!(outcome.durable.is_empty(), "{of:?}: {outcome:?}");
         assert!(outcome.errors.iter().any(|error| error.contains("ermission denied")), "{of:?}: {outcome:?}");
     }
+}
+
+#[test]
+fn nothing_waits_for_a_save_that_has_panicked() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut session = builder().live("1 MiB").dir(dir.path(), None).open().unwrap().session("heat").unwrap();
+    // There is no image of bytes that are in two regions. That is logged, by a log that panics.
+    let field = vec![1u8; 5000];
+    let log = tracing_subscriber::fmt().with_writer(|| -> io::Sink { panic!("the log is full") }).finish();
+    let parts = [Part::new("field", &field), Part::new("again", &field)];
+    let save = || tracing::subscriber::with_default(log, || session.save(1, &parts));
+    let panic = catch_unwind(AssertUnwindSafe(save)).unwrap_err();
+    assert_eq!(panic.downcast_ref(), Some(&"the log is full"));
+    let (end, has_ended) = mpsc::channel();
+    thread::spawn(move || {
+        let gone = session.wait(1, Reached::All).unwrap_err().kind();
+        session.save(1, &[Part::new("field", &field)]).unwrap();
+        session.finish().unwrap();
+        end.send(gone).unwrap();
+    });
+    assert_eq!(has_ended.recv_timeout(PATIENCE).expect("nothing hangs"), ErrorKind::Missing);
 }
