@@ -517,7 +517,12 @@ impl World {
         if failure.is_none() {
             self.disks[rank][layer].put(Name::Pack(pack.id.number), Some(File::Pack(pack.index_check)));
         }
-        self.ranks[rank].inbox.push_back(Event::Arrived { number: pack.id.number, layer, failure });
+        // The engine does not wait for the packer to say what else it makes.
+        let inbox = &mut self.ranks[rank].inbox;
+        let is_made = |event: &Event| matches!(event, Event::Expected { pack: made, .. } if made.id == pack.id);
+        let earliest = inbox.iter().position(is_made).map_or(0, |made| made + 1);
+        let at = self.random.usize(earliest..=inbox.len());
+        inbox.insert(at, Event::Arrived { number: pack.id.number, layer, failure });
         Ok(())
     }
 
