@@ -264,3 +264,31 @@ fn what_may_be_rewritten_or_not_keeps_the_packs_of_both() {
     // A later sync says nothing of it, so that it is written once more. Until then nothing goes.
     assert_eq!(rig.work(), [(0, Step::Rewrite { version: 2, merges: Vec::new() })]);
 }
+
+#[test]
+fn packs_of_a_version_that_is_gone_stay_until_that_is_durable() {
+    let keep = Retention { keep_last: Some(1), ..Retention::default() };
+    let mut rig = Rig::new(keep, (1, 1), Found::default());
+    rig.tell(Event::Reading(false));
+    let save = |rig: &mut Rig, number: u64, losses| {
+        rig.expect(number);
+        rig.draft(number, &[number], number + 1, losses);
+        rig.arrive(number, 0);
+    };
+    save(&mut rig, 0, 0);
+    rig.work();
+    save(&mut rig, 1, 0);
+    let mut steps = Vec::new();
+    while let Some((layer, step)) = rig.asked.pop() {
+        // What was removed could not be read before, so that it cannot be written once more.
+        let is_removed = step == Step::Sync && steps.contains(&Step::Drop { version: 0 });
+        let (reason, may_be_visible, next_number) = ("it fails".to_owned(), false, 2);
+        let failed = Outcome::Failed { reason, may_be_visible, next_number };
+        steps.push(step);
+        rig.tell(Event::Done { layer, outcome: if is_removed { failed } else { Outcome::Done } });
+    }
+    assert_eq!(steps.last(), Some(&Step::Sync), "nothing goes after what has failed: {steps:?}");
+    save(&mut rig, 2, 1);
+    let steps = rig.work();
+    assert!(steps.contains(&(0, Step::Remove { number: 0, bytes: 4096 })), "{steps:?}");
+}
