@@ -17,7 +17,7 @@ use std::{
     cell::RefCell,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     thread,
 };
@@ -25,7 +25,7 @@ use std::{
 use fastrand::Rng;
 use outcrop::layers::files::{DiskFiles, Files};
 use outcrop_crash::{
-    Classes, Errno, Failing, Fault, Image, Log, Mirror, Options, Recording, Report, check, check_classes,
+    Classes, Errno, Failing, Fault, Image, Log, Mirror, Operation, Options, Recording, Report, check, check_classes,
 };
 use outcrop_testing::{amount, covered, does_not_apply, say};
 
@@ -282,16 +282,20 @@ fn what_a_killed_process_has_left_is_durable_once_it_was_found() {
         scenario.steps = 6;
         let operations = operations_of(&scenario);
         let mut random = Rng::with_seed(scenario.seed);
-        for _ in 0..12 {
+        for round in 0..12 {
             let recorded = Recorded::new(scenario.clone());
-            // From some moment on nothing happens any more.
-            let death = random.u64(..operations);
+            // From some moment on nothing happens any more: from any operation, or from a sync on that
+            // would make a name durable.
+            let is_at_sync = round % 2 == 0;
+            let death = if is_at_sync { round / 2 } else { random.u64(..operations) };
             let counted = Arc::new(AtomicU64::new(0));
             let dies = |files| {
-                let counted = Arc::clone(&counted);
+                let (counted, is_renamed) = (Arc::clone(&counted), AtomicBool::new(false));
                 let failing = Failing::new(files);
-                failing.clone().watched(move |_, _| {
-                    if counted.fetch_add(1, Relaxed) == death {
+                failing.clone().watched(move |operation, _| {
+                    let was_renamed = is_renamed.swap(operation == Operation::Rename, Relaxed);
+                    let counts = !is_at_sync || (was_renamed && operation == Operation::SyncDir);
+                    if counts && counted.fetch_add(1, Relaxed) == death {
                         failing.inject(Fault { is_lasting: true, ..Fault::new(Errno::IO) });
                     }
                 })
