@@ -75,7 +75,14 @@ pub(super) const HAND_MADE: &[Mutant] = &[
         file: "crates/commit/src/steps.rs",
         old: "            here.lingering.extend(visible.packs());",
         new: "            drop(visible);",
-        tests: &[PROTOCOL, CRASH],
+        tests: &[LEDGER],
+    },
+    Mutant {
+        name: "packs of manifests that a crash may bring back ignored by collection",
+        file: "crates/commit/src/collect.rs",
+        old: "                && !here.lingering.contains(number)\n",
+        new: "",
+        tests: &[PROTOCOL],
     },
     Mutant {
         name: "drafts ignored by collection",
@@ -138,7 +145,14 @@ pub(super) const HAND_MADE: &[Mutant] = &[
         file: "crates/catalog/src/copies.rs",
         old: "                Err(problem) => failed.push((tag, problem)),",
         new: "                Err(_) => failed.clear(),",
-        tests: &[MERGE, MODEL],
+        tests: &[MERGE],
+    },
+    Mutant {
+        name: "what a merge finds damaged everywhere is built upon",
+        file: "crates/store/src/merge.rs",
+        old: "        if error.is_damage() {\n",
+        new: "        if false {\n",
+        tests: &[MERGE],
     },
     Mutant {
         name: "hash not compared when reading",
@@ -188,6 +202,13 @@ pub(super) const HAND_MADE: &[Mutant] = &[
         old: "let is_full = !is_incremental || content.is_broken || content.chain.is_empty();",
         new: "let is_full = !is_incremental || content.chain.is_empty();",
         tests: &[FAULTS, MODEL],
+    },
+    Mutant {
+        name: "a save that panics is waited for",
+        file: "crates/store/src/session.rs",
+        old: "Err(_) => Some(\"the call that saves it has panicked\".to_owned()),",
+        new: "Err(_) => None,",
+        tests: &[FAULTS],
     },
     Mutant {
         name: "a merge begins after the session has ended",
