@@ -78,13 +78,6 @@ pub(super) const HAND_MADE: &[Mutant] = &[
         tests: &[LEDGER],
     },
     Mutant {
-        name: "packs of manifests that a crash may bring back ignored by collection",
-        file: "crates/commit/src/collect.rs",
-        old: "                && !here.lingering.contains(number)\n",
-        new: "",
-        tests: &[PROTOCOL],
-    },
-    Mutant {
         name: "drafts ignored by collection",
         file: "crates/commit/src/collect.rs",
         old: "                && !self.drafts.iter().any(|drafted| drafted.lists(rank, *number))\n",
