@@ -24,13 +24,13 @@ const TOOL: &str = "cargo-mutants";
 const TOOL_VERSION: &str = "27.1.0";
 
 /// The crates that cargo-mutants tries by default, each with the packages whose tests should
-/// notice.
-const CRATES: &[(&str, &[&str])] = &[
-    ("plan", &["outcrop-plan", "outcrop-sim"]),
-    ("format", &["outcrop-format", "outcrop-catalog"]),
-    ("catalog", &["outcrop-catalog", "outcrop"]),
-    ("commit", &["outcrop-commit", "outcrop-sim"]),
-    ("store", &["outcrop-store", "outcrop"]),
+/// notice, and with words that are in the names of these tests.
+const CRATES: &[(&str, &[&str], &[&str])] = &[
+    ("plan", &["outcrop-plan", "outcrop-sim"], &[]),
+    ("format", &["outcrop-format", "outcrop-catalog"], &[]),
+    ("catalog", &["outcrop-catalog", "outcrop"], &[]),
+    ("commit", &["outcrop-commit", "outcrop-sim"], &["tests::", "fuzz::no_world"]),
+    ("store", &["outcrop-store", "outcrop"], &["tests::", "store"]),
 ];
 
 /// Tests that take longer hang, which is one way to notice.
@@ -55,7 +55,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result<()> {
 
 /// The names of all crates that can be tried.
 fn all_crates() -> Vec<&'static str> {
-    CRATES.iter().map(|(name, _)| *name).collect()
+    CRATES.iter().map(|(name, ..)| *name).collect()
 }
 
 /// A copy of what is committed, which may be changed. It stays: what has not changed when the
@@ -236,14 +236,16 @@ fn generated(root: &Path, tree: &Tree, crates: &[&str], arguments: &[&str]) -> R
     let tool = tool(tree)?;
     let mut rows = BTreeMap::new();
     for name in crates {
-        let Some((_, packages)) = CRATES.iter().find(|(known, _)| known == name) else {
+        let Some((_, packages, words)) = CRATES.iter().find(|(known, ..)| known == name) else {
             bail!("no crate {name}; there are {}", all_crates().join(", "));
         };
         let into = tree.all.join(name);
         let mut command = Command::new(&tool);
         command.args(["mutants", "--in-place", "--package", &format!("outcrop-{name}"), "--output"]).arg(&into);
-        command.args(["--test-package", &packages.join(","), "--timeout", &PATIENCE.as_secs().to_string()]);
-        command.args(arguments).current_dir(&tree.path).env("CARGO_TARGET_DIR", tree.build());
+        // Tests that take five times as long as without a mutant hang.
+        command.args(["--minimum-test-timeout", "60", "--timeout-multiplier", "5"]);
+        command.args(["--test-package", &packages.join(",")]).args(arguments);
+        command.args(["--", "--"]).args(*words).current_dir(&tree.path).env("CARGO_TARGET_DIR", tree.build());
         // It fails if one survives; the lists say which.
         let status = command.status()?;
         let list = |which: &str| fs::read_to_string(into.join("mutants.out").join(which)).unwrap_or_default();
