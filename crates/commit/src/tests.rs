@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use outcrop_format::{Held, HeldLayer, Holdings, Manifest, ManifestPack, PackId, RunId};
+use outcrop_format::{Held, HeldLayer, Holdings, Manifest, ManifestPack, News, PackId, RunId, Tidings};
 use outcrop_plan::Retention;
 
 use crate::{
@@ -46,13 +46,18 @@ struct Rig {
 impl Rig {
     /// Finds these files on the first layer, and nothing elsewhere.
     fn new(keep: Retention, (layers, ranks): (usize, u32), found: Found) -> Self {
+        Self::shared(keep, (layers, ranks), ranks > 1, found)
+    }
+
+    /// The same, if ranks share blocks or not.
+    fn shared(keep: Retention, (layers, ranks): (usize, u32), is_shared: bool, found: Found) -> Self {
         let held = |it: &Arc<Manifest>| Held { run: it.run, saved_at_unix_ns: it.saved_at_unix_ns };
         let versions = found.manifests.iter().map(|(version, it)| (*version, held(it))).collect();
         let nothing = Holdings { proposal: RUN, layers: vec![HeldLayer::default(); layers] };
         let mut everybody = vec![nothing; ranks as usize];
         everybody[0].layers[0] = HeldLayer { versions, ..HeldLayer::default() };
         let layer = LayerSettings { keep, is_limited: false };
-        let settings = Settings { rank: 0, ranks, run: RUN, is_shared: ranks > 1, layers: vec![layer; layers] };
+        let settings = Settings { rank: 0, ranks, run: RUN, is_shared, layers: vec![layer; layers] };
         let mut founds = vec![Found::default(); layers];
         founds[0] = found;
         let ledger = Ledger::open(settings, founds, &everybody);
@@ -291,4 +296,33 @@ fn packs_of_a_version_that_is_gone_stay_until_that_is_durable() {
     save(&mut rig, 2, 1);
     let steps = rig.work();
     assert!(steps.contains(&(0, Step::Remove { number: 0, bytes: 4096 })), "{steps:?}");
+}
+
+/// How often a rank looks what others need of it, while it saves full versions and keeps the last.
+fn looks_at_others(ranks: u32, is_shared: bool) -> usize {
+    let keep = Retention { keep_last: Some(1), ..Retention::default() };
+    let mut rig = Rig::shared(keep, (1, ranks), is_shared, Found::default());
+    rig.tell(Event::Reading(false));
+    let mut steps = Vec::new();
+    for version in 0..5 {
+        rig.expect(version);
+        rig.draft(version, &[version], version + 1, 0);
+        rig.arrive(version, 0);
+        steps.extend(rig.work());
+        for rank in 1..ranks {
+            let tidings = Tidings::Here { layer: 0, version };
+            rig.tell(Event::Heard { rank, news: News { run: RUN, era: 0, number: version, tidings } });
+        }
+        steps.extend(rig.work());
+    }
+    let removed = steps.iter().filter(|(_, step)| matches!(step, Step::Remove { .. })).count();
+    assert_eq!(removed, 4, "{steps:?}");
+    steps.iter().filter(|(_, step)| *step == Step::Look).count()
+}
+
+#[test]
+fn a_rank_looks_at_others_only_if_they_may_need_something() {
+    assert_eq!(looks_at_others(1, false), 0, "there are no others");
+    assert_eq!(looks_at_others(2, false), 1, "what an earlier run has left");
+    assert_eq!(looks_at_others(2, true), 4, "before anything is removed");
 }
