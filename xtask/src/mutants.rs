@@ -165,12 +165,10 @@ fn hand_made(root: &Path, tree: &Tree, words: &[&str]) -> Result<()> {
     let is_chosen = |mutant: &&Mutant| words.iter().all(|word| mutant.name.contains(word));
     let chosen: Vec<&Mutant> = HAND_MADE.iter().filter(is_chosen).collect();
     ensure!(!chosen.is_empty(), "no mutant has {} in its name", words.join(" "));
-    let date = today()?;
-    let mut rows = BTreeMap::new();
     let (mut survived, mut problems) = (Vec::new(), Vec::new());
-    let mut finders = BTreeSet::new();
+    let mut sound = BTreeSet::new();
     for mutant in chosen {
-        let found = match tried(tree, mutant) {
+        let found = match tried(tree, mutant, &mut sound) {
             Ok(found) => found,
             Err(error) => {
                 // The others can be tried all the same.
@@ -178,20 +176,15 @@ fn hand_made(root: &Path, tree: &Tree, words: &[&str]) -> Result<()> {
                 continue;
             }
         };
-        let by = found.as_ref().map_or("**survived**".to_owned(), |(test, _)| format!("`{test}`"));
+        let by = found.as_ref().map_or("**survived**".to_owned(), |test| format!("`{test}`"));
         println!("{}: {by}", mutant.name);
-        finders.extend(found.as_ref().map(|(_, tests)| *tests));
-        rows.insert(mutant.name, format!("| {} | `{}` | {by} | {date} |", mutant.name, mutant.file));
+        let row = format!("| {} | `{}` | {by} | {} |", mutant.name, mutant.file, today()?);
+        let names = HAND_MADE.iter().map(|mutant| mutant.name);
+        let head = "| mutant | where | found by | tried on |\n|---|---|---|---|";
+        // At once: it takes long until all are tried.
+        change(root, "by hand", |before| table(head, names, &BTreeMap::from([(mutant.name, row)]), before))?;
         survived.extend(found.is_none().then_some(mutant.name));
     }
-    for tests in finders {
-        if let Tested::Failed(name) = tree.test(tests)? {
-            bail!("{name} fails without a mutant too, and tells nothing");
-        }
-    }
-    let names = HAND_MADE.iter().map(|mutant| mutant.name);
-    let head = "| mutant | where | found by | tried on |\n|---|---|---|---|";
-    change(root, "by hand", |before| table(head, names, &rows, before))?;
     ensure!(problems.is_empty(), "not all could be tried:\n{}", problems.join("\n"));
     ensure!(survived.is_empty(), "no test has noticed: {}", survived.join("; "));
     Ok(())
@@ -206,12 +199,13 @@ fn table<'a>(head: &str, names: impl Iterator<Item = &'a str>, rows: &BTreeMap<&
     format!("{head}\n{}", names.map(row).collect::<Vec<_>>().join("\n"))
 }
 
-/// Puts a mutant in, runs the tests that should find it, and takes it out. Says which has.
-fn tried(tree: &Tree, mutant: &Mutant) -> Result<Option<(String, Tests)>> {
+/// Puts a mutant in, runs the tests that should find it, and takes it out. Says which has. Those
+/// that are not known to be `sound` then have to pass without it.
+fn tried(tree: &Tree, mutant: &Mutant, sound: &mut BTreeSet<Tests>) -> Result<Option<String>> {
     let path = tree.path.join(mutant.file);
     let text = fs::read_to_string(&path)?;
     fs::write(&path, mutated(mutant, &text)?)?;
-    let find = || {
+    let find = || -> Result<_> {
         for tests in mutant.tests {
             if let Tested::Failed(name) = tree.test(*tests)? {
                 return Ok(Some((name, *tests)));
@@ -221,7 +215,14 @@ fn tried(tree: &Tree, mutant: &Mutant) -> Result<Option<(String, Tests)>> {
     };
     let found = find();
     fs::write(&path, text)?;
-    found
+    let Some((name, tests)) = found? else { return Ok(None) };
+    if !sound.contains(&tests) {
+        if let Tested::Failed(name) = tree.test(tests)? {
+            bail!("{name} fails without a mutant too, and tells nothing");
+        }
+        sound.insert(tests);
+    }
+    Ok(Some(name))
 }
 
 /// A text with a mutant in it.
