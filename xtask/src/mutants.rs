@@ -100,8 +100,8 @@ impl Tree {
 
     /// Runs tests until one fails. Says which.
     fn test(&self, (package, program, names): Tests) -> Result<Tested> {
-        // Compiled as for all tests of the workspace, so that they share what they stand on. Without
-        // a program: the tests inside the library.
+        // Compiled as for all tests of the workspace, so that they share what they stand on.
+        // Without a program: the tests inside the library.
         let what = if program.is_empty() { ["-p", package, "--lib"] } else { ["--workspace", "--test", program] };
         let compiled = self.cargo().args(["test", "--quiet", "--no-run"]).args(what).output()?;
         if !compiled.status.success() {

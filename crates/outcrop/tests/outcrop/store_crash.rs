@@ -284,8 +284,8 @@ fn what_a_killed_process_has_left_is_durable_once_it_was_found() {
         let mut random = Rng::with_seed(scenario.seed);
         for round in 0..12 {
             let recorded = Recorded::new(scenario.clone());
-            // From some moment on nothing happens any more: from any operation, or from a sync on that
-            // would make a name durable.
+            // From some moment on nothing happens any more: from any operation on, or from a sync
+            // that would make a name durable.
             let is_at_sync = round % 2 == 0;
             let death = if is_at_sync { round / 2 } else { random.u64(..operations) };
             let counted = Arc::new(AtomicU64::new(0));
