@@ -140,8 +140,8 @@ impl Ledger {
             Event::Rewind(version) => self.rewind(version),
             Event::ForgetIncomplete => self.forget_incomplete(),
             Event::Closed => {
-                self.is_closing = true;
                 self.announce(Tidings::Over);
+                self.is_closing = true;
                 // Nothing more builds upon what is there.
                 self.chain.clear();
                 self.drafted_below = u64::MAX;
@@ -205,8 +205,10 @@ impl Ledger {
         self.ask(Action::Report(report));
     }
 
+    /// Tells the other ranks, until they have heard that this one is over: then they have given up
+    /// what it has not announced, also if it is written after all.
     pub(crate) fn announce(&mut self, tidings: Tidings) {
-        if self.settings.ranks > 1 {
+        if self.settings.ranks > 1 && !self.is_closing {
             let news = News { run: self.settings.run, number: self.said, era: self.era, tidings };
             self.said += 1;
             self.ask(Action::Announce(news));

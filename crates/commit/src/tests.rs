@@ -41,6 +41,8 @@ struct Rig {
     /// Steps that have not been done.
     asked: Vec<(usize, Step)>,
     reports: Vec<Report>,
+    /// What it has said to other ranks.
+    said: Vec<Tidings>,
 }
 
 impl Rig {
@@ -61,7 +63,7 @@ impl Rig {
         let mut founds = vec![Found::default(); layers];
         founds[0] = found;
         let ledger = Ledger::open(settings, founds, &everybody);
-        Self { ledger, layers, now: 0, asked: Vec::new(), reports: Vec::new() }
+        Self { ledger, layers, now: 0, asked: Vec::new(), reports: Vec::new(), said: Vec::new() }
     }
 
     fn tell(&mut self, event: Event) {
@@ -71,6 +73,7 @@ impl Rig {
             match action {
                 Action::Do { layer, step } => self.asked.push((layer, step)),
                 Action::Report(report) => self.reports.push(report),
+                Action::Announce(news) => self.said.push(news.tidings),
                 _ => {}
             }
         }
@@ -325,4 +328,21 @@ fn a_rank_looks_at_others_only_if_they_may_need_something() {
     assert_eq!(looks_at_others(1, false), 0, "there are no others");
     assert_eq!(looks_at_others(2, false), 1, "what an earlier run has left");
     assert_eq!(looks_at_others(2, true), 4, "before anything is removed");
+}
+
+#[test]
+fn nothing_is_said_after_the_end() {
+    let mut rig = Rig::new(Retention::default(), (1, 2), Found::default());
+    rig.expect(0);
+    rig.draft(0, &[0], 1, 0);
+    rig.arrive(0, 0);
+    assert_eq!(rig.asked.pop(), Some((0, Step::Sync)));
+    rig.tell(Event::Done { layer: 0, outcome: Outcome::Done });
+    assert!(matches!(&rig.asked[..], [(0, Step::Write { .. })]), "{:?}", rig.asked);
+    // The program does not wait for what cannot become complete any more. Others count on it that
+    // this rank has no more than it has said.
+    rig.tell(Event::Alone { reason: "a rank is gone".to_owned() });
+    rig.tell(Event::Closed);
+    rig.work();
+    assert_eq!(rig.said, [Tidings::Over]);
 }
