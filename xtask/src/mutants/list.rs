@@ -169,6 +169,13 @@ pub(super) const HAND_MADE: &[Mutant] = &[
         tests: &[PROTOCOL, MODEL],
     },
     Mutant {
+        name: "versions are announced after the end",
+        file: "crates/commit/src/ledger.rs",
+        old: "if self.settings.ranks > 1 && !self.is_closing {",
+        new: "if self.settings.ranks > 1 {",
+        tests: &[LEDGER],
+    },
+    Mutant {
         name: "era of announcements ignored",
         file: "crates/commit/src/ranks.rs",
         old: "match news.era.cmp(&self.era) {",
