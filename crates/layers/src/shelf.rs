@@ -42,8 +42,8 @@ pub struct Shelf {
 /// The files on the shelf, as far as they were written through the layer.
 #[derive(Default)]
 struct Books {
-    /// The bytes of all files, including those that were there before.
-    used_bytes: u64,
+    /// The bytes of all files, by directory, including those that were there before.
+    used_bytes: BTreeMap<String, u64>,
     /// How many of these belong to `by_key`.
     known_bytes: u64,
     /// The names of snapshots that are not written yet.
@@ -76,6 +76,18 @@ struct Open {
 impl Book {
     fn draft(&self) -> MutexGuard<'_, Option<Open>> {
         self.draft.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Books {
+    fn used_bytes(&self) -> u64 {
+        self.used_bytes.values().copied().fold(0, u64::saturating_add)
+    }
+
+    /// The bytes of all files beside this one.
+    fn used_beside(&mut self, name: &str) -> &mut u64 {
+        let dir = name.rsplit_once('/').map_or("", |(dir, _)| dir);
+        self.used_bytes.entry(dir.to_owned()).or_default()
     }
 }
 
@@ -134,15 +146,22 @@ impl Shelf {
         self.books_mut().names.insert(key, name);
     }
 
-    /// Records that the owner has added or removed files without the layer.
-    pub fn change_used(&self, by: i64) {
+    /// Records how many bytes the files of a directory have by now, whatever was known of it
+    /// before.
+    pub fn set_used(&self, dir: &str, bytes: u64) {
+        self.books_mut().used_bytes.insert(dir.to_owned(), bytes);
+    }
+
+    /// Records that the owner has removed a complete file.
+    pub fn removed(&self, name: &str, bytes: u64) {
         let mut books = self.books_mut();
-        books.used_bytes = books.used_bytes.saturating_add_signed(by);
+        let used = books.used_beside(name);
+        *used = used.saturating_sub(bytes);
     }
 
     /// The bytes of all files.
     pub fn used_bytes(&self) -> u64 {
-        self.books().used_bytes
+        self.books().used_bytes()
     }
 
     fn books(&self) -> RwLockReadGuard<'_, Books> {
@@ -219,7 +238,7 @@ impl Layer for Shelf {
 
     fn kept_bytes(&self) -> Option<u64> {
         let books = self.books();
-        Some(books.used_bytes.saturating_sub(books.known_bytes))
+        Some(books.used_bytes().saturating_sub(books.known_bytes))
     }
 
     fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
@@ -269,7 +288,7 @@ impl Layer for Shelf {
     fn begin(&self, key: u64, extents: &Extents) -> Result<()> {
         let book = self.make(key, extents)?;
         let mut books = self.books_mut();
-        books.used_bytes += book.bytes;
+        *books.used_beside(&book.name) += book.bytes;
         books.known_bytes += book.bytes;
         books.by_key.insert(key, Arc::new(book));
         let mut at = 0;
@@ -304,8 +323,8 @@ impl Layer for Shelf {
         if is_complete {
             return;
         }
-        books.used_bytes -= book.bytes;
         drop(books);
+        self.removed(&book.name, book.bytes);
         if let Err(error) = self.files.remove(&book.name) {
             tracing::warn!(layer = self.name, name = book.name, %error, "cannot remove an incomplete file");
         }

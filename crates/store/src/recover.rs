@@ -60,7 +60,7 @@ pub(crate) fn open(shared: &Shared, name: &str) -> Result<Opened> {
     let settings = Settings { rank, ranks: count, run, is_shared, layers: layers.collect() };
     for (shelf, found) in shared.shelves.iter().zip(&entered.layers) {
         let bytes = found.packs.values().copied().fold(0, u64::saturating_add);
-        shelf.change_used(i64::try_from(bytes).unwrap_or(i64::MAX));
+        shelf.set_used(&format!("{name}/{}", rank_name(rank)), bytes);
     }
     let ledger = Ledger::open(settings, entered.layers, &everybody);
     let names = shared.shelves.iter().map(|shelf| shelf.files().location()).collect();

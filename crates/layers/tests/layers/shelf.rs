@@ -93,7 +93,7 @@ fn what_was_there_before_or_is_forgotten_counts_as_kept() {
     let dir = tempfile::tempdir().unwrap();
     let limited = shelf(dir.path(), Some(3 * ALIGN + 100));
     assert_eq!((limited.capacity(), shelf(dir.path(), None).capacity()), (Some(3 * ALIGN), None));
-    limited.change_used(ALIGN as i64);
+    limited.set_used("", ALIGN);
     let begin = |key: u64| {
         limited.name_file(key, format!("pack-{key}"));
         limited.begin(key, &Extents::from_elem(key * ALIGN..(key + 1) * ALIGN, 1)).unwrap();
@@ -106,8 +106,11 @@ fn what_was_there_before_or_is_forgotten_counts_as_kept() {
     begin(1);
     limited.forget(1);
     assert_eq!(limited.kept_bytes(), Some(2 * ALIGN), "what was not written whole is removed");
-    limited.change_used(-2 * ALIGN as i64);
-    assert_eq!(limited.kept_bytes(), Some(0));
+    limited.removed("pack-0", ALIGN);
+    assert_eq!(limited.kept_bytes(), Some(ALIGN));
+    limited.set_used("other", ALIGN);
+    limited.set_used("", 0);
+    assert_eq!(limited.kept_bytes(), Some(ALIGN), "each directory is counted once");
 }
 
 #[test]

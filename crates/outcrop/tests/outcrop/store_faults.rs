@@ -377,6 +377,28 @@ fn a_limit_is_kept_and_room_can_be_made() {
     assert_eq!(found, 19);
 }
 
+#[test]
+fn what_is_there_counts_once_however_often_a_session_is_opened() {
+    let files: Arc<dyn Files> = Arc::new(Recording::new());
+    let store = Store::builder().host("1 MiB").pin(false).threads(1).incremental(false);
+    let store = store.files(files, Some("80 KiB")).open().unwrap();
+    let save = |session: &mut Session, version: u64| {
+        session.save(version, &[Part::new("field", &[version as u8; 20_000])])?;
+        session.wait(version, Reached::Layer(1))
+    };
+    for _ in 0..10 {
+        let mut session = store.session("heat").unwrap();
+        session.rewind(None).unwrap();
+        save(&mut session, 1).unwrap();
+        session.finish().unwrap();
+    }
+    // Sessions that have ended count, too.
+    let mut other = store.session("other").unwrap();
+    save(&mut other, 1).unwrap();
+    save(&mut other, 2).unwrap();
+    assert!(save(&mut other, 3).unwrap_err().to_string().contains("of the limit are used"));
+}
+
 /// In a child: saves until the medium is full, makes room, and goes on.
 #[test]
 fn child_fills_a_disk() {

@@ -45,10 +45,9 @@ pub(super) fn perform(shelf: &Shelf, session: &SessionCore, step: Step) -> Outco
             Err(source) => Err(failure(files, "look at other ranks", source)),
         },
         Step::Remove { number, bytes } => {
-            let removed = files.remove(&format!("{dir}/{}", pack_name(number)));
-            removed
-                .map(|()| shelf.change_used(-(bytes as i64)))
-                .map_err(|source| failure(files, "remove a pack", source))
+            let name = format!("{dir}/{}", pack_name(number));
+            let removed = files.remove(&name);
+            removed.map(|()| shelf.removed(&name, bytes)).map_err(|source| failure(files, "remove a pack", source))
         }
     };
     result.map_or_else(|error| failed(session, &error, false), |()| Outcome::Done)
