@@ -169,7 +169,8 @@ fn open_plain(options: &mut fs::OpenOptions, path: &Path) -> io::Result<fs::File
     let not_plain = || io::Error::new(io::ErrorKind::InvalidData, "it is not a plain file");
     let opened = options.custom_flags(flags.bits() as i32).open(path);
     let file = opened.map_err(|error| match Errno::from_io_error(&error) {
-        Some(Errno::LOOP) => not_plain(),
+        // A link, or a socket.
+        Some(Errno::LOOP | Errno::NXIO) => not_plain(),
         _ => error,
     })?;
     match file.metadata()? {

@@ -341,8 +341,13 @@ fn what_is_not_a_plain_file_is_refused_and_not_waited_for() {
     let pipe = given.path().join("pipe");
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     fs::create_dir(given.path().join("dir")).unwrap();
-    for name in ["pipe", "dir"] {
+    drop(std::os::unix::net::UnixListener::bind(given.path().join("socket")).unwrap());
+    for name in ["pipe", "dir", "socket"] {
         assert!(files.open(name).is_err() && files.lock(name).is_err(), "{name}");
+    }
+    // What is no file of Outcrop is no failure of the medium.
+    for name in ["pipe", "socket"] {
+        assert_eq!(files.open(name).err().unwrap().kind(), std::io::ErrorKind::InvalidData, "{name}");
     }
     assert!(files.create("dir", 1).is_err());
 }
