@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use outcrop_format::{Held, HeldLayer, Holdings, Manifest, RunId};
+use outcrop_format::{Held, HeldLayer, Holdings, MARK_RUNS_MAX, Manifest, RunId};
 
 use crate::{
     LayerIndex, Ledger, Settings,
@@ -37,7 +37,7 @@ impl Ledger {
         for (index, found) in found.into_iter().enumerate() {
             let listed = found.manifests.values().flat_map(|it| own_packs(&it.packs, settings.rank));
             let last = listed.chain(found.packs.keys().copied()).max();
-            next_number = next_number.max(last.map_or(0, |last| last + 1));
+            next_number = next_number.max(last.map_or(0, |last| last.saturating_add(1)));
             let mut listing = Listing::new(settings.layers[index].keep, found.packs);
             for (version, manifest) in found.manifests {
                 let run = manifest.run;
@@ -58,7 +58,8 @@ impl Ledger {
 
     /// What the mark of this rank's directory on a layer is to say from now on: this run, and those
     /// before it that it has taken part in and of which somebody still has a version, or may have
-    /// one that cannot be read now.
+    /// one that cannot be read now. If there are too many, some are left out: what others have of
+    /// these may be kept for longer.
     pub fn marks(&self, layer: LayerIndex, everybody: &[Holdings]) -> BTreeSet<RunId> {
         let mine = everybody.get(self.settings.rank as usize).and_then(|holdings| holdings.layers.get(layer));
         let there = || everybody.iter().filter_map(|holdings| holdings.layers.get(layer));
@@ -67,7 +68,8 @@ impl Ledger {
         let known = mine
             .into_iter()
             .flat_map(|layer| layer.runs.iter().copied().chain(layer.versions.values().map(|held| held.run)));
-        known.filter(|run| is_unread || alive.contains(run)).chain([self.settings.run]).collect()
+        let known: BTreeSet<RunId> = known.filter(|run| is_unread || alive.contains(run)).collect();
+        known.into_iter().take(MARK_RUNS_MAX - 1).chain([self.settings.run]).collect()
     }
 
     /// The versions that can be restored, with the run that saved each, and on which layers all

@@ -5,7 +5,9 @@ use std::{
     sync::Arc,
 };
 
-use outcrop_format::{Held, HeldLayer, Holdings, Manifest, ManifestPack, News, PackId, RunId, Tidings};
+use outcrop_format::{
+    Held, HeldLayer, Holdings, MARK_RUNS_MAX, Manifest, ManifestPack, Mark, News, PackId, RunId, Tidings,
+};
 use outcrop_plan::Retention;
 
 use crate::{
@@ -345,4 +347,29 @@ fn nothing_is_said_after_the_end() {
     rig.tell(Event::Closed);
     rig.work();
     assert_eq!(rig.said, [Tidings::Over]);
+}
+
+/// What a rank finds that has taken part in so many runs, all of which have left a version.
+fn many_runs(count: u64) -> (Ledger, Vec<Holdings>) {
+    let run = |version: u64| RunId(u128::from(version) + 100);
+    let held = |version: u64| (version, Held { run: run(version), saved_at_unix_ns: version });
+    let versions: BTreeMap<u64, Held> = (0..count).map(held).collect();
+    let layer = HeldLayer { versions, ..HeldLayer::default() };
+    let everybody = vec![Holdings { proposal: RUN, layers: vec![layer] }; 2];
+    let layers = vec![LayerSettings::default()];
+    let settings = Settings { rank: 0, ranks: 2, run: RUN, is_shared: false, layers };
+    let manifests = (0..count).map(|version| (version, manifest(run(version), version, &[]))).collect();
+    let found = Found { manifests, ..Found::default() };
+    (Ledger::open(settings, vec![found], &everybody), everybody)
+}
+
+#[test]
+fn a_mark_never_lists_more_runs_than_it_may() {
+    for (count, listed) in [(5, 6), (MARK_RUNS_MAX as u64 + 5, MARK_RUNS_MAX)] {
+        let (ledger, everybody) = many_runs(count);
+        let runs = ledger.marks(0, &everybody);
+        assert_eq!(runs.len(), listed);
+        assert!(runs.contains(&RUN), "the run that begins is always there");
+        assert!(Mark(runs).encode().is_ok());
+    }
 }

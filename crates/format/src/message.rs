@@ -12,7 +12,7 @@ mod share;
 
 pub use agreement::{Answer, Candidates, Due, Fared, Verdict};
 pub use holdings::{Held, HeldLayer, Holdings};
-pub use mark::{MARK_BYTES_MAX, Mark};
+pub use mark::{MARK_BYTES_MAX, MARK_RUNS_MAX, Mark};
 pub use news::{News, Tidings};
 pub use share::{SharedBlocks, SharedLocation, SharedLocations, SharedPack, SharedPacks, Sharing};
 

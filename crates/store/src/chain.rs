@@ -105,11 +105,11 @@ impl Content {
         self.losses += 1;
     }
 
-    /// The next pack of `rank`.
-    pub(crate) fn next_id(&mut self, rank: u32) -> PackId {
+    /// The next pack of `rank`, unless none could follow it.
+    pub(crate) fn next_id(&mut self, rank: u32) -> Option<PackId> {
         let number = self.next_number;
-        self.next_number += 1;
-        PackId { rank, number }
+        self.next_number = number.checked_add(1)?;
+        Some(PackId { rank, number })
     }
 
     /// What a manifest lists: the chain, then what is borrowed.

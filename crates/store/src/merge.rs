@@ -63,7 +63,7 @@ pub(crate) fn merge(
     let mut links = Vec::new();
     for part in parts(&moved, shared.pack_bytes_max) {
         let key = shared.next_key.fetch_add(1, Relaxed);
-        let id = session.content().next_id(session.rank);
+        let id = session.next_pack()?;
         let (bytes, payload_bytes) = sizes(&names, part);
         // A save that waits for room may wait for this thread to pack what it has saved until now.
         let mut lent = match handle.lend_yielding(key, Layout::single(Element::BYTE, bytes)) {

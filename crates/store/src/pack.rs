@@ -274,7 +274,7 @@ impl Packer {
         let (medium_rate, is_certain) = (self.medium_rate(), self.shared.settings.is_certain);
         let mut laid = Vec::new();
         for slot in filled {
-            let id = task.session.content().next_id(task.session.rank);
+            let id = task.session.next_pack()?;
             laid.push(Layout { id, task, shares: &mut *shares, is_certain, medium_rate }.place(slot)?);
         }
         shares.exchange_locations()?;

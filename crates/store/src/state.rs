@@ -8,6 +8,7 @@ use std::{
 
 use outcrop_commit::{MAY_RETURN, SaveId};
 use outcrop_error::patience::{self, ASK_EVERY, Awaited};
+use outcrop_format::{Manifest, PackId, RunId};
 use outcrop_format::{Manifest, RunId};
 
 use super::chain::Content;
@@ -161,6 +162,14 @@ impl SessionCore {
             content: Mutex::default(),
             rounds: AtomicU64::new(0),
         }
+    }
+
+    /// The next pack of this rank.
+    pub(crate) fn next_pack(&self) -> Result<PackId> {
+        let problem = "a file in its directory has the last number that a pack can have; nothing was overwritten; remove \
+                       that file if it is not yours, and open the session again";
+        let none_left = || Problem::Session { session: self.name.clone(), problem: problem.to_owned() };
+        Ok(self.content().next_id(self.rank).ok_or_else(none_left)?)
     }
 
     pub(crate) fn content(&self) -> MutexGuard<'_, Content> {

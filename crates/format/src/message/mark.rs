@@ -13,11 +13,11 @@ use crate::{
     error::{Error, Result, Structure},
 };
 
-/// So many runs at most.
-const RUNS_MAX: usize = 65_536;
+/// So many runs at most in one mark.
+pub const MARK_RUNS_MAX: usize = 65_536;
 
 /// The longest mark.
-pub const MARK_BYTES_MAX: usize = size_of::<Head>() + 4 + RUNS_MAX * 16 + CHECK_BYTES;
+pub const MARK_BYTES_MAX: usize = size_of::<Head>() + 4 + MARK_RUNS_MAX * 16 + CHECK_BYTES;
 
 /// The runs that have used a rank's directory, as far as they matter: those of which some rank
 /// still has a version, and the last.
@@ -28,8 +28,8 @@ impl Mark {
     /// Its bytes.
     pub fn encode(&self) -> Result<Vec<u8>> {
         let count = self.0.len();
-        if count > RUNS_MAX {
-            let problem = format!("{count} runs; at most {RUNS_MAX} are possible");
+        if count > MARK_RUNS_MAX {
+            let problem = format!("{count} runs; at most {MARK_RUNS_MAX} are possible");
             return Err(Error::unfit(Structure::Message, problem));
         }
         let mut bytes = begin(Kind::Mark);
@@ -42,8 +42,8 @@ impl Mark {
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let mut cursor = body(Kind::Mark, bytes)?;
         let count = cursor.value::<U32>()?.get();
-        if count as usize > RUNS_MAX {
-            return Err(cursor.wrong(format!("{count} runs; at most {RUNS_MAX} are possible")));
+        if count as usize > MARK_RUNS_MAX {
+            return Err(cursor.wrong(format!("{count} runs; at most {MARK_RUNS_MAX} are possible")));
         }
         let runs = take_runs(&mut cursor, count)?;
         cursor.end()?;

@@ -65,6 +65,26 @@ fn a_damaged_mark_is_as_good_as_none() {
     }
 }
 
+/// No pack could follow it, and the first must not be written over.
+#[test]
+fn a_file_with_the_last_number_of_a_pack_costs_no_version() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut first = session(dir.path()).unwrap();
+    save(&mut first, 1..=3);
+    first.finish().unwrap();
+    let before = files(dir.path());
+    let stray = dir.path().join(RANK).join(format!("pack-{}", u64::MAX));
+    fs::write(&stray, "not a pack").unwrap();
+    let mut again = session(dir.path()).unwrap();
+    again.save(4, &[Part::new("field", &[4u64; 500])]).unwrap();
+    let error = again.wait(4, Reached::All).unwrap_err();
+    assert!(error.to_string().contains("the last number that a pack can have"), "{error}");
+    drop(again);
+    fs::remove_file(&stray).unwrap();
+    assert_eq!(files(dir.path()), before);
+    save(&mut session(dir.path()).unwrap(), 4..=4);
+}
+
 /// Who lacks descriptors for a moment must not go back to an older version, and save on from there.
 #[test]
 fn a_version_that_cannot_be_read_for_want_of_descriptors_is_not_passed_over() {
