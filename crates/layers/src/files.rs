@@ -28,6 +28,15 @@ pub trait Files: Send + Sync {
     /// for `bytes` bytes. If there is no space, returns `StorageFull` and leaves no file.
     fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn File>>;
 
+    /// As [`create`](Self::create), but fails if anything has this name.
+    fn create_new(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn File>> {
+        match self.open(name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.create(name, bytes),
+            Err(error) => Err(error),
+            Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
+        }
+    }
+
     /// How much room there is for files, if that is known.
     fn free_bytes(&self) -> io::Result<Option<u64>> {
         Ok(None)

@@ -209,7 +209,8 @@ impl Shelf {
         let _turn = self.creating.lock().unwrap_or_else(PoisonError::into_inner);
         match self.files.free_bytes()? {
             Some(free_bytes) if free_bytes < bytes.saturating_add(SPARE_BYTES) => Err(rustix::io::Errno::NOSPC.into()),
-            _ => self.files.create(name, bytes),
+            // Whoever has made a file of this name may rely on it.
+            _ => self.files.create_new(name, bytes),
         }
     }
 

@@ -9,7 +9,6 @@ use std::{
 use outcrop_commit::{MAY_RETURN, SaveId};
 use outcrop_error::patience::{self, ASK_EVERY, Awaited};
 use outcrop_format::{Manifest, PackId, RunId};
-use outcrop_format::{Manifest, RunId};
 
 use super::chain::Content;
 use crate::{Error, Result, error::Problem};

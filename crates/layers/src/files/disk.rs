@@ -91,6 +91,25 @@ impl DiskFiles {
             }
         }
     }
+
+    /// Makes a file for writing and reading, with space for `bytes` bytes.
+    fn make(&self, name: &str, bytes: u64, options: &mut fs::OpenOptions) -> io::Result<Arc<dyn File>> {
+        let path = self.path(name)?;
+        let file = open_plain(options.read(true).write(true), &path)?;
+        let allocated = loop {
+            match fallocate(&file, FallocateFlags::KEEP_SIZE, 0, bytes.max(1)) {
+                Err(Errno::INTR) => {}
+                // The file system allocates on write.
+                Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => break Ok(()),
+                Err(errno) => break Err(io::Error::from(errno)),
+            }
+        };
+        let opened = allocated.and_then(|()| DiskFile::with_direct(file, &path, true));
+        if opened.is_err() {
+            fs::remove_file(&path)?;
+        }
+        opened
+    }
 }
 
 impl Files for DiskFiles {
@@ -113,21 +132,11 @@ impl Files for DiskFiles {
     }
 
     fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn File>> {
-        let path = self.path(name)?;
-        let file = open_plain(fs::OpenOptions::new().read(true).write(true).create(true).truncate(true), &path)?;
-        let allocated = loop {
-            match fallocate(&file, FallocateFlags::KEEP_SIZE, 0, bytes.max(1)) {
-                Err(Errno::INTR) => {}
-                // The file system allocates on write.
-                Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => break Ok(()),
-                Err(errno) => break Err(io::Error::from(errno)),
-            }
-        };
-        let opened = allocated.and_then(|()| DiskFile::with_direct(file, &path, true));
-        if opened.is_err() {
-            fs::remove_file(&path)?;
-        }
-        opened
+        self.make(name, bytes, fs::OpenOptions::new().create(true).truncate(true))
+    }
+
+    fn create_new(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn File>> {
+        self.make(name, bytes, fs::OpenOptions::new().create_new(true))
     }
 
     fn free_bytes(&self) -> io::Result<Option<u64>> {

@@ -89,6 +89,17 @@ fn what_was_not_written_whole_is_removed() {
 }
 
 #[test]
+fn a_file_that_is_there_is_not_written_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let shelf = shelf(dir.path(), None);
+    std::fs::write(dir.path().join("pack-1"), "somebody's").unwrap();
+    shelf.name_file(1, "pack-1".to_owned());
+    assert!(shelf.begin(1, &Extents::from_elem(0..ALIGN, 1)).is_err());
+    shelf.forget(1);
+    assert_eq!(std::fs::read(dir.path().join("pack-1")).unwrap(), b"somebody's");
+}
+
+#[test]
 fn what_was_there_before_or_is_forgotten_counts_as_kept() {
     let dir = tempfile::tempdir().unwrap();
     let limited = shelf(dir.path(), Some(3 * ALIGN + 100));

@@ -85,6 +85,27 @@ fn a_file_with_the_last_number_of_a_pack_costs_no_version() {
     save(&mut session(dir.path()).unwrap(), 4..=4);
 }
 
+/// Somebody has removed the lock file of a running program and started it once more.
+#[test]
+fn two_that_believe_a_directory_to_be_theirs_do_not_write_over_each_others_versions() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut one = session(dir.path()).unwrap();
+    save(&mut one, 1..=1);
+    fs::remove_file(dir.path().join(RANK).join("lock")).unwrap();
+    let mut other = session(dir.path()).unwrap();
+    save(&mut one, 2..=3);
+    other.save(10, &[Part::new("field", &[10u64; 500])]).unwrap();
+    assert!(other.wait(10, Reached::All).is_err());
+    drop((one, other));
+    let mut again = session(dir.path()).unwrap();
+    assert_eq!(again.restorable().unwrap(), [1, 2, 3]);
+    for version in 1..=3 {
+        let mut found = [0u64; 500];
+        again.read(version, &mut [PartMut::new("field", &mut found)]).unwrap();
+        assert_eq!(found, [version; 500]);
+    }
+}
+
 /// Who lacks descriptors for a moment must not go back to an older version, and save on from there.
 #[test]
 fn a_version_that_cannot_be_read_for_want_of_descriptors_is_not_passed_over() {
