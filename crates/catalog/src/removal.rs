@@ -1,6 +1,6 @@
 //! Removes versions, and files that are not needed any more.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, io};
 
 use outcrop_format::{LOCK_NAME, PackId, rank_name};
 use outcrop_layers::files::{FileLock, Files};
@@ -30,12 +30,13 @@ pub struct Removal {
 impl Removal {
     /// What has to go for these versions to be gone, and what crashed programs have left: drafts,
     /// packs that no manifest names, and versions that are not complete although a newer one is.
-    /// Fails if a manifest cannot be read, because it is not known then which packs are needed.
+    /// Fails if a manifest cannot be read, or the directory of a rank is missing, because it is not
+    /// known then which packs are needed.
     ///
     /// Valid only while nothing writes to the session: see [`lock_session`].
     pub fn plan(catalog: &Catalog, session: &str, dropped: &[u64]) -> Result<Self> {
         let files = catalog.files();
-        let Listing { manifests, packs, drafts, .. } = catalog.listing(session)?;
+        let Listing { manifests, packs, drafts, ranks, .. } = catalog.listing(session)?;
         let mut named = Vec::new();
         for listed in &manifests {
             match &listed.manifest {
@@ -50,6 +51,14 @@ impl Removal {
                     return Err(Error::Damaged { path, reason });
                 }
             }
+        }
+        let count = named.iter().map(|(_, _, manifest)| manifest.ranks).max().unwrap_or(0);
+        if let Some(missing) = (0..count).find(|rank| !ranks.contains(rank)) {
+            let reason = "it is not there; nothing was removed, as its versions may need packs of other ranks: make \
+                          the directory available";
+            let path = format!("{}/{session}/{}", files.location(), rank_name(missing));
+            let source = io::Error::new(io::ErrorKind::NotFound, reason);
+            return Err(Error::Storage { attempt: "look into", path, source });
         }
         let versions = grouped(manifests);
         let complete: BTreeSet<_> =

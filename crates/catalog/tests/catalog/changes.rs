@@ -135,6 +135,18 @@ fn what_crashes_have_left_goes_as_well() {
 }
 
 #[test]
+fn nothing_is_removed_while_the_directory_of_a_rank_is_missing() {
+    let directory = tempfile::tempdir().unwrap();
+    let (catalog, saved) = history(directory.path());
+    let (there, away) = (directory.path().join("heat/rank-00001"), directory.path().join("heat-away"));
+    fs::rename(&there, &away).unwrap();
+    let error = Removal::plan(&catalog, "heat", &[1]).unwrap_err().to_string();
+    assert!(error.contains("rank-00001") && error.contains("nothing was removed"), "{error}");
+    fs::rename(&away, &there).unwrap();
+    check_kept(&catalog, &saved, &[1, 2, 3, 4, 5]);
+}
+
+#[test]
 fn a_session_that_is_written_to_is_left_alone() {
     let directory = tempfile::tempdir().unwrap();
     let (catalog, _) = history(directory.path());
