@@ -20,7 +20,7 @@ pub(crate) enum BenchCommand {
     /// Writes measured.md into the output directory, and results.json and the plots (PNG, SVG) into
     /// its subdirectory measured. Each benchmark runs in its own process. If one fails, the page
     /// says so, the others still count, and the exit code is 1. Run it on an idle machine: it takes
-    /// up to an hour, or some four minutes with --quick.
+    /// some twenty minutes, or some four minutes with --quick.
     All(all::AllArgs),
     /// Compare ways to keep the states of a forward pass for the backward pass.
     ///

@@ -57,7 +57,7 @@ pub(crate) struct State {
     /// What versions were packed as by this process, while that may be asked for.
     pub(crate) manifests: BTreeMap<u64, Arc<Manifest>>,
     /// By layer: numbers of versions that were found, that not all ranks have, and that may become
-    /// whole again. Until this run has completed a version there, none takes their place.
+    /// whole again. Nothing takes their place.
     pub(crate) returning: Vec<BTreeSet<u64>>,
     /// Failures that the program has not been told of.
     failures: VecDeque<(u64, usize, String)>,

@@ -70,6 +70,15 @@ impl Bench {
         }
     }
 
+    /// What differs from the defaults of a benchmark by itself, so that all together take less than
+    /// half an hour: `bench alloc` alone sweeps for longer.
+    fn full(self) -> &'static [&'static str] {
+        match self {
+            Self::Alloc => &["--host", "1 GiB", "--gaps", "0,20"],
+            _ => &[],
+        }
+    }
+
     /// Sizes for tests, in which time matters and figures do not.
     fn tiny(self) -> &'static [&'static str] {
         match self {
@@ -101,6 +110,8 @@ impl AllArgs {
                 arguments.extend(bench.tiny().iter().map(|&text| text.to_owned()));
             } else if self.quick {
                 arguments.push("--quick".to_owned());
+            } else {
+                arguments.extend(bench.full().iter().map(|&text| text.to_owned()));
             }
             if *bench != Bench::Alloc {
                 arguments.extend(["--dir".to_owned(), scratch.clone()]);
