@@ -84,7 +84,8 @@ impl Ledger {
         if self.merges.is_empty() {
             return None;
         }
-        let is_wanted = |version: u64| !here.doomed.contains(&version);
+        // What only a crash may bring back is not there to be rewritten.
+        let is_wanted = |version: u64| !here.doomed.contains(&version) && !here.revived.contains_key(&version);
         let mut arrived = self.merges.iter().filter(|merge| self.has_arrived(layer, merge));
         let Some(version) = arrived.find_map(|merge| merge.stale(here, is_wanted)) else {
             self.forget_merges();
