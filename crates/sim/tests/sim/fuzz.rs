@@ -14,7 +14,7 @@ fn seeds_find_nothing() {
 
 #[test]
 fn no_world_loses_a_version() {
-    let seeds = amount(2_000, 100_000);
+    let seeds = amount(3_000, 100_000);
     match outcrop_sim::fuzz_commit(0..seeds, 2, |_| {}) {
         Ok(coverage) => assert_eq!(coverage.seeds, seeds),
         Err(failure) => panic!("{failure}"),
