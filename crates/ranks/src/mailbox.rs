@@ -17,13 +17,15 @@ const READ_BYTES: usize = 8 << 10;
 /// crate alone, which have many parts.
 const PART_BYTES: u64 = if cfg!(test) { 2 << 10 } else { 1 << 20 };
 
+/// What the mailbox of a rank is called, and the one that its last process has left.
 const MAILBOX: &str = "mailbox";
+const FORMER: &str = "former";
 
-/// The name of a part of the mailbox of a rank.
-fn part_name(rank: u32, part: u32) -> String {
+/// The name of a part of a mailbox of a rank.
+fn part_name(mailbox: &str, rank: u32, part: u32) -> String {
     match part {
-        0 => format!("{}.{MAILBOX}", rank_name(rank)),
-        part => format!("{}.{MAILBOX}-{part}", rank_name(rank)),
+        0 => format!("{}.{mailbox}", rank_name(rank)),
+        part => format!("{}.{mailbox}-{part}", rank_name(rank)),
     }
 }
 
@@ -41,17 +43,35 @@ pub(crate) struct Outbox<M: Medium> {
     next: Option<M::File>,
     /// The first part that has not been removed.
     first: u32,
+    /// The parts of the mailbox that the last process of this rank has left.
+    former: Vec<String>,
 }
 
 impl<M: Medium> Outbox<M> {
-    /// Makes a mailbox in place of the one that an earlier run may have left.
+    /// Makes a mailbox in place of the one that an earlier process may have left. Another rank may
+    /// not have read the last words of that one yet, so it stays, under another name.
     pub(crate) fn make(medium: &M, hello: Hello) -> io::Result<Self> {
-        let later_parts = format!("{}-", part_name(hello.rank, 0));
-        for name in medium.names()?.iter().filter(|name| name.starts_with(&later_parts)) {
-            medium.remove(name)?;
+        let [present, former] = [MAILBOX, FORMER].map(|mailbox| part_name(mailbox, hello.rank, 0));
+        let names = medium.names()?;
+        let part_of = |mailbox: &str, name: &str| {
+            let rest = name.strip_prefix(mailbox)?;
+            (rest.is_empty() || rest.starts_with('-')).then(|| rest.to_owned())
+        };
+        names.iter().filter(|name| part_of(&former, name).is_some()).try_for_each(|name| medium.remove(name))?;
+        let mut left = Vec::new();
+        for (name, part) in names.iter().filter_map(|name| Some((name, part_of(&present, name)?))) {
+            left.push(format!("{former}{part}"));
+            medium.rename(name, &left[left.len() - 1])?;
         }
         let file = make_part(medium, &hello, 0)?;
-        Ok(Self { hello, part: 0, file, end: HELLO_BYTES as u64, unsaid: Vec::new(), next: None, first: 0 })
+        let (part, end, unsaid, next, first) = (0, HELLO_BYTES as u64, Vec::new(), None, 0);
+        Ok(Self { hello, part, file, end, unsaid, next, first, former: left })
+    }
+
+    /// All ranks have begun anew: nobody is left who would read the mailbox before this one.
+    pub(crate) fn forget_former(&mut self, medium: &M) {
+        // What cannot be removed is when the next process begins.
+        self.former.drain(..).for_each(|name| drop(medium.remove(&name)));
     }
 
     /// Adds a record to what is to be said, if what was to be said before has been.
@@ -104,7 +124,9 @@ impl<M: Medium> Outbox<M> {
 
     /// All who read this mailbox have come to this part: those before it are not needed any more.
     pub(crate) fn free_before(&mut self, medium: &M, part: u32) {
-        while self.first < part.min(self.part) && medium.remove(&part_name(self.hello.rank, self.first)).is_ok() {
+        while self.first < part.min(self.part)
+            && medium.remove(&part_name(MAILBOX, self.hello.rank, self.first)).is_ok()
+        {
             self.first += 1;
         }
     }
@@ -117,7 +139,7 @@ fn make_part<M: Medium>(medium: &M, hello: &Hello, part: u32) -> io::Result<M::F
     let file = medium.create(&draft)?;
     medium.write_at(&file, 0, &hello.encode())?;
     medium.sync(&file)?;
-    medium.rename(&draft, &part_name(hello.rank, part))?;
+    medium.rename(&draft, &part_name(MAILBOX, hello.rank, part))?;
     Ok(file)
 }
 
@@ -171,9 +193,22 @@ impl Inbox {
         medium: &M,
         mut take: impl FnMut(&mut Self, &Record<'_>),
     ) -> io::Result<Look> {
+        let look = self.read_present(medium, &mut take)?;
+        if look == Look::Replaced {
+            self.read_former(medium, &mut take)?;
+        }
+        Ok(look)
+    }
+
+    /// As [`read`](Self::read), of the mailbox that is there.
+    fn read_present<M: Medium>(
+        &mut self,
+        medium: &M,
+        take: &mut impl FnMut(&mut Self, &Record<'_>),
+    ) -> io::Result<Look> {
         let mut look = Look::Same;
         loop {
-            let name = part_name(self.rank, self.part);
+            let name = part_name(MAILBOX, self.rank, self.part);
             let Some(file) = medium.open(&name)? else {
                 // Not yet, or its name is not seen yet, or another process has begun again.
                 return match (self.nonce.is_none(), self.has_successor(medium)?) {
@@ -187,26 +222,45 @@ impl Inbox {
                 Look::New(nonce) => look = Look::New(nonce),
                 Look::Replaced => return Ok(Look::Replaced),
             }
-            if !self.read_part(medium, &file, &mut take)? {
+            if !self.read_part(medium, &file, take)? {
                 return Ok(look);
             }
-            (self.part, self.has_begun, self.at) = (self.part + 1, false, HELLO_BYTES as u64);
+            self.go_on();
         }
+    }
+
+    /// Reads the last words of the process that was met, and which another one has replaced.
+    fn read_former<M: Medium>(&mut self, medium: &M, take: &mut impl FnMut(&mut Self, &Record<'_>)) -> io::Result<()> {
+        medium.refresh()?;
+        while let Some(file) = medium.open(&part_name(FORMER, self.rank, self.part))? {
+            if Some(read_hello(medium, &file)?.nonce) != self.nonce || !self.read_part(medium, &file, take)? {
+                break;
+            }
+            self.go_on();
+        }
+        Ok(())
+    }
+
+    /// The mailbox goes on in its next part.
+    fn go_on(&mut self) {
+        (self.part, self.has_begun, self.at) = (self.part + 1, false, HELLO_BYTES as u64);
     }
 
     /// Whether the first part is one of a later mailbox than the one that was met.
     fn has_successor<M: Medium>(&self, medium: &M) -> io::Result<bool> {
-        let Some(file) = medium.open(&part_name(self.rank, 0))?.filter(|_| self.has_met) else { return Ok(false) };
-        let mut bytes = [0; HELLO_BYTES];
-        let count = medium.read_at(&file, 0, &mut bytes)?;
-        Ok(Hello::decode(&bytes[..count]).is_ok_and(|hello| Some(hello.nonce) != self.nonce))
+        let Some(file) = medium.open(&part_name(MAILBOX, self.rank, 0))?.filter(|_| self.has_met) else {
+            return Ok(false);
+        };
+        match read_hello(medium, &file) {
+            Ok(hello) => Ok(Some(hello.nonce) != self.nonce),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Compares how a file begins with what is known of the mailbox.
     fn begin<M: Medium>(&mut self, medium: &M, file: &M::File, name: &str) -> io::Result<Look> {
-        let mut bytes = [0; HELLO_BYTES];
-        let count = medium.read_at(file, 0, &mut bytes)?;
-        let hello = Hello::decode(&bytes[..count]).map_err(invalid)?;
+        let hello = read_hello(medium, file)?;
         if (hello.rank, hello.count) != (self.rank, self.count) {
             let Self { rank, count, .. } = self;
             let (other_rank, other_count) = (hello.rank, hello.count);
@@ -270,6 +324,13 @@ impl Inbox {
         self.told = if is_due { self.part } else { self.told };
         is_due.then_some(Record::Read { rank: self.rank, part: self.part })
     }
+}
+
+/// How a part of a mailbox begins.
+fn read_hello<M: Medium>(medium: &M, file: &M::File) -> io::Result<Hello> {
+    let mut bytes = [0; HELLO_BYTES];
+    let count = medium.read_at(file, 0, &mut bytes)?;
+    Hello::decode(&bytes[..count]).map_err(invalid)
 }
 
 fn invalid(problem: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {

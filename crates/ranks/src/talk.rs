@@ -7,7 +7,8 @@
 //!
 //! A rank that ends may just have said what others wait for. So rank 0 says of another one that it
 //! is gone when it has passed on its last words, and nobody else does: whoever notices it tells
-//! rank 0. Of rank 0 it is believed when its mailbox has been read to the end.
+//! rank 0. Of rank 0 it is believed when its mailbox has been read to the end. A process that takes
+//! its place at once, perhaps the same one that opens its store again, leaves that mailbox there.
 //!
 //! Files of an earlier run may still be there: a rank believes another one only when that has
 //! repeated the random number which this one has just chosen.
@@ -252,6 +253,9 @@ impl<M: Medium> Talk<M> {
     fn meet(&mut self) -> io::Result<()> {
         let mut inboxes = self.others.iter().filter_map(|other| Some((other.rank, other.inbox.as_ref()?)));
         self.has_met = inboxes.clone().all(|(_, inbox)| inbox.has_met);
+        if self.has_met {
+            self.outbox.forget_former(&self.medium);
+        }
         if self.has_met && self.rank == FIRST {
             let outbox = &mut self.outbox;
             let mut seen =

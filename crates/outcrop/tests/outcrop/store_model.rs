@@ -109,14 +109,7 @@ fn failure(case: &Case) -> Option<String> {
 
 /// Runs a case, and makes it smaller if it fails.
 fn check(seed: Option<u64>, case: &Case) -> Checked {
-    let Some(mut why) = failure(case) else { return Ok(()) };
-    if amount(true, false) {
-        // A failure that depends on the turns of threads is for `cargo xtask soak`: here it is said,
-        // and counts if it comes again.
-        say(format_args!("{}{why}; tried again", named(seed)));
-        let Some(again) = failure(case) else { return Ok(()) };
-        why = again;
-    }
+    let Some(why) = failure(case) else { return Ok(()) };
     if why.starts_with("it hangs") {
         return Err(format!("{}{why}\n{case}", named(seed)));
     }

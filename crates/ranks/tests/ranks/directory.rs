@@ -3,8 +3,8 @@
 
 use std::{
     fs::{self, File},
-    os::unix::fs::FileExt,
-    path::Path,
+    os::unix::fs::{FileExt, MetadataExt},
+    path::{Path, PathBuf},
     sync::Barrier,
     thread,
     time::Duration,
@@ -20,6 +20,10 @@ const SHORT: Duration = Duration::from_secs(2);
 
 fn open(dir: &Path, rank: u32, count: u32, patience: Duration) -> SharedDirectory {
     SharedDirectory::open_with(dir, rank, count, patience).unwrap()
+}
+
+fn mailbox_of(dir: &Path, rank: u32) -> PathBuf {
+    dir.join(format!("rank-0000{rank}.mailbox"))
 }
 
 fn text(gathered: Result<Vec<Vec<u8>>>) -> Vec<String> {
@@ -161,6 +165,43 @@ fn a_rank_that_was_started_again_is_not_the_one_that_was_met() {
 }
 
 #[test]
+fn last_words_are_heard_also_when_their_rank_has_begun_again() {
+    for (rank, size) in [(0, 10), (1, 10), (0, 3 << 20), (1, 3 << 20)] {
+        let dir = tempdir().unwrap();
+        let other = thread::scope(|scope| {
+            let other = scope.spawn(|| open(dir.path(), 1 - rank, 2, LONG));
+            let ranks = open(dir.path(), rank, 2, LONG);
+            let other = other.join().unwrap();
+            // The second are in another part, if they are long.
+            (0..2u8).for_each(|number| ranks.announce(&vec![number; size]).unwrap());
+            other
+        });
+        let begun = fs::metadata(mailbox_of(dir.path(), rank)).unwrap().ino();
+        thread::scope(|scope| {
+            let again = scope.spawn(|| open(dir.path(), rank, 2, LONG));
+            while fs::metadata(mailbox_of(dir.path(), rank)).map_or(begun, |now| now.ino()) == begun {
+                thread::yield_now();
+            }
+            let mut heard = Vec::new();
+            let error = loop {
+                match other.heard() {
+                    Ok(more) => heard.extend(more),
+                    Err(error) => break error,
+                }
+            };
+            assert!(error.to_string().contains(&format!("rank {rank} is gone")), "{error}");
+            assert_eq!(heard, [(rank, vec![0; size]), (rank, vec![1; size])]);
+            drop(other);
+            let other = open(dir.path(), 1 - rank, 2, LONG);
+            let again = again.join().unwrap();
+            drop((again, other));
+        });
+        let names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
+        assert!(names.iter().all(|name| !name.to_string_lossy().contains("former")), "{names:?}");
+    }
+}
+
+#[test]
 fn one_process_is_one_rank() {
     let dir = tempdir().unwrap();
     let held = open(dir.path(), 0, 1, SHORT);
@@ -185,7 +226,7 @@ fn another_number_of_ranks_is_said_when_patience_ends() {
 
 /// The mailbox of rank 1.
 fn mailbox(dir: &Path) -> File {
-    File::options().read(true).write(true).open(dir.join("rank-00001.mailbox")).unwrap()
+    File::options().read(true).write(true).open(mailbox_of(dir, 1)).unwrap()
 }
 
 #[test]
