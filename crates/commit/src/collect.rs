@@ -4,6 +4,11 @@ use std::collections::BTreeSet;
 
 use crate::{LayerIndex, Ledger, Step};
 
+/// Ranks that share blocks read all manifests of all others before they remove something: they do
+/// when at least this part of what a rank has in a directory may go. So what a save costs does not
+/// depend on how many versions are kept.
+const WORTH_A_LOOK: u64 = 8;
+
 impl Ledger {
     /// Dooms versions that are not kept: those that the settings say, and those before the newest
     /// complete one that not all ranks have.
@@ -39,17 +44,28 @@ impl Ledger {
         self.layers[layer].wants_collection = false;
         let idle = self.idle(layer);
         if !idle.is_empty() && self.settings.ranks > 1 && !self.layers[layer].is_unborrowed {
-            return Some(Step::Look);
+            return self.is_worth_a_look(layer, &idle).then_some(Step::Look);
         }
         self.discard(layer, idle);
         None
+    }
+
+    /// Whether the others are asked which of these packs they need.
+    fn is_worth_a_look(&self, layer: LayerIndex, idle: &[u64]) -> bool {
+        let here = &self.layers[layer];
+        let may_go = idle.iter().filter(|number| !here.borrowed.contains(number));
+        let bytes: u64 = may_go.filter_map(|number| here.listing.pack_bytes(*number)).sum();
+        let is_now = !self.settings.is_shared || self.is_closing || self.settings.layers[layer].is_limited;
+        is_now || bytes.saturating_mul(WORTH_A_LOOK) >= here.listing.all_pack_bytes()
     }
 
     /// Other ranks need these; the rest can go.
     pub(crate) fn looked(&mut self, layer: LayerIndex, borrowed: &BTreeSet<u64>) {
         // Ranks that share no blocks borrow nothing new: what an earlier run has left is all.
         self.layers[layer].is_unborrowed = borrowed.is_empty() && !self.settings.is_shared;
-        let idle = self.idle(layer).into_iter().filter(|number| !borrowed.contains(number)).collect();
+        let idle = self.idle(layer).into_iter();
+        let (needed, idle): (Vec<u64>, Vec<u64>) = idle.partition(|number| borrowed.contains(number));
+        self.layers[layer].borrowed = needed.into_iter().collect();
         self.discard(layer, idle);
     }
 

@@ -83,6 +83,8 @@ pub(crate) struct Layer {
     pub(crate) wants_collection: bool,
     /// Other ranks need no packs of this one, and never will in this run.
     pub(crate) is_unborrowed: bool,
+    /// Packs that only other ranks needed when they were looked at last.
+    pub(crate) borrowed: BTreeSet<u64>,
     /// Packs that nobody needs any more, to be removed, with their lengths.
     pub(crate) garbage: VecDeque<(u64, u64)>,
     /// Complete versions of which the program hears when there is room for the next one.

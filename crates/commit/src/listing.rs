@@ -18,6 +18,8 @@ pub(crate) struct Listing {
     manifests: BTreeMap<u64, Visible>,
     /// Packs of this rank that are there, with their lengths.
     packs: BTreeMap<u64, u64>,
+    /// The length of all of them.
+    all_pack_bytes: u64,
     /// Packs of this rank, each with every version that lists it.
     listed: BTreeSet<(u64, u64)>,
     /// Packs that are there and that no manifest lists.
@@ -79,7 +81,8 @@ impl Visible {
 
 impl Listing {
     pub(crate) fn new(keep: Retention, packs: BTreeMap<u64, u64>) -> Self {
-        Self { keep, unlisted: packs.keys().copied().collect(), packs, ..Self::default() }
+        let all_pack_bytes = packs.values().fold(0, |all: u64, bytes| all.saturating_add(*bytes));
+        Self { keep, unlisted: packs.keys().copied().collect(), packs, all_pack_bytes, ..Self::default() }
     }
 
     pub(crate) fn manifest(&self, version: u64) -> Option<&Visible> {
@@ -145,8 +148,14 @@ impl Listing {
         self.packs.get(&number).copied()
     }
 
+    /// The length of all packs that are there.
+    pub(crate) fn all_pack_bytes(&self) -> u64 {
+        self.all_pack_bytes
+    }
+
     pub(crate) fn add_pack(&mut self, number: u64, bytes: u64) {
-        self.packs.insert(number, bytes);
+        let before = self.packs.insert(number, bytes).unwrap_or(0);
+        self.all_pack_bytes = self.all_pack_bytes.saturating_sub(before).saturating_add(bytes);
         if self.listing(number).next().is_none() {
             self.unlisted.insert(number);
         }
@@ -154,7 +163,9 @@ impl Listing {
 
     pub(crate) fn remove_pack(&mut self, number: u64) -> Option<u64> {
         self.unlisted.remove(&number);
-        self.packs.remove(&number)
+        let bytes = self.packs.remove(&number)?;
+        self.all_pack_bytes = self.all_pack_bytes.saturating_sub(bytes);
+        Some(bytes)
     }
 
     /// Packs that are there and that no manifest lists.
@@ -300,7 +311,7 @@ mod tests {
             Change::Remove(version) => drop(listing.remove(version)),
             Change::Stand(version, standing) => listing.stand(version, standing),
             Change::Relist(version, chain) => listing.relist(version, chain.into()),
-            Change::AddPack(number) => listing.add_pack(number, 1),
+            Change::AddPack(number) => listing.add_pack(number, number + 1),
             Change::RemovePack(number) => drop(listing.remove_pack(number)),
         }
     }
@@ -334,6 +345,7 @@ mod tests {
             prop_assert_eq!(listing.unlisted().any(|pack| pack == number), is_unlisted, "pack {}", number);
             prop_assert_eq!(listing.listing(number).collect::<Vec<_>>(), by);
         }
+        prop_assert_eq!(listing.all_pack_bytes(), listing.packs.values().sum::<u64>());
         Ok(())
     }
 

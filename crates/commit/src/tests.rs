@@ -304,12 +304,12 @@ fn packs_of_a_version_that_is_gone_stay_until_that_is_durable() {
 }
 
 /// How often a rank looks what others need of it, while it saves full versions and keeps the last.
-fn looks_at_others(ranks: u32, is_shared: bool) -> usize {
-    let keep = Retention { keep_last: Some(1), ..Retention::default() };
+fn looks_at_others(ranks: u32, is_shared: bool, keep_last: u32, versions: u64) -> usize {
+    let keep = Retention { keep_last: Some(keep_last), ..Retention::default() };
     let mut rig = Rig::shared(keep, (1, ranks), is_shared, Found::default());
     rig.tell(Event::Reading(false));
     let mut steps = Vec::new();
-    for version in 0..5 {
+    for version in 0..versions {
         rig.expect(version);
         rig.draft(version, &[version], version + 1, 0);
         rig.arrive(version, 0);
@@ -320,16 +320,26 @@ fn looks_at_others(ranks: u32, is_shared: bool) -> usize {
         }
         steps.extend(rig.work());
     }
+    let looks = steps.iter().filter(|(_, step)| *step == Step::Look).count();
+    rig.tell(Event::Closed);
+    steps.extend(rig.work());
     let removed = steps.iter().filter(|(_, step)| matches!(step, Step::Remove { .. })).count();
-    assert_eq!(removed, 4, "{steps:?}");
-    steps.iter().filter(|(_, step)| *step == Step::Look).count()
+    assert_eq!(removed as u64, versions - u64::from(keep_last), "{steps:?}");
+    looks
 }
 
 #[test]
 fn a_rank_looks_at_others_only_if_they_may_need_something() {
-    assert_eq!(looks_at_others(1, false), 0, "there are no others");
-    assert_eq!(looks_at_others(2, false), 1, "what an earlier run has left");
-    assert_eq!(looks_at_others(2, true), 4, "before anything is removed");
+    assert_eq!(looks_at_others(1, false, 1, 5), 0, "there are no others");
+    assert_eq!(looks_at_others(2, false, 1, 5), 1, "what an earlier run has left");
+    assert_eq!(looks_at_others(2, true, 1, 5), 4, "before anything is removed");
+}
+
+#[test]
+fn a_look_at_others_waits_until_enough_may_go() {
+    // Each reads all versions of all ranks: so many per save, however many are kept.
+    assert_eq!(looks_at_others(2, true, 100, 400), 20);
+    assert_eq!(looks_at_others(2, true, 1000, 1400), 2);
 }
 
 #[test]

@@ -190,6 +190,13 @@ pub(super) const HAND_MADE: &[Mutant] = &[
         tests: &[TALK, RANKS],
     },
     Mutant {
+        name: "last words of a rank that has begun again not read",
+        file: "crates/ranks/src/mailbox.rs",
+        old: "if look == Look::Replaced {",
+        new: "if false {",
+        tests: &[TALK, RANKS],
+    },
+    Mutant {
         name: "a chain is built upon that not all layers have",
         file: "crates/store/src/restore.rs",
         old: "            && (0..layers).all(|layer| self.opens(layer, manifest, true));",
