@@ -1,17 +1,18 @@
-//! What is not kept any more: manifests first, then packs that nothing needs.
+//! Retention and garbage collection: removes manifests that are not kept, then packs that nothing
+//! needs.
 
 use std::collections::BTreeSet;
 
 use crate::{LayerIndex, Ledger, Step};
 
-/// Ranks that share blocks read all manifests of all others before they remove something: they do
-/// when at least this part of what a rank has in a directory may go. So what a save costs does not
-/// depend on how many versions are kept.
+/// Ranks that share blocks must read the manifests of all other ranks before they remove a pack. A
+/// rank does so only when at least this fraction of its bytes in a directory (one eighth) may be
+/// removed. So the cost of a save does not depend on how many versions are kept.
 const WORTH_A_LOOK: u64 = 8;
 
 impl Ledger {
-    /// Dooms versions that are not kept: those that the settings say, and those before the newest
-    /// complete one that not all ranks have.
+    /// Marks versions for removal: those that the retention settings do not keep, and incomplete
+    /// ones below the newest complete version.
     pub(crate) fn retain(&mut self, layer: LayerIndex) {
         let here = &mut self.layers[layer];
         let Some(newest) = here.listing.newest_complete() else { return };
@@ -20,7 +21,7 @@ impl Ledger {
         here.doomed.extend(dropped.filter(|version| Some(*version) != base));
     }
 
-    /// The packs of this rank on a layer that nothing needs.
+    /// The packs of this rank on a layer that nothing needs, as far as this rank knows.
     fn idle(&self, layer: LayerIndex) -> Vec<u64> {
         let (here, rank) = (&self.layers[layer], self.settings.rank);
         let pending_from = here.pending.values().copied().min().unwrap_or(u64::MAX);
@@ -36,7 +37,8 @@ impl Ledger {
         here.listing.unlisted().filter(is_idle).collect()
     }
 
-    /// Looks for packs that nothing needs; what other ranks need has to be looked at first.
+    /// Collects packs that nothing needs. If other ranks may need some of them, asks for a
+    /// [`Step::Look`] first.
     pub(crate) fn next_collection(&mut self, layer: LayerIndex) -> Option<Step> {
         if !self.layers[layer].wants_collection || self.is_reading || self.layers[layer].keeps_all() {
             return None;
@@ -50,7 +52,7 @@ impl Ledger {
         None
     }
 
-    /// Whether the others are asked which of these packs they need.
+    /// Whether enough packs may be removed to justify reading the manifests of the other ranks.
     fn is_worth_a_look(&self, layer: LayerIndex, idle: &[u64]) -> bool {
         let here = &self.layers[layer];
         let may_go = idle.iter().filter(|number| !here.borrowed.contains(number));
@@ -59,9 +61,9 @@ impl Ledger {
         is_now || bytes.saturating_mul(WORTH_A_LOOK) >= here.listing.all_pack_bytes()
     }
 
-    /// Other ranks need these; the rest can go.
+    /// A look has ended: other ranks refer to `borrowed`. The other packs can be removed.
     pub(crate) fn looked(&mut self, layer: LayerIndex, borrowed: &BTreeSet<u64>) {
-        // Ranks that share no blocks borrow nothing new: what an earlier run has left is all.
+        // Ranks that do not share blocks borrow nothing new: only an earlier run can have borrowed.
         self.layers[layer].is_unborrowed = borrowed.is_empty() && !self.settings.is_shared;
         let idle = self.idle(layer).into_iter();
         let (needed, idle): (Vec<u64>, Vec<u64>) = idle.partition(|number| borrowed.contains(number));

@@ -1,5 +1,5 @@
-//! Versions on their way: packs arrive, and when all that a version needs is there, its manifest is
-//! written.
+//! Versions in flight. Packs arrive, and when everything that a version needs has arrived on a
+//! layer, its manifest is written there.
 
 use outcrop_format::{ManifestPack, Tidings};
 
@@ -8,11 +8,11 @@ use crate::{
     layer::{Refusal, own_packs},
 };
 
-/// A draft, and where it has come to its end.
+/// A draft, and on which layers it is settled.
 #[derive(Debug)]
 pub(crate) struct Drafted {
     pub(crate) draft: Draft,
-    /// By layer: whether its manifest is there, or never will be.
+    /// By layer: whether its manifest has been written, or never will be.
     pub(crate) is_settled: Vec<bool>,
 }
 
@@ -22,18 +22,18 @@ impl Drafted {
     }
 }
 
-/// What becomes of a draft on a layer.
+/// What happens next to a draft on a layer.
 enum Fate {
     Waits,
     Refused(Refusal),
-    /// What it needs is not there, and the next version must not build upon it.
+    /// A pack that it needs is missing, so the next version must not build upon it either.
     Lost(String),
     Fails(String),
     Commits(Vec<ManifestPack>),
 }
 
 impl Ledger {
-    /// A version is on its way.
+    /// A version is packed, and its packs are in flight.
     pub(crate) fn drafted(&mut self, draft: Draft) {
         let version = draft.save.version;
         if self.settings.is_shared {
@@ -44,7 +44,7 @@ impl Ledger {
         self.drafted_below = self.drafted_below.max(draft.next_number);
         self.newest_draft = Some(version);
         self.passed = self.passed.max(Some(version));
-        // What was lost since is not built upon.
+        // If packs were lost since it was packed, the next version must not build upon it.
         if draft.losses == self.losses {
             self.chain = own_packs(&draft.manifest.packs, self.settings.rank).collect();
         }
@@ -52,7 +52,7 @@ impl Ledger {
         (0..self.layers.len()).for_each(|layer| self.leave_out(layer));
     }
 
-    /// A pack has come to a layer, or could not.
+    /// A pack has reached a layer, or failed to.
     pub(crate) fn arrived(&mut self, number: u64, layer: LayerIndex, failure: Option<String>) {
         let Some(pack) = self.in_flight.get_mut(&number) else { return };
         if !pack.settled_on.insert(layer) {
@@ -73,11 +73,11 @@ impl Ledger {
         }
     }
 
-    /// Versions that need a pack which could not be written will not come to that layer. Where
-    /// ranks share blocks, neither will those that were drafted after them: another rank may refer
-    /// to it.
+    /// A pack could not be written to a layer: versions that need it fail there. If ranks share
+    /// blocks, the versions drafted after them fail too, because other ranks may refer to the pack.
     fn pack_failed(&mut self, number: u64, layer: LayerIndex, reason: &str) {
-        // Before anybody hears of it, and saves the next version.
+        // First, so that nobody saves the next version upon this pack after learning of the
+        // failure.
         self.lose(layer, reason);
         let rank = self.settings.rank;
         let mut is_lost = false;
@@ -94,7 +94,7 @@ impl Ledger {
         self.forget_settled();
     }
 
-    /// Packs of this rank did not get to where they were to be: the next version is saved in full.
+    /// Packs of this rank did not reach a layer: the next version is saved in full.
     pub(crate) fn lose(&mut self, layer: LayerIndex, reason: &str) {
         self.losses += 1;
         self.chain.clear();
@@ -103,12 +103,11 @@ impl Ledger {
         self.ask(Action::Lose);
     }
 
-    /// A version will not come to a layer: this program is told, and so are the other ranks, who
-    /// would wait for it.
+    /// A version fails on a layer. Tells the program, and the other ranks, which would wait for it.
     pub(crate) fn fail(&mut self, layer: LayerIndex, save: SaveId, reason: &str) {
         self.report(Report::Failed { save, layer, reason: reason.to_owned() });
         if self.settings.ranks > 1 {
-            // Also if the program tries again: the others have given it up.
+            // This holds for another attempt too: the other ranks have given the version up.
             let refusal = Refusal { is_of_others: false, reason: reason.to_owned() };
             self.layers[layer].refused.insert(save.version, refusal);
             self.layers[layer].holders.remove(&save.version);
@@ -117,8 +116,8 @@ impl Ledger {
         self.announce(tidings);
     }
 
-    /// The next version to be committed on a layer, in their order, if all that it needs is there.
-    /// Those that cannot be are failed.
+    /// The next step towards committing a version on a layer, the oldest version first. Fails
+    /// versions that can never be committed there.
     pub(crate) fn next_commit(&mut self, layer: LayerIndex) -> Option<Step> {
         for index in 0..self.drafts.len() {
             if self.drafts[index].is_settled[layer] {
@@ -164,13 +163,13 @@ impl Ledger {
             return Fate::Lost(why());
         }
         let packs = self.with_merges(layer, &draft.manifest.packs);
-        // Others may refer to packs that have become others here.
+        // Other ranks may refer to the packs before they were merged here.
         let shared = if self.settings.is_shared { &draft.manifest.packs[..] } else { &[] };
         let own = packs.iter().chain(shared).filter(|pack| pack.id.rank == self.settings.rank);
-        // One that was found may be shorter than it was, or another one.
+        // A pack that was found may be truncated, or be a different file.
         let is_missing = |pack: &&ManifestPack| here.listing.pack_bytes(pack.id.number) != Some(pack.file_bytes);
         match own.clone().find(is_missing) {
-            // What is not on its way will not come.
+            // A pack that is neither there nor in flight will never arrive.
             Some(pack) if !self.is_coming(pack.id.number, layer) => return Fate::Lost(why()),
             Some(_) => return Fate::Waits,
             None if self.settings.is_shared && self.is_owing(layer, draft.next_number) => return Fate::Waits,
@@ -182,27 +181,27 @@ impl Ledger {
         }
     }
 
-    /// Whether a pack that is not on a layer is on its way there.
+    /// Whether a pack is in flight to a layer.
     fn is_coming(&self, number: u64, layer: LayerIndex) -> bool {
         let is_moving = self.in_flight.get(&number).is_some_and(|pack| !pack.settled_on.contains(&layer));
         is_moving && number >= self.layers[layer].doubtful_below
     }
 
-    /// Whether a pack that was made for a version, and has a lower number than this, is still on
-    /// its way to a layer. Also if that version has failed there and the next one of this rank does
-    /// not list the pack: those of other ranks may. Merged packs are not waited for, as only this
-    /// rank refers to them.
+    /// Whether a pack with a lower number than `below` is still in flight to a layer. It counts
+    /// even if its own version has failed and no later version of this rank lists it, because
+    /// manifests of other ranks may list it. Merged packs do not count: only this rank refers to
+    /// them.
     fn is_owing(&self, layer: LayerIndex, below: u64) -> bool {
         let is_merged = |number: u64| self.merges.iter().any(|merge| merge.makes(number));
         self.in_flight.range(..below).any(|(&number, _)| self.is_coming(number, layer) && !is_merged(number))
     }
 
-    /// Forgets drafts that have come to their end everywhere.
+    /// Forgets drafts that are settled on all layers.
     pub(crate) fn forget_settled(&mut self) {
         self.drafts.retain(|drafted| drafted.is_settled.contains(&false));
     }
 }
 
-/// Why a version must not take the place of one that was found.
+/// Why a version must not replace one that was found.
 pub const MAY_RETURN: &str = "an earlier run has saved this version, another rank's directory with its part seems to be missing or \
 cannot be read; make that directory available, forget incomplete versions, or save another number";

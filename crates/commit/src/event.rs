@@ -1,4 +1,4 @@
-//! What a ledger is told, and what it asks for.
+//! The events that a ledger handles, and the actions that it asks for.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -6,11 +6,11 @@ use outcrop_format::{Manifest, ManifestPack, News};
 
 use crate::Merge;
 
-/// A directory of the store, 0 being the first.
+/// A directory of the store, counted from 0.
 pub type LayerIndex = usize;
 
-/// One attempt to save a version. A version that could not be saved may be tried again: that is
-/// another attempt, and what was said of the first is not about it.
+/// One attempt to save a version. A version that failed may be saved again. That is a new attempt,
+/// and messages about the first one do not apply to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SaveId {
     /// The version.
@@ -19,37 +19,37 @@ pub struct SaveId {
     pub attempt: u32,
 }
 
-/// A version that is packed and on its way to all layers.
+/// A version that is packed and in flight to all layers.
 #[derive(Debug, Clone)]
 pub struct Draft {
     /// Which attempt it is.
     pub save: SaveId,
     /// What it consists of.
     pub manifest: Arc<Manifest>,
-    /// The packs that were made for it, and for versions before it, have lower numbers.
+    /// All packs that were made for this version and for earlier ones have lower numbers.
     pub next_number: u64,
-    /// How often packs of this rank had been lost when it was packed. Where ranks share blocks,
-    /// others may refer to packs that were lost since.
+    /// How often this rank had lost packs when the version was packed. If ranks share blocks, other
+    /// ranks may refer to packs that were lost since then.
     pub losses: u64,
 }
 
-/// What a ledger is told.
+/// What has happened.
 #[derive(Debug, Clone)]
 pub enum Event {
-    /// A pack is about to be on its way to all layers, under this key.
+    /// The engine is about to get a pack, under this key.
     Expected {
-        /// The engine's number for it.
+        /// The engine's key for it.
         key: u64,
         /// The pack.
         pack: ManifestPack,
     },
-    /// A pack has come to a layer, or could not.
+    /// A pack has reached a layer, or failed to.
     Arrived {
         /// The number of the pack.
         number: u64,
         /// The layer.
         layer: LayerIndex,
-        /// Why not.
+        /// The reason, if it failed.
         failure: Option<String>,
     },
     /// A version is packed.
@@ -61,48 +61,48 @@ pub enum Event {
         /// Why.
         reason: String,
     },
-    /// Packs of this rank have become others.
+    /// Packs of this rank were merged.
     Merged(Merge),
-    /// The next version builds upon this one, which was restored, if upon any.
+    /// A version was restored, and the next one may build upon it.
     Based {
         /// The version.
         version: u64,
-        /// Its packs of this rank; none if the next version is saved in full.
+        /// The packs of this rank in that version. Empty if the next version is saved in full.
         packs: Vec<u64>,
     },
-    /// The program begins to read files, or has ended: nothing is removed meanwhile.
+    /// The program starts to read files (`true`) or stops (`false`). Nothing is removed in between.
     Reading(bool),
-    /// All versions above this one are to be forgotten; all, without.
+    /// Forget all versions above this one, or all versions if `None`.
     Rewind(Option<u64>),
-    /// All versions that were found and that not all ranks have are to be forgotten, also if they
-    /// may become whole again.
+    /// Forget all versions that were found and that not all ranks have, even those that may become
+    /// complete again.
     ForgetIncomplete,
-    /// The program saves no more. What is on its way still arrives.
+    /// The program saves nothing more. Packs in flight still arrive.
     Closed,
-    /// Another rank has announced something.
+    /// A message from another rank.
     Heard {
         /// Which rank.
         rank: u32,
-        /// What it said.
+        /// The message.
         news: News,
     },
-    /// What this rank had to announce could not be said.
+    /// A message of this rank could not be sent.
     Unsaid {
-        /// What it was.
+        /// The message.
         news: News,
         /// Why.
         reason: String,
     },
-    /// Another rank is gone: no further version will be complete.
+    /// Another rank is gone: no further version will become complete.
     Alone {
-        /// What is known of it.
+        /// What is known about it.
         reason: String,
     },
     /// The step that was asked for on a layer has ended.
     Done {
         /// The layer.
         layer: LayerIndex,
-        /// How.
+        /// How it ended.
         outcome: Outcome,
     },
 }
@@ -110,53 +110,54 @@ pub enum Event {
 /// How a step has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// Well.
+    /// It succeeded.
     Done,
-    /// A manifest is gone, and this is what it was.
+    /// A manifest was removed. This is what it contained.
     Dropped(Arc<Manifest>),
-    /// A look has found these packs of this rank in manifests of others.
+    /// Other ranks' manifests list these packs of this rank.
     Borrowed(BTreeSet<u64>),
-    /// Not well.
+    /// It failed.
     Failed {
         /// Why.
         reason: String,
-        /// A manifest may have got its name: whether it is there after a crash cannot be told.
+        /// A manifest may have been renamed to its final name: it may be there after a crash, or
+        /// not.
         may_be_visible: bool,
-        /// The number of the next pack of this rank, after the failure. Those below may have got
-        /// their names before.
+        /// The number of the next pack of this rank, read after the failure. Packs with lower
+        /// numbers may have been created before it.
         next_number: u64,
     },
 }
 
-/// Something to be done to the files of this rank on one layer. There is one at a time on each, and
-/// its end is an [`Event::Done`].
+/// An operation on the files of this rank on one layer. Each layer has one at a time, and its end
+/// is an [`Event::Done`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Make all names in the directory durable.
+    /// Make all names in the directory durable (fsync of the directory).
     Sync,
-    /// Write a manifest, under another name first, and make it and its name durable.
+    /// Write a manifest under a draft name, rename it, and make both durable.
     Write {
         /// What the version consists of.
         manifest: Arc<Manifest>,
         /// The packs that it lists on this layer.
         packs: Vec<ManifestPack>,
     },
-    /// Have a manifest that is there list the packs that others have become, each in its turn.
-    /// Under another name first, and durably, as [`Write`](Self::Write). Fails, without a trace, if
-    /// it cannot be read or does not list them.
+    /// Replace a manifest by one that lists the merged packs. Merges are applied in order. The file
+    /// is replaced durably, as by [`Write`](Self::Write). If the manifest cannot be read, or does
+    /// not list the old packs, the step fails and changes nothing.
     Rewrite {
         /// The version.
         version: u64,
-        /// What has become what.
+        /// The merges to apply.
         merges: Vec<Merge>,
     },
-    /// Remove the manifest of a version. That it is not there is no failure.
+    /// Remove the manifest of a version. It is no error if it does not exist.
     Drop {
         /// The version.
         version: u64,
     },
-    /// Look which packs of this rank the manifests of other ranks list. Fails if that cannot be
-    /// told.
+    /// Find out which packs of this rank are listed in manifests of other ranks. Fails if one of
+    /// them cannot be read.
     Look,
     /// Remove a pack.
     Remove {
@@ -167,27 +168,27 @@ pub enum Step {
     },
 }
 
-/// What a ledger asks for.
+/// What to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Do something on a layer.
+    /// Carry out a step on a layer.
     Do {
         /// The layer.
         layer: LayerIndex,
-        /// What.
+        /// The step.
         step: Step,
     },
-    /// Tell all other ranks.
+    /// Send this to all other ranks.
     Announce(News),
     /// Tell the program.
     Report(Report),
-    /// A layer lacks packs that the next version would build upon: it must be saved in full.
+    /// A layer lacks packs that the next version would build upon: save the next version in full.
     Lose,
-    /// The session goes back: the next version is saved in full.
+    /// The session is rewound: save the next version in full.
     Reset,
-    /// Host memory of this pack can be given up.
+    /// The host memory of this pack can be freed.
     Release {
-        /// The engine's number for it.
+        /// The engine's key for it.
         key: u64,
     },
     /// Nothing more will be asked for.
@@ -220,25 +221,25 @@ pub enum Report {
         /// Why.
         reason: String,
     },
-    /// A version is not on a layer any more.
+    /// A version is no longer on a layer.
     Dropped {
         /// The version.
         version: u64,
         /// The layer.
         layer: LayerIndex,
     },
-    /// What was to be forgotten is gone, durably, or could not be removed.
+    /// Versions were forgotten, durably; or some could not be removed.
     Forgotten(Result<(), String>),
-    /// Nothing more will be complete.
+    /// No further version will become complete.
     Over {
         /// Why.
         reason: String,
     },
-    /// Something that the program need not know has failed: files stay that nobody needs.
+    /// Files that nobody needs could not be removed. The program need not handle this.
     Stays {
         /// The layer.
         layer: LayerIndex,
-        /// What stays, and why.
+        /// Which files, and why.
         reason: String,
     },
 }

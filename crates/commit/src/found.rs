@@ -1,5 +1,5 @@
-//! What a session finds when it is opened: which versions are whole, and what may become whole
-//! again.
+//! What a session finds when it is opened: which versions are complete, and which may become
+//! complete again.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,7 +15,7 @@ use crate::{
     listing::{Listing, Visible},
 };
 
-/// What this rank has found in one of its directories.
+/// What this rank found in one of its directories.
 #[derive(Debug, Clone, Default)]
 pub struct Found {
     /// Manifests that can be read, by version.
@@ -27,8 +27,8 @@ pub struct Found {
 }
 
 impl Ledger {
-    /// The ledger of a session that is opened: what this rank has found, and what all ranks have,
-    /// itself included, by rank.
+    /// Opens the ledger of a session. `found` is what this rank found, by layer; `everybody` is
+    /// what each rank found, by rank, including this one.
     pub fn open(settings: Settings, found: Vec<Found>, everybody: &[Holdings]) -> Self {
         let (whole, users) = (whole(everybody), users(everybody));
         let (unread, mut returning) = (unread(everybody, &whole), returning(everybody));
@@ -56,10 +56,10 @@ impl Ledger {
         Self::new(settings, layers, next_number)
     }
 
-    /// What the mark of this rank's directory on a layer is to say from now on: this run, and those
-    /// before it that it has taken part in and of which somebody still has a version, or may have
-    /// one that cannot be read now. If there are too many, some are left out: what others have of
-    /// these may be kept for longer.
+    /// The runs to list in this rank's mark (the file `runs`) on a layer. These are this run, and
+    /// the earlier runs that this rank took part in and of which some rank still has a version, or
+    /// may have one that cannot be read now. If there are too many, some are omitted, and versions
+    /// of those runs on other ranks may be kept for longer.
     pub fn marks(&self, layer: LayerIndex, everybody: &[Holdings]) -> BTreeSet<RunId> {
         let mine = everybody.get(self.settings.rank as usize).and_then(|holdings| holdings.layers.get(layer));
         let there = || everybody.iter().filter_map(|holdings| holdings.layers.get(layer));
@@ -72,8 +72,8 @@ impl Ledger {
         known.into_iter().take(MARK_RUNS_MAX - 1).chain([self.settings.run]).collect()
     }
 
-    /// The versions that can be restored, with the run that saved each, and on which layers all
-    /// ranks have it.
+    /// The versions that can be restored, with the run that saved each, and by layer whether all
+    /// ranks have it there.
     pub fn versions(&self) -> BTreeMap<u64, (RunId, Vec<bool>)> {
         let mut versions = BTreeMap::new();
         for (index, layer) in self.layers.iter().enumerate() {
@@ -88,8 +88,8 @@ impl Ledger {
     }
 }
 
-/// By layer: versions that only some ranks have there, and that may become whole again. All ranks
-/// find the same.
+/// By layer: versions that only some ranks have there, and that may become complete again. All
+/// ranks compute the same result.
 pub fn returning(everybody: &[Holdings]) -> Vec<BTreeSet<u64>> {
     let users = users(everybody);
     let layers = everybody.iter().map(|holdings| holdings.layers.len()).max().unwrap_or(0);
@@ -107,8 +107,8 @@ pub fn returning(everybody: &[Holdings]) -> Vec<BTreeSet<u64>> {
     returning
 }
 
-/// The versions that every rank has, from the same run and on the same layer; the latest run if
-/// there are several.
+/// The versions that every rank has on one layer from the same run. If several runs have saved a
+/// version, the latest one counts.
 fn whole(everybody: &[Holdings]) -> BTreeMap<u64, RunId> {
     let mut whole = BTreeMap::<u64, (u64, RunId)>::new();
     let Some(first) = everybody.first() else { return BTreeMap::new() };
@@ -123,8 +123,8 @@ fn whole(everybody: &[Holdings]) -> BTreeMap<u64, RunId> {
     whole.into_iter().map(|(version, (_, run))| (version, run)).collect()
 }
 
-/// By layer: versions that every rank has there from the same run, as far as their manifests can be
-/// read, and that are not whole only because some cannot. All ranks find the same.
+/// By layer: versions that are incomplete only because some ranks cannot read their manifests. All
+/// manifests that can be read are of the same run. All ranks compute the same result.
 fn unread(everybody: &[Holdings], whole: &BTreeMap<u64, RunId>) -> Vec<BTreeSet<u64>> {
     let layers = everybody.iter().map(|holdings| holdings.layers.len()).max().unwrap_or(0);
     let mut unread = vec![BTreeSet::new(); layers];
@@ -136,7 +136,7 @@ fn unread(everybody: &[Holdings], whole: &BTreeMap<u64, RunId>) -> Vec<BTreeSet<
             let may_have = |layer: Option<&HeldLayer>, run| {
                 has(layer, *version, run) || layer.is_some_and(|layer| layer.unreadable.contains(version))
             };
-            // If another run has saved it since, on another layer, then that counts.
+            // If another run has saved it since then on another layer, that one counts.
             run.is_some_and(|run| {
                 whole.get(version).is_none_or(|newer| *newer == run) && there().all(|layer| may_have(layer, run))
             })
@@ -145,7 +145,7 @@ fn unread(everybody: &[Holdings], whole: &BTreeMap<u64, RunId>) -> Vec<BTreeSet<
     unread
 }
 
-/// How many ranks do not have a version of this run on a layer.
+/// How many ranks do not have this version of this run on a layer.
 fn lacking(everybody: &[Holdings], layer: LayerIndex, version: u64, run: RunId) -> usize {
     everybody.iter().filter(|holdings| !has(holdings.layers.get(layer), version, run)).count()
 }
@@ -163,9 +163,9 @@ fn users(everybody: &[Holdings]) -> Vec<Vec<BTreeSet<RunId>>> {
     everybody.iter().map(|holdings| holdings.layers.iter().map(of_layer).collect()).collect()
 }
 
-/// Whether a version that not all ranks have on a layer may become whole again: a rank that lacks
-/// it there has nothing by which to know that this is the directory which that run has used, or has
-/// something there that cannot be read.
+/// Whether a version that not all ranks have on a layer may become complete again. That is so if a
+/// rank lacks it and its directory does not say that this run has used it (so the directory may be
+/// another one), or if a rank has a manifest of it that cannot be read.
 fn may_return(
     everybody: &[Holdings],
     users: &[Vec<BTreeSet<RunId>>],

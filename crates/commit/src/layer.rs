@@ -1,4 +1,4 @@
-//! What one layer has of a session.
+//! The state of a session on one layer.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -9,59 +9,60 @@ use outcrop_format::{Manifest, ManifestPack};
 
 use crate::{SaveId, Step, listing::Listing};
 
-/// What a layer has of a session.
+/// The state of a session on one layer.
 #[derive(Debug, Default)]
 pub(crate) struct Layer {
     /// Its manifests and packs.
     pub(crate) listing: Listing,
-    /// Packs that are there, and whose names are not known to be durable.
+    /// Packs that have arrived, and whose names are not known to be durable.
     pub(crate) unsynced: BTreeSet<u64>,
-    /// Packs of manifests that are gone or were replaced, and that a crash may bring back: until
+    /// Packs of manifests that were removed or replaced. A crash may bring the manifests back until
     /// the directory is synced.
     pub(crate) lingering: BTreeSet<u64>,
-    /// Packs of such manifests when a sync failed. A later sync that succeeds says nothing of them:
-    /// they stay until what was done is done once more.
+    /// The same, for manifests that were removed or replaced before a sync that failed. A later
+    /// sync proves nothing about them: the packs stay until the operation has been repeated.
     pub(crate) doubted: BTreeSet<u64>,
-    /// Versions that were rewritten when a sync failed: a crash may bring back what they listed
-    /// before, until they are written once more.
+    /// Versions whose manifests were rewritten before a sync that failed. A crash may bring back
+    /// the old manifests until they are written again.
     pub(crate) unsure: BTreeSet<u64>,
-    /// Manifests that were removed when a sync failed: a crash may bring them back, until they are
-    /// written once more and removed again.
+    /// Manifests that were removed before a sync that failed. A crash may bring them back until
+    /// they are written again and removed again.
     pub(crate) revived: BTreeMap<u64, Arc<Manifest>>,
-    /// To write one of these once more has failed, too: it is tried again when something else has
-    /// been written.
+    /// Writing one of these again has failed too. It is retried after something else has been
+    /// written.
     pub(crate) is_retry_blocked: bool,
-    /// Packs below this number that are not there by now count as not written.
+    /// Packs below this number that have not arrived by now count as not written.
     pub(crate) doubtful_below: u64,
-    /// How often packs had been lost when something was last lost here.
+    /// The value of `Ledger::losses` when something was last lost on this layer.
     pub(crate) lost_at: u64,
-    /// Why something last failed here.
+    /// The reason of the last failure on this layer.
     pub(crate) failure: Option<String>,
 
-    /// Versions that some rank will never have here.
+    /// Versions that some rank will never have on this layer.
     pub(crate) refused: BTreeMap<u64, Refusal>,
-    /// How far each other rank has come here. They say it in the order of versions.
+    /// The newest version that each other rank has announced on this layer. Ranks announce versions
+    /// in ascending order.
     pub(crate) newest: BTreeMap<u32, Newest>,
-    /// Versions that only some ranks have, as far as is known, and which ranks.
+    /// Versions that only some ranks have, as far as this rank knows, and those ranks.
     pub(crate) holders: BTreeMap<u64, BTreeSet<u32>>,
-    /// Where ranks share blocks: versions that are not complete, with the first pack of each.
-    /// Another rank may be about to write a manifest that borrows it.
+    /// If ranks share blocks: versions that are not complete, with the first pack of each. Another
+    /// rank may be about to write a manifest that borrows these packs.
     pub(crate) pending: BTreeMap<u64, u64>,
-    /// Versions whose manifests cannot be read: nobody knows what they need, so that nothing is
+    /// Versions whose manifests cannot be read. Nobody knows which packs they need, so no pack is
     /// removed.
     pub(crate) unreadable: BTreeSet<u64>,
-    /// Versions that some rank has here, and that may be whole at the next opening: nothing takes
-    /// their place.
+    /// Versions that some rank has on this layer, and that may be complete when the session is
+    /// opened next. Nothing may replace them.
     pub(crate) awaited: BTreeSet<u64>,
-    /// The version that was restored, until one that builds upon it is complete: the last that has
-    /// been drafted by then.
+    /// The version that was restored. It is kept until a version that was drafted after the restore
+    /// is complete.
     pub(crate) base: Option<Base>,
-    /// This run has completed a version here.
+    /// Whether this run has completed a version on this layer.
     pub(crate) has_completed: bool,
 
-    /// What is being done.
+    /// The step under way.
     pub(crate) busy: Option<Step>,
-    /// The draft that is being written, if that is what is being done.
+    /// The draft whose manifest is being written.
     pub(crate) writing: Option<SaveId>,
     /// The packs that the sync or write under way makes durable.
     pub(crate) syncing: BTreeSet<u64>,
@@ -69,56 +70,56 @@ pub(crate) struct Layer {
     pub(crate) doomed: BTreeSet<u64>,
     /// Manifests that could not be removed: tried again when something has been written.
     pub(crate) stuck: BTreeSet<u64>,
-    /// Manifests were removed since the directory was synced.
+    /// Whether manifests were removed since the directory was last synced.
     pub(crate) is_dirty: bool,
-    /// Which ones, as far as they could be read.
+    /// Those manifests, as far as they could be read.
     pub(crate) removed: BTreeMap<u64, Arc<Manifest>>,
-    /// Which ones could not be read when the session was opened.
+    /// Those of them that could not be read when the session was opened.
     pub(crate) removed_unread: BTreeSet<u64>,
-    /// A sync has failed: there is none before the next version.
+    /// A sync has failed. It is not retried before the next version.
     pub(crate) is_sync_blocked: bool,
-    /// Versions whose manifests could not be rewritten: they list what they listed before.
+    /// Versions whose manifests could not be rewritten. They still list the old packs.
     pub(crate) unmerged: BTreeSet<u64>,
-    /// Some packs may not be needed any more.
+    /// Whether some packs may not be needed any more.
     pub(crate) wants_collection: bool,
-    /// Other ranks need no packs of this one, and never will in this run.
+    /// Whether other ranks need no packs of this one, and never will in this run.
     pub(crate) is_unborrowed: bool,
-    /// Packs that only other ranks needed when they were looked at last.
+    /// Packs that only other ranks needed at the last look.
     pub(crate) borrowed: BTreeSet<u64>,
-    /// Packs that nobody needs any more, to be removed, with their lengths.
+    /// Packs to be removed because nothing needs them, with their lengths.
     pub(crate) garbage: VecDeque<(u64, u64)>,
-    /// Complete versions of which the program hears when there is room for the next one.
+    /// Complete versions that are reported to the program only when there is room for the next one.
     pub(crate) withheld: VecDeque<SaveId>,
 }
 
-/// What a visible manifest is worth.
+/// What is known about a version whose manifest is visible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// It was found, and not all ranks have it here.
     Kept {
-        /// A rank that lacks it may merely not have found its directory.
+        /// A rank that lacks it may only have failed to find its directory.
         may_return: bool,
     },
-    /// It was found, all ranks have it here, and some cannot read it. It stays for as long as if it
-    /// were complete.
+    /// It was found, all ranks have it here, and some cannot read it. It is kept for as long as a
+    /// complete version would be.
     Unread,
-    /// It was written, and not all ranks have said that they have it.
+    /// It was written, and not all ranks have announced it yet.
     Pending(SaveId),
     /// All ranks have it.
     Complete,
-    /// It may have got its name, and counts as failed.
+    /// Its manifest may have got its name, and the version counts as failed.
     Doubtful,
 }
 
 /// Why a version will not be complete.
 #[derive(Debug, Clone)]
 pub(crate) struct Refusal {
-    /// Whether another rank has said so, which may be ahead of this one.
+    /// Whether another rank refused it. That rank may be ahead of this one.
     pub(crate) is_of_others: bool,
     pub(crate) reason: String,
 }
 
-/// How far another rank has come.
+/// The newest version that another rank has announced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Newest {
     Version(u64),
@@ -129,12 +130,12 @@ pub(crate) enum Newest {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Base {
     pub(crate) version: u64,
-    /// The newest version that had been drafted when it was restored.
+    /// The newest version that had been drafted when this one was restored.
     pub(crate) drafted: Option<u64>,
 }
 
 impl Layer {
-    /// The next version builds upon this one, which therefore stays for now.
+    /// The next version builds upon this one, so this one is kept for now.
     pub(crate) fn build_upon(&mut self, base: Option<Base>) {
         self.base = base;
         let Some(version) = base.map(|base| base.version) else { return };
@@ -143,7 +144,7 @@ impl Layer {
         }
     }
 
-    /// What was rewritten or removed when a sync failed is written once more.
+    /// Writes again what was rewritten or removed before a sync that failed.
     pub(crate) fn retry(&self) -> Option<Step> {
         let rewrite = |version: &u64| Step::Rewrite { version: *version, merges: Vec::new() };
         let write = |it: &Arc<Manifest>| Step::Write { manifest: Arc::clone(it), packs: it.packs.clone() };
@@ -151,12 +152,12 @@ impl Layer {
         next.filter(|_| !self.is_retry_blocked)
     }
 
-    /// What could not be removed may be removed now.
+    /// Retries removals that failed.
     pub(crate) fn retry_removals(&mut self) {
         self.doomed.append(&mut self.stuck);
     }
 
-    /// Everything in the directory is durable that was there when the sync began.
+    /// A sync succeeded: what was in the directory when it began is durable.
     pub(crate) fn synced(&mut self) {
         let durable = std::mem::take(&mut self.syncing);
         self.unsynced.retain(|number| !durable.contains(number));
@@ -172,9 +173,9 @@ impl Layer {
         self.is_sync_blocked = false;
     }
 
-    /// Whether packs must stay, whoever lists them here: a version that was found may become whole
-    /// again, or one that could not be removed may still be, and directories that are missing now
-    /// may refer to their packs.
+    /// Whether all packs must stay, even those that no manifest here lists. A version that was
+    /// found may become complete again, or a version that could not be removed is still there.
+    /// Directories that are missing now may refer to the packs of either.
     pub(crate) fn keeps_all(&self) -> bool {
         !self.unreadable.is_empty() || !self.stuck.is_empty() || self.listing.returning().next().is_some()
     }

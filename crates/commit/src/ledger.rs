@@ -1,4 +1,4 @@
-//! A session of one rank: everything that is known of its files, and what is asked for next.
+//! The ledger: everything that is known about a session of one rank, and what to do next.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -20,22 +20,22 @@ pub struct Settings {
     pub rank: u32,
     /// How many ranks there are.
     pub ranks: u32,
-    /// The number that all ranks have agreed upon when they opened the session.
+    /// The identifier of the run, which all ranks agreed upon when they opened the session.
     pub run: RunId,
-    /// Ranks refer to each other's packs.
+    /// Whether ranks refer to each other's packs.
     pub is_shared: bool,
     /// The directories.
     pub layers: Vec<LayerSettings>,
 }
 
-/// What does not change of one layer.
+/// What does not change about one layer.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LayerSettings {
-    /// Which versions stay.
+    /// Which versions are kept.
     pub keep: Retention,
-    /// Its bytes are limited: what nobody needs goes before the program hears that a version is
-    /// complete, so that there is room for the next one. Elsewhere that happens when there is
-    /// nothing else to do.
+    /// Whether its bytes are limited. If so, files that nobody needs are removed before the program
+    /// is told that a version is complete, so there is room for the next one. Otherwise they are
+    /// removed when there is nothing else to do.
     pub is_limited: bool,
 }
 
@@ -45,51 +45,52 @@ pub struct Ledger {
     pub(crate) settings: Settings,
     pub(crate) layers: Vec<Layer>,
     pub(crate) now_unix_ns: u64,
-    /// Versions on their way, in their order.
+    /// Versions in flight, in ascending order.
     pub(crate) drafts: VecDeque<Drafted>,
     /// Packs from this number on may belong to a version that has not been drafted yet.
     pub(crate) drafted_below: u64,
     /// The newest version that was drafted.
     pub(crate) newest_draft: Option<u64>,
-    /// The newest version that was drafted since the session last went back: earlier ones that were
-    /// not are left out.
+    /// The newest version that was drafted since the session was last rewound. Lower versions that
+    /// were not drafted are left out.
     pub(crate) passed: Option<u64>,
     /// Packs of this rank that the next version builds upon.
     pub(crate) chain: BTreeSet<u64>,
-    /// How often packs were lost.
+    /// How often packs were lost. A draft carries the value of its time.
     pub(crate) losses: u64,
     /// Packs that the engine has, by number.
     pub(crate) in_flight: BTreeMap<u64, InFlight>,
     pub(crate) merges: Vec<Merge>,
-    /// How often the session has gone back.
+    /// How often the session was rewound.
     pub(crate) era: u64,
-    /// How often this rank has announced something, and how often each other one.
+    /// The number of messages that this rank has sent, and the number received from each other
+    /// rank.
     said: u64,
     pub(crate) heard_of: BTreeMap<u32, u64>,
-    /// What other ranks have said that have gone back already.
+    /// Messages of ranks that have been rewound already, while this one has not.
     pub(crate) early: Vec<(u32, News)>,
-    /// Other ranks are gone.
+    /// Whether another rank is gone.
     pub(crate) is_alone: bool,
     pub(crate) is_reading: bool,
-    /// The program waits until versions are gone: what has failed until now.
+    /// Set while the program waits until versions are removed: the first failure so far.
     pub(crate) forgetting: Option<Result<(), String>>,
     pub(crate) is_closing: bool,
     has_ended: bool,
     actions: VecDeque<Action>,
 }
 
-/// A pack in the hands of the engine.
+/// A pack that the engine has.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     pub(crate) key: u64,
     pub(crate) file_bytes: u64,
-    /// Layers that it has reached, or never will.
+    /// Layers that it has reached, or never will reach.
     pub(crate) settled_on: BTreeSet<LayerIndex>,
     pub(crate) failed_on: BTreeSet<LayerIndex>,
 }
 
 impl Ledger {
-    /// A ledger of what was found; see [`open`](Self::open).
+    /// A ledger of what was found. See [`open`](Self::open).
     pub(crate) fn new(settings: Settings, layers: Vec<Layer>, next_number: u64) -> Self {
         Self {
             settings,
@@ -116,7 +117,7 @@ impl Ledger {
         }
     }
 
-    /// Tells the ledger what has happened, and when, in nanoseconds since 1970.
+    /// Tells the ledger what has happened, and the time in nanoseconds since 1970.
     pub fn handle(&mut self, now_unix_ns: u64, event: Event) {
         self.now_unix_ns = now_unix_ns;
         match event {
@@ -142,7 +143,7 @@ impl Ledger {
             Event::Closed => {
                 self.announce(Tidings::Over);
                 self.is_closing = true;
-                // Nothing more builds upon what is there.
+                // No version builds upon these packs any more.
                 self.chain.clear();
                 self.drafted_below = u64::MAX;
                 self.layers.iter_mut().for_each(|layer| layer.wants_collection = true);
@@ -158,13 +159,13 @@ impl Ledger {
         self.check_end();
     }
 
-    /// What is to be done next.
+    /// The next thing to do.
     pub fn poll(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// What can be done when there is nothing else to do. To remove a large file can take as long
-    /// as to write it.
+    /// The next thing to do when nothing else is: removing a pack. Removing a large file can take
+    /// as long as writing it.
     pub fn poll_idle(&mut self) -> Option<Action> {
         let layer = (0..self.layers.len()).find(|layer| self.has_garbage_on(*layer))?;
         let (number, bytes) = self.layers[layer].garbage.pop_front()?;
@@ -182,7 +183,7 @@ impl Ledger {
         !layer.garbage.is_empty() && layer.busy.is_none() && !self.is_reading
     }
 
-    /// Whether other ranks have yet to say that they have a version.
+    /// Whether other ranks have yet to announce a version.
     pub fn is_waiting_for_others(&self) -> bool {
         self.settings.ranks > 1 && !self.is_alone && self.layers.iter().any(|layer| !layer.holders.is_empty())
     }
@@ -192,7 +193,7 @@ impl Ledger {
         self.settings.run
     }
 
-    /// The number that the next pack of this rank may have, as far as the ledger knows.
+    /// The lowest number that no pack of this rank has, as far as the ledger knows.
     pub fn next_number(&self) -> u64 {
         self.drafted_below
     }
@@ -205,8 +206,9 @@ impl Ledger {
         self.ask(Action::Report(report));
     }
 
-    /// Tells the other ranks, until they have heard that this one is over: then they have given up
-    /// what it has not announced, also if it is written after all.
+    /// Sends a message to the other ranks, unless this rank has announced its end. After that
+    /// message the others have given up everything that it had not announced, even if it is written
+    /// in the end.
     pub(crate) fn announce(&mut self, tidings: Tidings) {
         if self.settings.ranks > 1 && !self.is_closing {
             let news = News { run: self.settings.run, number: self.said, era: self.era, tidings };
@@ -215,15 +217,15 @@ impl Ledger {
         }
     }
 
-    /// A pack is about to be on its way.
+    /// The engine is about to get a pack.
     fn expect(&mut self, key: u64, pack: &ManifestPack) {
         let (settled_on, failed_on) = (BTreeSet::new(), BTreeSet::new());
         let in_flight = InFlight { key, file_bytes: pack.file_bytes, settled_on, failed_on };
         self.in_flight.insert(pack.id.number, in_flight);
     }
 
-    /// Gives up host memory of packs that have been everywhere, and that no version will build
-    /// upon, or that could be written nowhere.
+    /// Frees the host memory of packs that are settled on every layer and that no version will
+    /// build upon, or that failed on every layer.
     fn release(&mut self) {
         let layers = self.layers.len();
         let is_gone = |(number, pack): (&u64, &InFlight)| {
@@ -238,7 +240,7 @@ impl Ledger {
         }
     }
 
-    /// Whether a pack of this rank is in a draft, or will be in one.
+    /// Whether a draft of this rank lists a pack, or a later version may list it.
     pub(crate) fn is_wanted(&self, number: u64) -> bool {
         let is_listed = |it: &Drafted| it.lists(self.settings.rank, number);
         number >= self.drafted_below
@@ -250,11 +252,12 @@ impl Ledger {
     /// Forgets all versions above `version`, the newest first.
     fn rewind(&mut self, version: Option<u64>) {
         if self.is_alone {
-            // The others may be completing what this rank would forget, and dropping what it would
-            // go back to.
+            // The other ranks may be completing what this rank would forget, and removing what it
+            // would go back to.
             return self.report(Report::Forgotten(Err("another rank is gone".to_owned())));
         }
-        // Others may wait for a version that this rank has left out, and that nothing will follow.
+        // Other ranks may wait for a version that this rank has left out, and no later one will
+        // tell them.
         self.announce(Tidings::Over);
         self.ask(Action::Reset);
         self.chain.clear();
@@ -269,7 +272,7 @@ impl Ledger {
                 layer.listing.stand(version, Standing::Doubtful);
                 layer.doomed.insert(version);
             }
-            // Also what cannot be read now: it may be there again at the next opening.
+            // Also manifests that cannot be read now: they may be readable at the next opening.
             layer.doomed.extend(layer.unreadable.iter().copied().filter(is_above));
             layer.awaited.retain(|version| !is_above(version));
             layer.stuck.clear();
@@ -300,7 +303,7 @@ impl Ledger {
         }
     }
 
-    /// Says that versions are gone when that is durable everywhere, or has failed.
+    /// Reports that versions are removed, when that is durable on every layer or has failed.
     fn check_forgotten(&mut self) {
         let is_done = |layer: &Layer| {
             layer.busy.is_none() && layer.doomed.is_empty() && (!layer.is_dirty || layer.is_sync_blocked)
@@ -311,7 +314,7 @@ impl Ledger {
         }
     }
 
-    /// Ends when the session is closed and nothing is on its way any more.
+    /// Ends when the session is closed and nothing is in flight any more.
     fn check_end(&mut self) {
         let is_idle = |layer: &Layer| {
             layer.busy.is_none()

@@ -1,22 +1,23 @@
 //! Decides when a version is complete, what becomes visible and what is removed.
 //!
-//! A [`Ledger`] is one session of one rank, as a state machine: [`handle`](Ledger::handle) tells it
-//! what happened (packs that arrived, versions that are packed, what another rank said, how a step
-//! ended), [`poll`](Ledger::poll) gives what to do next (sync, write or remove files, tell other
-//! ranks, tell the program). It does no I/O, has no clock and no threads, so that several of them
-//! can be driven through delays, failures, deaths and restarts in microseconds
-//! (`outcrop sim fuzz`).
+//! A [`Ledger`] is a state machine for one session of one rank. [`handle`](Ledger::handle) tells it
+//! what happened: packs that arrived, versions that are packed, messages of other ranks, how a step
+//! ended. [`poll`](Ledger::poll) returns what to do next: sync, write or remove files, send a
+//! message to the other ranks, report to the program. It does no I/O and has no clock and no
+//! threads. So `outcrop sim fuzz` can drive several ledgers through delays, failures, deaths and
+//! restarts in microseconds.
 //!
 //! These rules decide everything:
 //!
-//! - A manifest is written when all packs that it lists are there, durably. It is removed durably
-//!   before any of its packs is. Whatever a crash may bring back keeps its packs.
-//! - Where ranks share blocks, it also waits for packs of earlier versions that are on their way,
-//!   whether those versions have failed or not: manifests of other ranks may list them.
-//! - A version is complete on a layer when all ranks have said that they have it there. Each says
-//!   so in the order of versions: who has a later one and not an earlier one has left that out.
-//! - Versions that not all ranks have are kept until a later one is complete on that layer, unless
-//!   a rank says that it will never have its part. Opening a session removes no version.
+//! - A manifest is written when all packs that it lists are durable. It is removed, durably, before
+//!   any of its packs. A manifest that a crash may bring back keeps its packs.
+//! - If ranks share blocks, a manifest also waits for packs of earlier versions that are in flight,
+//!   even if those versions have failed: manifests of other ranks may list these packs.
+//! - A version is complete on a layer when all ranks have announced that they have it there. Each
+//!   rank announces versions in ascending order. So a rank that announces a later version without
+//!   an earlier one has left the earlier one out.
+//! - An incomplete version is kept until a later one is complete on that layer, or until a rank
+//!   announces that it will never have its part. Opening a session removes no version.
 //! - What could not be made durable counts as not written, and what builds upon it fails. The next
 //!   version is saved in full.
 

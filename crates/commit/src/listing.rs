@@ -1,7 +1,8 @@
 //! The manifests and packs of one layer, and which manifest lists which pack.
 //!
-//! Every completion of a version asks which versions are not kept and which packs nothing needs.
-//! The answers are kept up to date, so that none takes longer the more versions there are.
+//! Every version that becomes complete raises two questions: which versions are not kept, and which
+//! packs nothing needs. The answers are maintained incrementally, so their cost does not grow with
+//! the number of versions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,54 +11,54 @@ use outcrop_plan::Retention;
 
 use crate::layer::Standing;
 
-/// See the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
     keep: Retention,
     /// Manifests of this rank that are visible, or may be, by version.
     manifests: BTreeMap<u64, Visible>,
-    /// Packs of this rank that are there, with their lengths.
+    /// Packs of this rank that have arrived, with their lengths.
     packs: BTreeMap<u64, u64>,
-    /// The length of all of them.
+    /// The total length of these packs.
     all_pack_bytes: u64,
-    /// Packs of this rank, each with every version that lists it.
+    /// Pairs of a pack of this rank and a version that lists it.
     listed: BTreeSet<(u64, u64)>,
-    /// Packs that are there and that no manifest lists.
+    /// Packs that have arrived and that no manifest lists.
     unlisted: BTreeSet<u64>,
-    /// Versions that all ranks have, and the others.
+    /// Versions that all ranks have, and versions that only some have.
     complete: BTreeSet<u64>,
     incomplete: BTreeSet<u64>,
-    /// Incomplete versions that may become whole again.
+    /// Incomplete versions that may become complete again.
     returning: BTreeSet<u64>,
-    /// Versions that all ranks have and that some cannot read, neither complete nor incomplete.
+    /// Versions that all ranks have and that some cannot read. They count as neither complete nor
+    /// incomplete.
     unread: BTreeSet<u64>,
     /// Complete versions that are kept because they are among the newest.
     last: BTreeSet<u64>,
-    /// Other complete versions that only their age may keep: when each was saved, and its number.
+    /// Other complete versions that only their age can keep: the time of the save, and the version.
     aging: BTreeSet<(u64, u64)>,
 }
 
 #[cfg(test)]
 thread_local! {
-    /// How many manifests and packs were looked at.
+    /// The number of manifests and packs that were looked at.
     pub(crate) static LOOKS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// Counts what is looked at, for tests.
+/// Counts accesses, for tests.
 fn seen<T>(it: T) -> T {
     #[cfg(test)]
     LOOKS.set(LOOKS.get() + 1);
     it
 }
 
-/// What is known of a manifest that is visible, or may be. The rest is in its file.
+/// What is kept in memory of a manifest that is visible, or may be. The rest is in its file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Visible {
     pub(crate) run: RunId,
     pub(crate) saved_at_unix_ns: u64,
     /// The packs of this rank that it lists, newest first.
     pub(crate) chain: Box<[u64]>,
-    /// Packs of this rank that only others of the list refer to.
+    /// Packs of this rank to which only extents of other packs in the list refer.
     borrowed: Box<[u64]>,
     pub(crate) standing: Standing,
 }
@@ -98,7 +99,7 @@ impl Listing {
         self.manifest(version).map(|visible| visible.standing)
     }
 
-    /// Puts a manifest in the place of the one that its version had.
+    /// Inserts a manifest, and returns the one that it replaces.
     pub(crate) fn insert(&mut self, version: u64, visible: Visible) -> Option<Visible> {
         let before = self.remove(version);
         for number in visible.packs() {
@@ -122,7 +123,7 @@ impl Listing {
         Some(visible)
     }
 
-    /// Says what a manifest is worth from now on.
+    /// Changes the standing of a version.
     pub(crate) fn stand(&mut self, version: u64, standing: Standing) {
         self.count_out(version);
         if let Some(visible) = self.manifests.get_mut(&version) {
@@ -131,7 +132,7 @@ impl Listing {
         }
     }
 
-    /// Has a manifest list other packs of its chain.
+    /// Replaces the chain of a manifest.
     pub(crate) fn relist(&mut self, version: u64, chain: Box<[u64]>) {
         if let Some(visible) = self.manifest(version).cloned() {
             self.insert(version, Visible { chain, ..visible });
@@ -143,12 +144,12 @@ impl Listing {
         self.listed.range((number, 0)..=(number, u64::MAX)).map(|(_, version)| seen(*version))
     }
 
-    /// The length of a pack, if it is there.
+    /// The length of a pack, if it has arrived.
     pub(crate) fn pack_bytes(&self, number: u64) -> Option<u64> {
         self.packs.get(&number).copied()
     }
 
-    /// The length of all packs that are there.
+    /// The total length of all packs that have arrived.
     pub(crate) fn all_pack_bytes(&self) -> u64 {
         self.all_pack_bytes
     }
@@ -168,7 +169,7 @@ impl Listing {
         Some(bytes)
     }
 
-    /// Packs that are there and that no manifest lists.
+    /// Packs that have arrived and that no manifest lists.
     pub(crate) fn unlisted(&self) -> impl Iterator<Item = u64> {
         self.unlisted.iter().copied().map(seen)
     }
@@ -183,16 +184,16 @@ impl Listing {
         self.incomplete.range(..version).copied().map(seen)
     }
 
-    /// Versions that may become whole again.
+    /// Versions that may become complete again.
     pub(crate) fn returning(&self) -> impl Iterator<Item = u64> {
         self.returning.iter().copied().map(seen)
     }
 
-    /// Versions that are not kept, as [`Retention::dropped`] says: complete ones, and those that
-    /// would not be kept if they were complete, too.
+    /// Versions that are not kept, as [`Retention::dropped`] defines it. Versions that some ranks
+    /// cannot read are treated as if they were complete.
     pub(crate) fn dropped(&self, now_unix_ns: u64) -> impl Iterator<Item = u64> {
         let keep_for_ns = self.keep.keep_for_ns;
-        // A clock that went back makes a version younger than new: it stays.
+        // If the clock went back, a version may seem to be saved in the future. It is kept.
         let is_old = move |saved_at: u64| keep_for_ns.is_none_or(|ns| now_unix_ns.saturating_sub(saved_at) > ns);
         let old = self.aging.iter().take_while(move |(saved_at, _)| is_old(*saved_at)).map(|(_, version)| *version);
         let oldest_of_last = self.last.first().filter(|_| self.last.len() >= self.last_max());
@@ -206,7 +207,7 @@ impl Listing {
         self.keep.keep_last.map_or(1, |count| count.max(1) as usize)
     }
 
-    /// Enters a version where its standing says.
+    /// Adds a version to the sets that its standing requires.
     fn count_in(&mut self, version: u64) {
         match self.standing(version) {
             None => {}
@@ -230,7 +231,7 @@ impl Listing {
         }
     }
 
-    /// Takes a version out again.
+    /// Removes a version from all these sets.
     fn count_out(&mut self, version: u64) {
         self.incomplete.remove(&version);
         self.returning.remove(&version);
@@ -250,7 +251,7 @@ impl Listing {
         }
     }
 
-    /// When a version was saved, unless its number keeps it for ever.
+    /// The time at which a version was saved, unless `keep_every` keeps it for ever.
     fn age(&self, version: u64) -> Option<(u64, u64)> {
         let is_kept = self.keep.keep_every.is_some_and(|every| version.is_multiple_of(every));
         self.manifest(version).filter(|_| !is_kept).map(|visible| (visible.saved_at_unix_ns, version))
@@ -264,7 +265,7 @@ mod tests {
     use super::*;
     use crate::SaveId;
 
-    /// Something that happens to a layer.
+    /// A random change of a layer.
     #[derive(Debug, Clone)]
     enum Change {
         Insert { version: u64, saved_at: u64, chain: Vec<u64>, borrowed: Vec<u64>, standing: Standing },
@@ -316,7 +317,7 @@ mod tests {
         }
     }
 
-    /// Compares every answer with what looking at all manifests gives.
+    /// Compares every answer with the result of a full scan of all manifests.
     fn check(listing: &Listing, keep: Retention, now: u64) -> Result<(), TestCaseError> {
         let of = |is_wanted: &dyn Fn(Standing) -> bool| -> Vec<u64> {
             listing.manifests().filter(|(_, it)| is_wanted(it.standing)).map(|(version, _)| version).collect()

@@ -1,10 +1,11 @@
-//! Packs that have become others: manifests list those instead, one by one, when they have arrived.
+//! Merged packs: when they have arrived, manifests are rewritten one by one to list them instead of
+//! the old ones.
 
 use outcrop_format::ManifestPack;
 
 use crate::{LayerIndex, Ledger, Step, layer::Layer};
 
-/// Packs of one rank that have become others. Newest first, as they are in chains.
+/// A merge of packs of one rank. Both lists are newest first, as in a chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Merge {
     /// The numbers of the old ones.
@@ -14,8 +15,8 @@ pub struct Merge {
 }
 
 impl Merge {
-    /// Puts the new packs in the place of the old ones in the list of a manifest of this rank. Says
-    /// whether they were there.
+    /// Replaces the old packs by the new ones in the list of a manifest of this rank. Returns
+    /// whether the old ones were in it.
     pub fn apply(&self, rank: u32, packs: &mut Vec<ManifestPack>) -> bool {
         let is_old = |(pack, number): (&ManifestPack, &u64)| {
             pack.id.rank == rank && pack.id.number == *number && !pack.is_borrowed
@@ -33,14 +34,15 @@ impl Merge {
         self.new.iter().any(|pack| pack.id.number == number)
     }
 
-    /// Where the old ones are in a chain.
+    /// The position of the old packs in a chain.
     fn find(&self, chain: &[u64]) -> Option<usize> {
         chain.windows(self.old.len()).position(|window| window == self.old)
     }
 
-    /// A version of a layer that lists the old ones, and can be had to list the new ones.
+    /// A version on this layer that lists the old packs, and that can be rewritten to list the new
+    /// ones.
     fn stale(&self, here: &Layer, is_wanted: impl Fn(u64) -> bool) -> Option<u64> {
-        // Who lists them all lists the first.
+        // A manifest that lists all old packs lists the first of them.
         let mut listing = here.listing.listing(self.old[0]).filter(|version| !here.unmerged.contains(version));
         let lists_all = |version: &u64| {
             is_wanted(*version) && here.listing.manifest(*version).is_some_and(|it| self.find(&it.chain).is_some())
@@ -50,7 +52,7 @@ impl Merge {
 }
 
 impl Ledger {
-    /// Packs have become others.
+    /// Packs of this rank were merged.
     pub(crate) fn merged(&mut self, merge: Merge) {
         if merge.old.is_empty() {
             return;
@@ -62,7 +64,7 @@ impl Ledger {
         self.merges.push(merge);
     }
 
-    /// A list of packs, with those that have become others on this layer replaced by them.
+    /// A list of packs, with all merges applied whose new packs have arrived on this layer.
     pub(crate) fn with_merges(&self, layer: LayerIndex, packs: &[ManifestPack]) -> Vec<ManifestPack> {
         let mut packs = packs.to_vec();
         for merge in self.merges.iter().filter(|merge| self.has_arrived(layer, merge)) {
@@ -75,7 +77,7 @@ impl Ledger {
         merge.new.iter().all(|pack| self.layers[layer].listing.pack_bytes(pack.id.number).is_some())
     }
 
-    /// The next manifest of a layer to be rewritten, as packs that it lists have become others.
+    /// The next manifest on a layer to be rewritten because packs that it lists were merged.
     pub(crate) fn next_rewrite(&mut self, layer: LayerIndex) -> Option<Step> {
         let here = &self.layers[layer];
         if let Some(step) = here.retry() {
@@ -84,7 +86,7 @@ impl Ledger {
         if self.merges.is_empty() {
             return None;
         }
-        // What only a crash may bring back is not there to be rewritten.
+        // A manifest that only a crash may bring back is not there to be rewritten.
         let is_wanted = |version: u64| !here.doomed.contains(&version) && !here.revived.contains_key(&version);
         let mut arrived = self.merges.iter().filter(|merge| self.has_arrived(layer, merge));
         let Some(version) = arrived.find_map(|merge| merge.stale(here, is_wanted)) else {
@@ -103,7 +105,7 @@ impl Ledger {
         Some(Step::Rewrite { version, merges })
     }
 
-    /// Forgets merges that nothing can apply any more.
+    /// Forgets merges that no manifest and no draft needs any more.
     fn forget_merges(&mut self) {
         let (rank, drafts, layers) = (self.settings.rank, &self.drafts, &self.layers);
         self.merges.retain(|merge| {
@@ -113,8 +115,8 @@ impl Ledger {
     }
 }
 
-/// Puts the new packs of a merge in the place of the old ones in a chain. Says whether they were
-/// there.
+/// Replaces the old packs of a merge by the new ones in a chain. Returns whether the old ones were
+/// in it.
 pub(crate) fn relisted(chain: &mut Box<[u64]>, merge: &Merge) -> bool {
     let Some(start) = merge.find(chain) else { return false };
     let mut packs = chain.to_vec();

@@ -1,4 +1,4 @@
-//! What other ranks say, and when a version is complete.
+//! Messages of other ranks, and when a version is complete.
 
 use std::cmp::Ordering;
 
@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Ledger {
-    /// Another rank has said something.
+    /// A message from another rank.
     pub(crate) fn heard(&mut self, rank: u32, news: News) {
         let is_of_others = rank != self.settings.rank && rank < self.settings.ranks;
         if news.run != self.settings.run || self.is_alone || !is_of_others {
@@ -21,7 +21,8 @@ impl Ledger {
             return;
         }
         if news.number > *next {
-            // What was lost may be anything: nothing can be told from what this rank has not said.
+            // The lost message may have said anything, so the absence of a message proves nothing
+            // any more.
             return self.be_alone(format!("messages of rank {rank} were lost"));
         }
         *next += 1;
@@ -32,8 +33,8 @@ impl Ledger {
         }
     }
 
-    /// No further version will be complete, and nothing is removed for what others do or do not
-    /// say.
+    /// From now on no version becomes complete, and nothing is removed because of what other ranks
+    /// announce or do not announce.
     pub(crate) fn be_alone(&mut self, reason: String) {
         if self.is_alone {
             return;
@@ -43,7 +44,7 @@ impl Ledger {
         self.report(Report::Over { reason });
     }
 
-    /// What another rank says is about what this one knows.
+    /// Handles a message of another rank that is of the current era.
     pub(crate) fn believe(&mut self, rank: u32, tidings: Tidings) {
         match tidings {
             Tidings::Over => {
@@ -62,8 +63,8 @@ impl Ledger {
         }
     }
 
-    /// What another rank has come to on a layer: what it does not have of the versions before, it
-    /// has left out.
+    /// Another rank has announced this version on a layer. Earlier versions that it has not
+    /// announced there are left out.
     fn has_come_to(&mut self, layer: LayerIndex, rank: u32, newest: Newest) {
         let here = &mut self.layers[layer];
         let known = here.newest.entry(rank).or_insert(newest);
@@ -75,9 +76,9 @@ impl Ledger {
         skipped.into_iter().for_each(|version| self.refuse(layer, version, rank, why_not(newest)));
     }
 
-    /// Says of versions which others have on a layer, and which this rank has left out, that it
-    /// will never have them. Nothing else that it says may tell: it may have nothing there from now
-    /// on.
+    /// Refuses versions that others have on a layer and that this rank has left out. It must
+    /// announce this: it may never announce a later version on this layer, from which the others
+    /// could conclude it.
     pub(crate) fn leave_out(&mut self, layer: LayerIndex) {
         let Some(passed) = self.passed.filter(|_| !self.is_alone) else { return };
         let (rank, drafts) = (self.settings.rank, &self.drafts);
@@ -93,7 +94,7 @@ impl Ledger {
         }
     }
 
-    /// This rank has written a version, and says so.
+    /// This rank has written the manifest of a version. Announces it.
     pub(crate) fn has_written(&mut self, layer: LayerIndex, version: u64) {
         self.announce(Tidings::Here { layer: layer as u32, version });
         if self.is_alone {
@@ -142,7 +143,7 @@ impl Ledger {
         }
     }
 
-    /// A version will not be complete on a layer, as this rank does not have it there.
+    /// A version will never be complete on a layer, because rank `rank` does not have it there.
     fn refuse(&mut self, layer: LayerIndex, version: u64, rank: u32, reason: &str) {
         let here = &mut self.layers[layer];
         let standing = here.listing.standing(version);
@@ -158,13 +159,13 @@ impl Ledger {
         }
     }
 
-    /// This rank has nothing more to do for a version that another one does not have.
+    /// This rank is done with a version that another rank does not have.
     pub(crate) fn give_up(&mut self, layer: LayerIndex, save: SaveId, reason: String) {
         self.report(Report::Here { save, layer });
         self.report(Report::Failed { save, layer, reason });
     }
 
-    /// Other ranks do not hear what they wait for.
+    /// A message could not be sent, so the other ranks will wait in vain.
     pub(crate) fn unsaid(&mut self, news: &News, reason: &str) {
         let Tidings::Here { layer, version } = news.tidings else { return };
         let here = &self.layers[layer as usize];
@@ -175,7 +176,7 @@ impl Ledger {
     }
 }
 
-/// Why a rank that has come so far does not have an earlier version.
+/// Why a rank that has announced `newest` does not have an earlier version.
 fn why_not(newest: Newest) -> &'static str {
     match newest {
         Newest::Over => "it has ended",

@@ -1,4 +1,4 @@
-//! What is done on a layer, one step after the other, and what follows from how each has ended.
+//! The steps on a layer, one after the other, and the consequences of each outcome.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::{
 };
 
 impl Ledger {
-    /// Begins the next step on a layer, if there is one and none is under way.
+    /// Starts the next step on a layer, if there is one and none is under way.
     pub(crate) fn advance(&mut self, layer: LayerIndex) {
         if self.layers[layer].busy.is_some() {
             return;
@@ -34,7 +34,7 @@ impl Ledger {
         self.ask(Action::Do { layer, step });
     }
 
-    /// Removes what is doomed, makes that durable, and then removes what nothing needs any more.
+    /// Removes manifests, makes that durable, and then removes packs that nothing needs.
     fn next_removal(&mut self, layer: LayerIndex) -> Option<Step> {
         let here = &self.layers[layer];
         if let Some(&version) = here.doomed.last().filter(|_| !self.is_reading) {
@@ -46,7 +46,7 @@ impl Ledger {
         if let Some(step) = self.next_collection(layer) {
             return Some(step);
         }
-        // Where there is a limit somebody may wait for the room.
+        // If the layer has a limit, somebody may be waiting for the room.
         let is_urgent = self.settings.layers[layer].is_limited && !self.is_reading;
         let (number, bytes) = is_urgent.then(|| self.layers[layer].garbage.pop_front())??;
         Some(Step::Remove { number, bytes })
@@ -96,9 +96,9 @@ impl Ledger {
         self.report(Report::Stays { layer, reason });
     }
 
-    /// The directory could not be made durable. Packs that are new there may be lost in a crash,
-    /// also if they can be read until then and a later attempt succeeds: they count as not written,
-    /// and nothing is built upon them.
+    /// A sync of the directory failed. New packs in it may be lost in a crash, even if they can be
+    /// read now and a later sync succeeds. So they count as not written, and nothing is built upon
+    /// them.
     fn doubt(&mut self, layer: LayerIndex, reason: &str, next_number: u64) {
         let here = &mut self.layers[layer];
         for number in std::mem::take(&mut here.unsynced) {
@@ -106,8 +106,8 @@ impl Ledger {
         }
         here.syncing.clear();
         here.doubted.append(&mut here.lingering);
-        // The system shows as gone what a crash may bring back, so that nobody would keep its packs
-        // later on: it gets its name again, and is removed once more.
+        // These manifests seem to be removed, but a crash may bring them back, and by then nothing
+        // would keep their packs. So they are written again, and then removed again.
         for (version, manifest) in std::mem::take(&mut here.removed) {
             if here.listing.manifest(version).is_none() {
                 here.listing.insert(version, Visible::new(&manifest, &manifest.packs, Standing::Doubtful));
@@ -122,7 +122,7 @@ impl Ledger {
         }
     }
 
-    /// A manifest is there, and everything before it is durable.
+    /// A manifest was written, and it and its packs are durable.
     fn written(&mut self, layer: LayerIndex, manifest: &Manifest, packs: &[ManifestPack]) {
         let version = manifest.version;
         let here = &mut self.layers[layer];
@@ -140,7 +140,7 @@ impl Ledger {
         let replaced = here.listing.insert(version, Visible::new(manifest, packs, Standing::Pending(save)));
         here.wants_collection |= replaced.is_some();
         if !self.settle(layer, version) {
-            // It has failed meanwhile.
+            // The version has failed in the meantime.
             self.doom(layer, version);
             return;
         }
@@ -156,7 +156,7 @@ impl Ledger {
         }
     }
 
-    /// A manifest lists other packs, and everything before it is durable.
+    /// A manifest was rewritten durably, and lists the merged packs.
     fn rewritten(&mut self, layer: LayerIndex, version: u64, merges: &[Merge]) {
         self.layers[layer].synced();
         self.layers[layer].retry_removals();
@@ -175,8 +175,8 @@ impl Ledger {
         }
     }
 
-    /// A manifest does not list other packs, or may not after a crash: then the number of the next
-    /// pack is given.
+    /// A manifest could not be rewritten. `next_number` is given if the new manifest may be
+    /// visible, now or after a crash.
     fn rewrite_failed(
         &mut self,
         layer: LayerIndex,
@@ -187,7 +187,7 @@ impl Ledger {
     ) {
         let here = &mut self.layers[layer];
         here.syncing.clear();
-        // Once more is enough while nothing else succeeds.
+        // A repeated write that fails again is not retried until something else succeeds.
         let is_retry = merges.is_empty();
         here.is_retry_blocked |= is_retry;
         match next_number {
@@ -195,7 +195,7 @@ impl Ledger {
             None => drop(here.unmerged.insert(version)),
             Some(next_number) => {
                 here.unsure.insert(version);
-                // After a crash there is the new one or the old one: what either lists stays.
+                // A crash leaves the new manifest or the old one, so the packs of both stay.
                 self.linger_if(true, layer, version);
                 self.doubt(layer, reason, next_number);
                 self.relist(layer, version, merges);
@@ -204,15 +204,16 @@ impl Ledger {
         self.report(Report::Stays { layer, reason: format!("a long chain of version {version}: {reason}") });
     }
 
-    /// If a manifest may be another one by now, what it listed before stays until that is known.
+    /// If a manifest may have been replaced, the packs that it listed before stay until that is
+    /// known.
     fn linger_if(&mut self, is_replaced: bool, layer: LayerIndex, version: u64) {
         let here = &mut self.layers[layer];
         let before = here.listing.manifest(version).filter(|_| is_replaced);
         here.lingering.extend(before.into_iter().flat_map(Visible::packs));
     }
 
-    /// A manifest could not be written, or not be made durable: then it may be visible, and lists
-    /// these packs.
+    /// A manifest could not be written, or could not be made durable. In the second case it may be
+    /// visible, and lists the packs in `visible`.
     fn write_failed(
         &mut self,
         layer: LayerIndex,
@@ -237,7 +238,7 @@ impl Ledger {
         }
     }
 
-    /// A version has come to its end on a layer; whether it had not before.
+    /// Marks a version as settled on a layer. Returns whether it was not settled before.
     fn settle(&mut self, layer: LayerIndex, version: u64) -> bool {
         let unsettled = self.drafts.iter_mut().find(|it| it.draft.save.version == version && !it.is_settled[layer]);
         let was_unsettled = unsettled.map(|drafted| drafted.is_settled[layer] = true).is_some();
@@ -245,7 +246,7 @@ impl Ledger {
         was_unsettled
     }
 
-    /// A manifest is to be removed that counts for nothing.
+    /// Marks a manifest that counts as failed for removal.
     fn doom(&mut self, layer: LayerIndex, version: u64) {
         let here = &mut self.layers[layer];
         if here.listing.manifest(version).is_some() {
@@ -254,7 +255,7 @@ impl Ledger {
         }
     }
 
-    /// A manifest is gone, unless a crash brings it back.
+    /// A manifest was removed, but a crash may bring it back until the directory is synced.
     fn dropped(&mut self, layer: LayerIndex, version: u64, manifest: Option<Arc<Manifest>>) {
         let here = &mut self.layers[layer];
         here.doomed.remove(&version);
@@ -269,7 +270,7 @@ impl Ledger {
         here.is_dirty = true;
         here.is_sync_blocked = false;
         here.wants_collection = true;
-        // The program hears that it was complete before it hears that it is not kept.
+        // The program must learn that a version was complete before it learns that it is not kept.
         if let Some(index) = here.withheld.iter().position(|save| save.version == version) {
             let reached = here.withheld.remove(index).map(|save| Report::Reached { save, layer });
             reached.into_iter().for_each(|report| self.report(report));

@@ -1,4 +1,5 @@
-//! A ledger in the hands of tests: what it asks for, and how much it looks at.
+//! Tests of the ledger alone: which steps it asks for, and how many manifests and packs it looks
+//! at.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -35,15 +36,15 @@ fn manifest(run: RunId, version: u64, packs: &[u64]) -> Arc<Manifest> {
     })
 }
 
-/// A ledger of rank 0, and what it has asked for.
+/// A ledger of rank 0, and the actions that it has asked for.
 struct Rig {
     ledger: Ledger,
     layers: usize,
     now: u64,
-    /// Steps that have not been done.
+    /// Steps that are not done yet.
     asked: Vec<(usize, Step)>,
     reports: Vec<Report>,
-    /// What it has said to other ranks.
+    /// Messages to other ranks.
     said: Vec<Tidings>,
 }
 
@@ -53,7 +54,7 @@ impl Rig {
         Self::shared(keep, (layers, ranks), ranks > 1, found)
     }
 
-    /// The same, if ranks share blocks or not.
+    /// The same, with `is_shared` given.
     fn shared(keep: Retention, (layers, ranks): (usize, u32), is_shared: bool, found: Found) -> Self {
         let held = |it: &Arc<Manifest>| Held { run: it.run, saved_at_unix_ns: it.saved_at_unix_ns };
         let versions = found.manifests.iter().map(|(version, it)| (*version, held(it))).collect();
@@ -81,7 +82,7 @@ impl Rig {
         }
     }
 
-    /// Does all that is asked for, and gives it.
+    /// Carries out all steps, successfully, and returns them.
     fn work(&mut self) -> Vec<(usize, Step)> {
         let mut done = Vec::new();
         while let Some((layer, step)) = self.asked.pop() {
@@ -106,7 +107,7 @@ impl Rig {
     }
 }
 
-/// What is looked at for the last 100 of so many versions.
+/// The number of accesses for the last 100 of so many versions.
 fn looks(keep: Retention, versions: u64) -> u64 {
     let mut rig = Rig::new(keep, (2, 1), Found::default());
     let (mut chain, mut next) = (Vec::<(u64, u64)>::new(), 0);
@@ -120,7 +121,7 @@ fn looks(keep: Retention, versions: u64) -> u64 {
             next += 1;
             next - 1
         };
-        // A full version now and then; chains are merged as a store merges them.
+        // Every 50th version is full. Chains are merged as a store merges them.
         if version % 50 == 0 {
             chain.clear();
         }
@@ -162,7 +163,7 @@ fn what_is_looked_at_for_a_version_does_not_grow_with_their_number() {
     }
 }
 
-/// Steps that write the manifest of a version, with the packs that it lists.
+/// The steps that write the manifest of this version: the layer, and the packs that it lists.
 fn written(steps: &[(usize, Step)], wanted: u64) -> Vec<(usize, Vec<u64>)> {
     let of_version = |(layer, step): &(usize, Step)| match step {
         Step::Write { manifest, packs } if manifest.version == wanted => {
@@ -180,7 +181,8 @@ fn merged_packs_stay_until_what_lists_the_old_ones_is_written() {
     rig.draft(1, &[0], 1, 0);
     rig.draft(2, &[1, 0], 2, 0);
     rig.tell(Event::Merged(Merge { old: vec![1, 0], new: vec![pack(2)] }));
-    // It comes before the pack of the first version, and then nothing goes on from it.
+    // The merged pack arrives before the pack of the first version, and no later version builds
+    // upon it.
     rig.arrive(2, 0);
     rig.tell(Event::Arrived { number: 1, layer: 1, failure: Some("full".to_owned()) });
     rig.expect(3);
@@ -197,7 +199,7 @@ fn merged_packs_stay_until_what_lists_the_old_ones_is_written() {
 
 #[test]
 fn a_version_that_could_not_be_removed_keeps_all_packs() {
-    // Rank 1 does not find its directory, in which its part of the version borrows pack 1.
+    // Rank 1 does not find its directory. Its part of the version, which is there, borrows pack 1.
     let found = Found {
         manifests: BTreeMap::from([(5, manifest(RunId(1), 5, &[0]))]),
         packs: BTreeMap::from([(0, 4096), (1, 4096)]),
@@ -233,7 +235,7 @@ fn nothing_is_written_that_lists_a_pack_of_another_length() {
     }
 }
 
-/// Two versions, packs that have become one, and a manifest that fails to list it.
+/// Two versions, a merge of their packs, and a manifest whose rewrite fails.
 fn with_a_failed_rewrite(may_be_visible: bool) -> Rig {
     let mut rig = Rig::new(Retention::default(), (1, 1), Found::default());
     (0..3).for_each(|number| rig.expect(number));
@@ -256,8 +258,8 @@ fn with_a_failed_rewrite(may_be_visible: bool) -> Rig {
 #[test]
 fn what_could_not_be_rewritten_lists_what_it_did() {
     let mut rig = with_a_failed_rewrite(false);
-    // It is not tried again, and nothing that either list has is removed while a version builds
-    // upon it.
+    // The rewrite is not retried. While a version builds upon the merged pack, neither it nor the
+    // old ones are removed.
     rig.expect(3);
     rig.draft(3, &[3, 2], 4, 0);
     rig.arrive(3, 0);
@@ -271,7 +273,8 @@ fn what_could_not_be_rewritten_lists_what_it_did() {
 fn what_may_be_rewritten_or_not_keeps_the_packs_of_both() {
     let mut rig = with_a_failed_rewrite(true);
     rig.tell(Event::Reading(false));
-    // A later sync says nothing of it, so that it is written once more. Until then nothing goes.
+    // A later sync proves nothing about the manifest, so it is written again. Until then no pack is
+    // removed.
     assert_eq!(rig.work(), [(0, Step::Rewrite { version: 2, merges: Vec::new() })]);
 }
 
@@ -290,7 +293,7 @@ fn packs_of_a_version_that_is_gone_stay_until_that_is_durable() {
     save(&mut rig, 1, 0);
     let mut steps = Vec::new();
     while let Some((layer, step)) = rig.asked.pop() {
-        // What was removed could not be read before, so that it cannot be written once more.
+        // The removed manifest could not be read before, so it cannot be written again.
         let is_removed = step == Step::Sync && steps.contains(&Step::Drop { version: 0 });
         let (reason, may_be_visible, next_number) = ("it fails".to_owned(), false, 2);
         let failed = Outcome::Failed { reason, may_be_visible, next_number };
@@ -303,7 +306,8 @@ fn packs_of_a_version_that_is_gone_stay_until_that_is_durable() {
     assert!(steps.contains(&(0, Step::Remove { number: 0, bytes: 4096 })), "{steps:?}");
 }
 
-/// How often a rank looks what others need of it, while it saves full versions and keeps the last.
+/// How often a rank looks at the manifests of other ranks, while it saves full versions and keeps
+/// the last `keep_last`.
 fn looks_at_others(ranks: u32, is_shared: bool, keep_last: u32, versions: u64) -> usize {
     let keep = Retention { keep_last: Some(keep_last), ..Retention::default() };
     let mut rig = Rig::shared(keep, (1, ranks), is_shared, Found::default());
@@ -337,7 +341,7 @@ fn a_rank_looks_at_others_only_if_they_may_need_something() {
 
 #[test]
 fn a_look_at_others_waits_until_enough_may_go() {
-    // Each reads all versions of all ranks: so many per save, however many are kept.
+    // Each look reads all versions of all ranks, so the number of looks must fall as more are kept.
     assert_eq!(looks_at_others(2, true, 100, 400), 20);
     assert_eq!(looks_at_others(2, true, 1000, 1400), 2);
 }
@@ -351,15 +355,15 @@ fn nothing_is_said_after_the_end() {
     assert_eq!(rig.asked.pop(), Some((0, Step::Sync)));
     rig.tell(Event::Done { layer: 0, outcome: Outcome::Done });
     assert!(matches!(&rig.asked[..], [(0, Step::Write { .. })]), "{:?}", rig.asked);
-    // The program does not wait for what cannot become complete any more. Others count on it that
-    // this rank has no more than it has said.
+    // The program does not wait for a version that cannot become complete. After the announcement
+    // of its end, others rely on this rank having nothing that it has not announced.
     rig.tell(Event::Alone { reason: "a rank is gone".to_owned() });
     rig.tell(Event::Closed);
     rig.work();
     assert_eq!(rig.said, [Tidings::Over]);
 }
 
-/// What a rank finds that has taken part in so many runs, all of which have left a version.
+/// What a rank finds that has taken part in so many runs, each of which left a version.
 fn many_runs(count: u64) -> (Ledger, Vec<Holdings>) {
     let run = |version: u64| RunId(u128::from(version) + 100);
     let held = |version: u64| (version, Held { run: run(version), saved_at_unix_ns: version });
