@@ -201,7 +201,7 @@ impl Ledger {
                 self.relist(layer, version, merges);
             }
         }
-        self.report(Report::Stays { layer, reason: format!("a long chain of version {version}: {reason}") });
+        self.report(Report::Stays { layer, reason: format!("packs of version {version} that were merged: {reason}") });
     }
 
     /// If a manifest may have been replaced, the packs that it listed before stay until that is

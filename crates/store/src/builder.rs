@@ -1,4 +1,4 @@
-//! How a store is put together.
+//! The builder: describes a store, and opens it.
 
 use std::{
     fmt,
@@ -28,11 +28,11 @@ use outcrop_track::{CpuHasher, Way};
 
 use crate::{Error, ErrorKind, Result, Shared, Store, StoreCore, commit, error::Problem, pack};
 
-/// The largest pack: large enough for the full speed of any medium, small enough that the first one
-/// is on its way while the next one is filled.
+/// The largest pack. Large enough for the full speed of any medium, small enough that the first
+/// pack is in flight while the next one is filled.
 const PACK_BYTES_MAX: u64 = 64 << 20;
 
-/// What was chosen for a store.
+/// The settings of an open store.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) block_bytes: u32,
@@ -44,7 +44,7 @@ pub(crate) struct Settings {
     pub(crate) compression: Compression,
     pub(crate) dedup: Dedup,
     pub(crate) in_flight_max: usize,
-    /// Which versions stay on each layer.
+    /// By layer: which versions are kept.
     keep: Vec<Retention>,
     pub(crate) chain_max: usize,
     pub(crate) live_bytes_max: Option<u64>,
@@ -56,16 +56,15 @@ impl Settings {
         CpuHasher::new(self.hash, self.threads)
     }
 
-    /// Which versions stay on a layer.
+    /// Which versions are kept on a layer.
     pub(crate) fn keep(&self, layer: usize) -> Retention {
         self.keep.get(layer).copied().unwrap_or_default()
     }
 }
 
-/// The layers of a store, and how it is to work. Made by [`Store::builder`].
+/// The layers of a store, and its settings. Made by [`Store::builder`].
 ///
-/// To describe a store has no effects. [`open`](Self::open) creates, measures and opens what it
-/// needs.
+/// A builder has no effects. [`open`](Self::open) creates, measures and opens what it needs.
 #[derive(Default)]
 #[must_use = "a builder does nothing until it is opened"]
 pub struct StoreBuilder {
@@ -87,38 +86,37 @@ impl From<StoreSettings> for StoreBuilder {
 }
 
 impl StoreBuilder {
-    /// A store as this TOML text describes it: `dir = "checkpoints"`, `keep_last = 3`, each on a
-    /// line.
+    /// A store from a TOML text, such as `dir = "checkpoints"` and `keep_last = 3`, each on a line.
     pub fn from_toml(text: &str) -> Result<Self> {
         StoreSettings::from_toml(text).map(Self::from)
     }
 
-    /// A store as this JSON object describes it.
+    /// A store from a JSON object.
     pub fn from_json(text: &str) -> Result<Self> {
         StoreSettings::from_json(text).map(Self::from)
     }
 
-    /// What has been said until now.
+    /// The settings so far.
     pub fn settings(&self) -> &StoreSettings {
         &self.settings
     }
 
-    /// The host memory that versions pass through. What fits into it is saved at the speed of a
+    /// The host memory that versions pass through. A save that fits into it runs at the speed of a
     /// copy. Default: 256 MiB.
     pub fn host(mut self, size: impl Into<Size>) -> Self {
         self.settings.host = size.into();
         self
     }
 
-    /// Adds a directory, which is created if it is missing, with a limit such as `Some("200 GiB")`
-    /// for what this rank may keep there. Every version goes to every directory.
+    /// Adds a directory. It is created if it does not exist. The limit, such as `Some("200 GiB")`,
+    /// is for the files of this rank. Every version goes to every directory.
     pub fn dir(mut self, path: impl AsRef<Path>, limit: Option<&str>) -> Self {
         let files = StoreFiles::Path(path.as_ref().to_owned());
         self.settings.dirs.push(StoreDir::new(files, limit.map(Size::from)));
         self
     }
 
-    /// Adds files of another kind.
+    /// Adds a layer of any [`Files`] instead of a directory.
     pub fn files(mut self, files: Arc<dyn Files>, limit: Option<&str>) -> Self {
         let given = StoreFiles::Given(self.files.len());
         self.files.push(files);
@@ -133,28 +131,28 @@ impl StoreBuilder {
         self
     }
 
-    /// The processes that save together meet in a directory that all of them see: this one is
-    /// `rank`, from 0, of `count`. They meet when the store is opened.
+    /// The processes that save together meet in a directory that all of them see. This one is rank
+    /// `rank`, counted from 0, of `count`. They meet when the store is opened.
     pub fn ranks_in(mut self, dir: impl AsRef<Path>, rank: u32, count: u32) -> Self {
         self.settings.ranks = RanksSettings::Directory(SharedDirectorySettings::new(dir.as_ref(), rank, count));
         self
     }
 
-    /// The length of blocks, a power of two from 256 bytes to 16 MiB: what is compared, and written
-    /// if it has changed. Default: 4 KiB.
+    /// The size of blocks, which are compared, and written if they have changed. A power of two
+    /// from 256 bytes to 16 MiB. Default: 4 KiB.
     pub fn block(mut self, size: impl Into<Size>) -> Self {
         self.settings.block = size.into();
         self
     }
 
-    /// How blocks are compared and checked (checksum). Default: XXH3.
+    /// The hash by which blocks are compared and verified (checksum). Default: XXH3.
     pub fn hash(mut self, kind: HashKind) -> Self {
         self.settings.hash = kind;
         self
     }
 
-    /// Whether a block that has the hash which it had before is also compared byte by byte before
-    /// it is not written again. That takes a second copy of all regions in memory. Default: no.
+    /// Whether a block whose hash has not changed is also compared byte by byte, before it counts
+    /// as unchanged. This needs a second copy of all regions in memory. Default: no.
     pub fn certain(mut self, is_certain: bool) -> Self {
         self.settings.is_certain = is_certain;
         self
@@ -166,69 +164,69 @@ impl StoreBuilder {
         self
     }
 
-    /// How changes are found: by watching pages, or by hashing everything. Default: what is
+    /// How changes are found: by watching pages, or by hashing everything. Default: whichever is
     /// cheaper.
     pub fn tracking(mut self, way: Way) -> Self {
         self.settings.tracking = way;
         self
     }
 
-    /// Whether the program calls [`Session::mark_dirty`](crate::Session::mark_dirty) for all that
-    /// io_uring or RDMA writes to pinned memory. If not, everything is hashed while this process
-    /// has memory that somebody else than Outcrop has pinned. Default: no.
+    /// Whether the program calls [`Session::mark_dirty`](crate::Session::mark_dirty) for everything
+    /// that io_uring or RDMA writes to pinned memory. If not, everything is hashed while the
+    /// process has pinned memory that Outcrop has not pinned itself. Default: no.
     pub fn marks_pinned(mut self, marks_pinned: bool) -> Self {
         self.settings.marks_pinned = marks_pinned;
         self
     }
 
-    /// How blocks are compressed, where that pays. Default: not at all.
+    /// How blocks are compressed, if that saves time. Default: not at all.
     pub fn compression(mut self, compression: Compression) -> Self {
         self.settings.compression = compression;
         self
     }
 
-    /// Which equal blocks are kept once only. Default: those of consecutive versions.
+    /// Which equal blocks are stored only once. Default: those of consecutive versions.
     pub fn dedup(mut self, dedup: Dedup) -> Self {
         self.settings.dedup = dedup;
         self
     }
 
-    /// How many versions may be in flight at once; a save waits for the oldest. Default: 2.
+    /// How many versions may be in flight at once. A further save waits for the oldest. Default: 2.
     pub fn in_flight(mut self, versions: usize) -> Self {
         self.settings.in_flight = versions.max(1);
         self
     }
 
-    /// Which versions are kept on each directory. Default: all. The newest complete one always is.
+    /// Which versions are kept in each directory. Default: all. The newest complete version is
+    /// always kept.
     pub fn keep(mut self, retention: Retention) -> Self {
         self.settings.keep = retention;
         self
     }
 
-    /// Which versions are kept on this directory, 1 being the first, if not as on the others.
+    /// Which versions are kept in one directory, counted from 1, if they differ from the others.
     pub fn keep_on(mut self, layer: usize, retention: Retention) -> Self {
         self.settings.keep_on.insert(layer.saturating_sub(1), retention);
         self
     }
 
-    /// From how many packs a version may be put together before some of them are merged in the
+    /// How many increments a version may consist of before some of them are merged in the
     /// background. Default: 8.
     pub fn chain_max(mut self, packs: usize) -> Self {
         self.settings.chain_max = packs.max(1);
         self
     }
 
-    /// Lets the program go on at once, while its memory is copied in the background as it was at
-    /// the time of the save (copy-on-write), with at most so much extra memory for what the program
-    /// changes meanwhile.
+    /// Makes saves return at once. Memory is copied in the background, as it was when `save` was
+    /// called (copy-on-write). `extra` limits the memory for what the program changes meanwhile.
     pub fn live(mut self, extra: impl Into<Size>) -> Self {
         self.settings.live = Some(extra.into());
         self
     }
 
-    /// When [`Store::due`] says that it is time: by this rule, with the mean time between failures
-    /// that make each directory's last version necessary (the last one given holds for all that
-    /// follow).
+    /// The rule by which [`Store::due`] decides, and the mean time between failures. There is one
+    /// time per directory: the mean time between failures that need the last version of that
+    /// directory. The last one given holds for all directories that follow.
     pub fn interval(mut self, rule: Rule, failures: &[Duration]) -> Self {
         self.settings.interval = Some(rule);
         self.settings.failures = failures.to_vec();
@@ -247,8 +245,8 @@ impl StoreBuilder {
         self
     }
 
-    /// Opens the store, with settings that variables of the environment may override
-    /// (`OUTCROP_HOST="8 GiB"`). Sessions are opened one by one afterwards.
+    /// Opens the store. Environment variables override its settings (`OUTCROP_HOST="8 GiB"`).
+    /// Sessions are opened one by one afterwards.
     pub fn open(self) -> Result<Store> {
         let told = self.settings.in_force()?;
         let settings = Settings::of(&told)?;
@@ -270,8 +268,8 @@ impl StoreBuilder {
         let below = shelves.iter().map(|shelf| Arc::clone(shelf) as Arc<dyn Layer>);
         let handle = Engine::open(std::iter::once(host).chain(below).collect(), &options)?;
         let shared = Arc::new(Shared {
-            // Two at least, one to be filled while another one is on its way; and room for an
-            // index.
+            // At least two packs must fit, so one can be filled while the other is in flight. And a
+            // pack needs room for its index.
             pack_bytes_max: PACK_BYTES_MAX.min(host_bytes / 4).max(host_bytes.min(64 << 10)),
             settings,
             interval: Mutex::new(interval(&told, shelves.len())),
@@ -293,12 +291,12 @@ impl StoreBuilder {
 }
 
 impl Settings {
-    /// What the program was told, as far as it can be used.
+    /// Checks the settings, and converts them to what a store uses.
     fn of(told: &StoreSettings) -> Result<Self> {
         let block_bytes = told.block.bytes().map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX))?;
         if !block_bytes.is_power_of_two() || !(BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&block_bytes) {
             let problem =
-                format!("block: it is {block_bytes}; a store needs blocks of a power of two from 256 bytes to 16 MiB");
+                format!("block: {block_bytes} bytes is not possible; give a power of two from 256 bytes to 16 MiB");
             return Err(Error::new(ErrorKind::Usage, problem));
         }
         if let Compression::Zstd(level) = told.compression {
@@ -328,7 +326,7 @@ fn interval(told: &StoreSettings, layers: usize) -> Option<Interval> {
     told.interval.map(|rule| Interval::new(rule, &(0..layers).map(of_layer).collect::<Vec<_>>(), Timestamp(0)))
 }
 
-/// The processes that save together. Those that meet in a directory do so here.
+/// The processes that save together. Ranks that meet in a directory do so here.
 fn ranks(told: &RanksSettings, given: Option<Arc<dyn Ranks>>) -> Result<Arc<dyn Ranks>> {
     Ok(match (told, given) {
         (RanksSettings::Directory(ranks), _) => Arc::new(SharedDirectory::open(&ranks.dir, ranks.rank, ranks.count)?),
@@ -353,10 +351,10 @@ fn shelf(dir: &StoreDir, given: &[Arc<dyn Files>]) -> Result<Arc<Shelf>> {
     Ok(Arc::new(Shelf::new(&format!("dir {}", files.location()), files, limit)?))
 }
 
-/// What the engine reports goes to the committer.
+/// Passes on to the committer what the engine reports.
 fn arrivals(notes: Sender<commit::Note>) -> Arrivals {
     Arrivals(Arc::new(move |arrival: Arrival| {
-        // A committer that has ended commits nothing more.
+        // If the committer has ended, nothing more is committed.
         let _ = notes.send(commit::Note::Arrived(arrival));
     }))
 }

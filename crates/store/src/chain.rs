@@ -1,4 +1,4 @@
-//! What the newest version of a session consists of: its packs, and the hashes of its blocks.
+//! The content of the newest version of a session: its packs, and the hashes of its blocks.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -15,8 +15,8 @@ pub(crate) struct Content {
     pub(crate) chain: Vec<Link>,
     /// Shared with the packer while it compares blocks.
     pub(crate) regions: BTreeMap<String, Arc<RegionContent>>,
-    /// The chain cannot be built upon: a layer lacks a part of it. The next version is saved in
-    /// full.
+    /// Whether a layer lacks a part of the chain. Then nothing can build upon it, and the next
+    /// version is saved in full.
     pub(crate) is_broken: bool,
     /// How often packs of this rank were lost.
     pub(crate) losses: u64,
@@ -48,7 +48,7 @@ pub(crate) struct RegionContent {
     /// The bytes that were not saved. In a block that has some of them, they may be older than the
     /// version.
     excluded: Vec<Range<u64>>,
-    /// By block. One that is wholly excluded has no hash, which is all zeros here.
+    /// By block. A block that is excluded entirely has no hash; its entry is zero.
     hashes: Vec<Hash>,
 }
 

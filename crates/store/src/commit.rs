@@ -1,8 +1,8 @@
 //! The committer: carries out what the commit protocol decides, for all sessions of a store.
 //!
-//! Everything is decided by an [`outcrop_commit::Ledger`]. This thread tells it what the packer,
-//! the engine, the program and other ranks have said, and does what it asks for: files,
-//! announcements, reports.
+//! An [`outcrop_commit::Ledger`] decides everything. This thread passes on to it what the packer,
+//! the engine, the program and other ranks report, and carries out its actions: file operations,
+//! messages, reports.
 
 mod files;
 
@@ -24,16 +24,16 @@ use outcrop_layers::files::FileLock;
 use super::{Shared, pack::Job, state::SessionCore};
 use crate::{Error, ErrorKind, Result};
 
-/// While other ranks have not said that they have a version, they are listened to so often; less
-/// and less while they say nothing.
+/// The pause between two looks for messages while this rank waits for others. It doubles while
+/// nothing comes, up to `LISTEN_MAX`.
 const LISTEN: Duration = Duration::from_millis(5);
 const LISTEN_MAX: Duration = Duration::from_millis(80);
 
-/// While this rank waits for nobody, others are listened to so often: they may wait for what only
-/// this rank passes on, and a rank that is gone should not be noticed an hour later.
+/// The pause while this rank waits for nobody. Others may wait for messages that only this rank
+/// passes on, and a rank that is gone should be noticed soon.
 const LISTEN_IDLE: Duration = Duration::from_millis(500);
 
-/// What the committer is told.
+/// A message to the committer.
 pub(crate) enum Note {
     /// A session has been opened.
     Opened(Arc<SessionCore>, Box<Ledger>),
@@ -43,16 +43,16 @@ pub(crate) enum Note {
     Drafted(Arc<SessionCore>, Box<Draft>, bool),
     /// Something else has happened to a session.
     Event(Arc<SessionCore>, Event),
-    /// A pack has reached a layer, or could not.
+    /// A pack has reached a layer, or failed to.
     Arrived(Arrival),
-    /// Versions are to be forgotten; answered when that is durable.
+    /// Forget versions. The answer comes when that is durable.
     Forget(Arc<SessionCore>, Forgotten, Sender<Result<()>>),
-    /// The program is about to read files: nothing is removed from when the sender is dropped on.
+    /// The program is about to read files. The sender is dropped when no file is removed any more.
     Reading(Arc<SessionCore>, Sender<()>),
-    /// Everything before this has been dealt with when the sender is dropped.
+    /// The sender is dropped when all notes before this one are handled.
     Flush(Sender<()>),
-    /// A session has ended: its locks are given up, and the sender is dropped, when nothing more is
-    /// written for it.
+    /// A session has ended. When nothing more is written for it, its locks are released and the
+    /// sender is dropped.
     Closed(Arc<SessionCore>, Vec<FileLock>, Sender<()>),
     /// The store ends.
     Close,
@@ -61,9 +61,9 @@ pub(crate) enum Note {
 /// Which versions are to be forgotten.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Forgotten {
-    /// All above this one; all, without.
+    /// All above this version, or all if `None`.
     Above(Option<u64>),
-    /// Those that were found and that not all ranks have.
+    /// Those that were found when the session was opened and that not all ranks have.
     Incomplete,
 }
 
@@ -71,9 +71,9 @@ pub(crate) enum Forgotten {
 struct Open {
     session: Arc<SessionCore>,
     ledger: Ledger,
-    /// What is being forgotten, and who waits for it.
+    /// What is being forgotten, and where to send the answer.
     forgetting: Option<(Forgotten, Sender<Result<()>>)>,
-    /// What is given up when the session has ended.
+    /// What is released when the session has ended.
     closing: Option<(Vec<FileLock>, Sender<()>)>,
 }
 
@@ -85,9 +85,9 @@ pub(crate) struct Committer {
     open: HashMap<RunId, Open>,
     /// The session and number of each pack that the engine has.
     keys: HashMap<u64, (RunId, u64)>,
-    /// What was heard of sessions that this rank has not opened yet.
+    /// Messages about sessions that this rank has not opened yet.
     early: Vec<(u32, News)>,
-    /// Sessions that have ended: what is still heard of them means nothing.
+    /// Sessions that have ended. Later messages about them are ignored.
     ended: Vec<RunId>,
 }
 
@@ -126,7 +126,7 @@ impl Committer {
                 let run = session.run;
                 let open = Open { session, ledger: *ledger, forgetting: None, closing: None };
                 self.open.insert(run, open);
-                // What was left behind can go from now on.
+                // Files that an earlier run has left behind may be removed from now on.
                 self.tell(run, Event::Reading(false));
                 std::mem::take(&mut self.early).into_iter().for_each(|(rank, news)| self.hear(rank, news));
             }
@@ -137,7 +137,7 @@ impl Committer {
             Note::Drafted(session, draft, is_long) => {
                 self.tell(session.run, Event::Drafted(*draft));
                 if is_long {
-                    // A packer that has ended merges nothing more.
+                    // If the packer has ended, nothing is merged.
                     let _ = self.packer.send(Job::Merge(session));
                 }
             }
@@ -172,7 +172,7 @@ impl Committer {
         }
     }
 
-    /// Tells the ledger of a session what has happened, and does what it asks for.
+    /// Passes an event to the ledger of a session, and carries out its actions.
     fn tell(&mut self, run: RunId, event: Event) {
         if let Some(open) = self.open.get_mut(&run) {
             open.ledger.handle(now_unix_ns(), event);
@@ -180,7 +180,7 @@ impl Committer {
         }
     }
 
-    /// Removes something that nobody needs, as there is nothing else to do.
+    /// Removes a file that nobody needs, when there is nothing else to do.
     fn tidy(&mut self) {
         let idle = self.open.iter_mut().find_map(|(run, open)| Some((*run, open.ledger.poll_idle()?)));
         if let Some((run, action)) = idle {
@@ -204,7 +204,7 @@ impl Committer {
             }
             Action::Announce(news) => {
                 if let Err(error) = self.shared.ranks.announce(&news.encode()) {
-                    tracing::warn!(session = open.session.name, %error, "other ranks do not hear what became of a version");
+                    tracing::warn!(session = open.session.name, %error, "cannot tell the other ranks about a version");
                     open.ledger.handle(now_unix_ns(), Event::Unsaid { news, reason: error.to_string() });
                 }
             }
@@ -223,12 +223,12 @@ impl Committer {
 
     fn discard(&mut self, key: u64) {
         self.keys.remove(&key);
-        // It may never have come to be.
+        // It fails if the engine never got the pack.
         let _ = self.handle.discard(key);
     }
 
-    /// Hears what other ranks have. Whether they have said something. That one of them is gone
-    /// matters only to who waits: it may have ended in an orderly way, after its last version.
+    /// Receives messages of other ranks. Returns whether there were any. That a rank is gone is an
+    /// error only while this rank waits: it may have ended in good order after its last version.
     fn listen(&mut self, is_waiting: bool) -> bool {
         match self.shared.ranks.heard() {
             Ok(messages) => {
@@ -236,14 +236,15 @@ impl Committer {
                 for (rank, message) in messages {
                     match News::decode(&message) {
                         Ok(news) => self.hear(rank, news),
-                        Err(error) => tracing::warn!(rank, %error, "a message of another rank makes no sense"),
+                        Err(error) => tracing::warn!(rank, %error, "a message of another rank cannot be decoded"),
                     }
                 }
                 has_heard
             }
             Err(_) if !is_waiting => false,
             Err(error) => {
-                // Also those that wait for nothing just now: no further version will be complete.
+                // Tell all sessions, even those that do not wait now: no further version will
+                // become complete.
                 let runs: Vec<RunId> = self.open.keys().copied().collect();
                 runs.into_iter().for_each(|run| self.tell(run, Event::Alone { reason: error.to_string() }));
                 false
@@ -261,7 +262,7 @@ impl Committer {
 }
 
 impl Open {
-    /// What the program of a session is told.
+    /// Passes a report of the ledger to the program.
     fn hear(&mut self, report: Report) {
         let session = &self.session;
         match report {
@@ -271,7 +272,12 @@ impl Open {
             Report::Dropped { version, layer } => session.dropped(version, layer),
             Report::Over { reason } => session.end(&reason),
             Report::Stays { layer, reason } => {
-                tracing::warn!(session = session.name, layer = session.layers[layer], reason, "old files stay");
+                tracing::warn!(
+                    session = session.name,
+                    layer = session.layers[layer],
+                    reason,
+                    "old files could not be removed"
+                );
             }
             Report::Forgotten(result) => {
                 let Some((what, answer)) = self.forgetting.take() else { return };
@@ -280,7 +286,7 @@ impl Open {
                     Forgotten::Above(version) => session.went_back(version),
                     Forgotten::Incomplete => session.expect(Vec::new()),
                 }
-                // A program that has gone does not wait for it.
+                // This fails if the program has stopped waiting.
                 let _ = answer.send(result.map_err(|reason| Error::new(ErrorKind::Storage, reason)));
             }
         }
@@ -289,17 +295,17 @@ impl Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        // Locks first: who waits for the end may open the session again.
+        // Release the locks first: whoever waits for the end may open the session again.
         if let Some((locks, end)) = self.closing.take() {
             drop(locks);
             drop(end);
         }
-        // Tells the program when the committer panics, which would otherwise wait for ever.
+        // If the committer panics, this wakes the program, which would otherwise wait for ever.
         self.session.end("the store has been closed");
     }
 }
 
-/// A version of this process that could not be saved or packed.
+/// The event of a version that could not be saved or packed.
 pub(crate) fn failed(session: &Arc<SessionCore>, save: SaveId, reason: &impl ToString) -> Note {
     Note::Event(Arc::clone(session), Event::Failed { save, reason: reason.to_string() })
 }

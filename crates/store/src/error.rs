@@ -1,26 +1,26 @@
-//! What can go wrong with a store, in its own words.
+//! The errors of a store.
 
 use outcrop_error::{Error, ErrorKind, OfKind};
 
-/// What failed, on what, and what can be done. Calls of the program give it as an [`Error`].
+/// What failed, on what, and what to do. Calls of the program return it as an [`Error`].
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Problem {
-    /// A session cannot do what was asked, as it was asked.
+    /// A call that this session cannot carry out.
     #[error("session {session}: {problem}")]
     Session { session: String, problem: String },
-    /// The version is there already, or a newer one is.
+    /// This version, or a newer one, exists already.
     #[error("session {session} has version {newest} already; save a higher one than {version}, or rewind first")]
     VersionExists { session: String, version: u64, newest: u64 },
-    /// There is no such version.
+    /// The version does not exist.
     #[error("session {session} has no version {version}: it was never complete on all ranks, or is not kept any more")]
     VersionMissing { session: String, version: u64 },
-    /// A version does not fit the memory that it is to be restored to.
+    /// A version does not fit the regions that it is restored to.
     #[error("version {version} of {session} cannot be restored here: {problem}; nothing was changed")]
     Mismatch { session: String, version: u64, problem: String },
-    /// What was said of a region's shape cannot be.
+    /// The shape of a region is not possible.
     #[error(transparent)]
     Shape(outcrop_region::ShapeError),
-    /// No version that could be used is undamaged.
+    /// No version has an undamaged copy.
     #[error("no version of {session} can be restored: {detail}")]
     NothingWhole { session: String, detail: String },
     /// A version has not reached a layer, and will not.
@@ -62,12 +62,13 @@ fn all(problems: &[Problem]) -> String {
     problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// Ranks that do not come together, and why.
+/// An error of the ranks: they do not agree, or one is missing.
 pub(crate) fn apart(detail: impl Into<String>) -> Error {
     outcrop_ranks::Error::apart(detail).into()
 }
 
-/// That host memory has no room for a pack. The engine would speak of a tape and its snapshots.
+/// The error if host memory has no room for a pack. The engine's own message speaks of a tape and
+/// its snapshots.
 pub(crate) fn no_room(error: outcrop_engine::Error) -> Error {
     use outcrop_engine::Error as Engine;
     let message = match &error {

@@ -1,23 +1,23 @@
-//! What ranks have said in an exchange. `Ranks::gather` keeps exchanges of one topic in step, also
-//! when a rank has waited in vain and tries again; topics name the session and the run, so that
-//! what was said before is not about what comes after.
+//! The results of exchanges between ranks. `Ranks::gather` keeps the exchanges of one topic in
+//! step, even when a rank times out and tries again. A topic contains the session and the run, so
+//! contributions to earlier ones are never confused with later ones.
 
 use outcrop_format::Answer;
 
 use crate::{Error, Result, error::apart};
 
-/// Reads what each rank has said.
+/// Decodes the contribution of each rank.
 pub(crate) fn decode_all<T>(
     messages: &[Vec<u8>],
     decode: impl Fn(&[u8]) -> outcrop_format::Result<T>,
 ) -> Result<Vec<T>> {
-    let wrong = |(rank, error)| -> Error { apart(format!("rank {rank} says something that makes no sense: {error}")) };
+    let wrong = |(rank, error)| -> Error { apart(format!("the message of rank {rank} cannot be decoded: {error}")) };
     let decoded =
         messages.iter().zip(0u32..).map(|(message, rank)| decode(message).map_err(|error| wrong((rank, error))));
     decoded.collect()
 }
 
-/// That every rank could do its part.
+/// Fails if any rank has reported a failure.
 pub(crate) fn all_well(answers: &[Vec<u8>], what: impl Fn(u32) -> String) -> Result<()> {
     for (Answer(answer), rank) in decode_all(answers, Answer::decode)?.into_iter().zip(0u32..) {
         answer.map_err(|reason| apart(format!("{}: {reason}", what(rank))))?;

@@ -1,5 +1,5 @@
-//! Packs that are still in host memory, behind the interface of files: they are read in the same
-//! way as those in directories.
+//! Packs that are still in host memory, as [`Files`]: they are read in the same way as packs in
+//! directories.
 
 use std::{collections::HashMap, io, sync::Arc};
 
@@ -23,7 +23,7 @@ impl HostFiles {
         let mut packs: HashMap<String, Arc<dyn File>> = HashMap::new();
         for link in chain {
             let Some(key) = link.key.filter(|key| handle.is_in_front(*key)) else { continue };
-            // A pack that was evicted in between is read from a directory.
+            // A pack that was evicted in the meantime is read from a directory.
             if let Ok(held) = handle.read::<Error>(key, false, |_| Ok(())) {
                 packs.insert(path(session, link.pack.id), Arc::new(HostFile(held)));
             }

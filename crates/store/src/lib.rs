@@ -2,12 +2,12 @@
 //! background.
 //!
 //! A [`Store`] has host memory and directories. A [`Session`] is one series of versions in it. A
-//! save copies what has changed into host memory and returns; from there on
-//!
+//! save copies what has changed into host memory and returns. The rest happens in the background:
 //! - the *packer* (`pack`) hashes, deduplicates and compresses blocks and closes packs,
 //! - the *engine* takes packs to every directory, the oldest first,
-//! - the *committer* (`commit`) makes a version visible on a layer when all that it needs has
-//!   arrived there, drops versions that are not kept and removes what nobody needs any more.
+//! - the *committer* (`commit`) makes a version visible on a layer when everything that it needs
+//!   has arrived there, drops versions that are not kept, and removes files that nobody needs any
+//!   more.
 
 #![forbid(unsafe_code)]
 
@@ -48,13 +48,13 @@ pub use state::Reached;
 use builder::Settings;
 use exchange::decode_all;
 
-/// A place for checkpoints. A clone is another handle to the same one.
+/// A store for checkpoints. A clone is another handle to the same store.
 #[derive(Clone)]
 pub struct Store {
     pub(crate) core: Arc<StoreCore>,
 }
 
-/// A store at work. It ends when its last handle is dropped.
+/// An open store. It is closed when its last handle is dropped.
 pub(crate) struct StoreCore {
     pub(crate) shared: Arc<Shared>,
     pub(crate) handle: Mutex<Handle>,
@@ -63,14 +63,14 @@ pub(crate) struct StoreCore {
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// What the program, the packer and the committer have in common.
+/// What the program, the packer and the committer share.
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
     pub(crate) shelves: Vec<Arc<Shelf>>,
     pub(crate) ranks: Arc<dyn Ranks>,
-    /// How many bytes a pack may have, so that several fit into host memory at once.
+    /// The largest size of a pack, chosen so that several fit into host memory at once.
     pub(crate) pack_bytes_max: u64,
-    /// The engine's number for the next pack.
+    /// The engine's key for the next pack.
     pub(crate) next_key: AtomicU64,
     interval: Mutex<Option<Interval>>,
     start: Instant,
@@ -82,13 +82,12 @@ impl Store {
         StoreBuilder::default()
     }
 
-    /// Opens the series of versions called `name`. With several ranks, all of them call it, in the
-    /// same order.
+    /// Opens the session called `name`. With several ranks, all of them call it, in the same order.
     pub fn session(&self, name: &str) -> Result<Session> {
         Session::open(&self.core, name)
     }
 
-    /// The names of the series of versions that its directories have.
+    /// The names of the sessions in its directories.
     pub fn names(&self) -> Result<BTreeSet<String>> {
         let catalogs = self.core.shared.shelves.iter().map(|shelf| Catalog::new(Arc::clone(shelf.files())));
         let mut names = BTreeSet::new();
@@ -98,9 +97,9 @@ impl Store {
         Ok(names)
     }
 
-    /// Whether it is time to save, by the [interval](StoreBuilder::interval) and what saving has
-    /// cost until now. Without an interval it never is. With several ranks, all of them call it,
-    /// and all get the answer of rank 0.
+    /// Whether it is time to save, by the rule of [interval](StoreBuilder::interval) and the cost
+    /// of saves so far. Without a rule it never is. With several ranks, all of them call it, and
+    /// all get the answer of rank 0.
     pub fn due(&self) -> Result<bool> {
         let is_due =
             self.core.shared.interval().as_ref().is_some_and(|interval| interval.due(self.core.shared.now()).is_some());
@@ -108,15 +107,15 @@ impl Store {
         Ok(decode_all(&answers, Due::decode)?.first().is_some_and(|Due(is_due)| *is_due))
     }
 
-    /// How long to wait between two saves, by what is known now, for each directory; nothing
-    /// without an interval.
+    /// The best time between two saves, as far as is known now, for each directory. `None` without
+    /// an interval.
     pub fn interval_seconds(&self) -> Vec<Option<f64>> {
         let interval = self.core.shared.interval();
         let of_layer = |layer| interval.as_ref()?.interval_ns(layer).map(|ns| ns as f64 / 1e9);
         (0..self.core.shared.shelves.len()).map(of_layer).collect()
     }
 
-    /// What the engine has done until now: snapshots are packs here.
+    /// Statistics of the engine so far. Its snapshots are packs here.
     pub fn stats(&self) -> Stats {
         self.core.handle().stats()
     }
@@ -130,7 +129,7 @@ impl fmt::Debug for Store {
 }
 
 impl StoreCore {
-    /// A handle to the engine, for a moment.
+    /// Locks the store's handle to the engine.
     pub(crate) fn handle(&self) -> MutexGuard<'_, Handle> {
         self.handle.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -148,11 +147,11 @@ impl Shared {
 
 impl Drop for StoreCore {
     fn drop(&mut self) {
-        // A thread that has ended needs not be told to.
+        // This fails if the thread has ended already.
         let _ = self.packer.send(pack::Job::Close);
         let _ = self.committer.send(commit::Note::Close);
         for thread in self.threads.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
-            // The last handle may be given up by one of these threads itself.
+            // The last handle may be dropped by one of these threads itself.
             if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
                 tracing::error!("a thread of a store has panicked");
             }

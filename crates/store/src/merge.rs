@@ -1,4 +1,4 @@
-//! Makes one increment out of several, so that no version has to be put together from many.
+//! Merges several increments into one, so that no version consists of too many packs.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -26,7 +26,7 @@ struct Moved {
     place: Place,
 }
 
-/// Merges increments of a session, if there are more than there should be.
+/// Merges increments of a session, if it has more than `chain_max`.
 pub(crate) fn merge(
     shared: &Arc<Shared>,
     handle: &mut Handle,
@@ -36,13 +36,15 @@ pub(crate) fn merge(
     let chain = session.content().chain.clone();
     let Some(range) = choose(&chain, shared.settings.chain_max) else { return Ok(()) };
     let old = &chain[range];
-    // What is read in host memory is held there, so that nothing may be waited for meanwhile.
+    // Packs that are read in host memory are held there, so this thread must wait for nothing
+    // meanwhile.
     let copies = |handle: &mut Handle| {
         let mut places: Vec<Arc<dyn Files>> = vec![Arc::new(HostFiles::new(handle, session, &chain))];
         places.extend(shared.shelves.iter().map(|shelf| Arc::clone(shelf.files())));
         Copies::new(&session.name, places)
     };
-    // What is whole nowhere cannot be built upon either: the next version is saved in full.
+    // If no copy of a block is undamaged, the next version must not build upon it: it is saved in
+    // full.
     let lost = |error: outcrop_catalog::Error| {
         if error.is_damage() {
             session.content().is_broken = true;
@@ -54,8 +56,7 @@ pub(crate) fn merge(
         old.iter().map(|link| held.index(&link.pack).map_err(lost)).collect::<outcrop_catalog::Result<Vec<_>>>()?;
     drop(held);
     let (names, moved) = newest(&packs);
-    // All blocks of a merge have one kind of hash: the newest pack's, and with another kind nothing
-    // is merged.
+    // All blocks of a merged pack have one kind of hash. If the packs differ, nothing is merged.
     let kind = packs[0].0.origin().hash_kind;
     if packs.iter().any(|(header, _)| header.origin().hash_kind != kind) {
         return Ok(());
@@ -65,7 +66,8 @@ pub(crate) fn merge(
         let key = shared.next_key.fetch_add(1, Relaxed);
         let id = session.next_pack()?;
         let (bytes, payload_bytes) = sizes(&names, part);
-        // A save that waits for room may wait for this thread to pack what it has saved until now.
+        // This must not wait for room: a save may hold the room until this thread has packed its
+        // blocks.
         let mut lent = match handle.lend_yielding(key, Layout::single(Element::BYTE, bytes)) {
             Err(outcrop_engine::Error::GaveWay { .. }) => {
                 tracing::debug!(session = session.name, "packs are merged later: others wait for host memory");
@@ -97,8 +99,8 @@ fn choose(chain: &[Link], chain_max: usize) -> Option<Range<usize>> {
     Some(start..start + count)
 }
 
-/// For every region the blocks of the packs, the newest of each. A region that has changed its
-/// length was saved in full then, so that what is older means nothing.
+/// For every region, the newest copy of each block in these packs. If the blocks of a region have
+/// changed, it was saved in full then, and older packs do not count.
 fn newest(packs: &[(PackHeader, Index)]) -> (Vec<(String, Blocks)>, Vec<Moved>) {
     let mut regions = BTreeMap::<&str, (Blocks, BTreeMap<u64, Place>)>::new();
     for (_, index) in packs {
@@ -174,7 +176,7 @@ fn is_next(one: &Moved, next: &Moved) -> bool {
     one.region == next.region && one.block + 1 == next.block && one.place.coding == next.place.coding
 }
 
-/// Puts the merged packs in the place of the old ones, if those are still there.
+/// Replaces the old packs by the merged ones in the chain, if they are still in it.
 fn replace(session: &Arc<SessionCore>, notes: &Sender<Note>, old: &[Link], mut links: Vec<Link>) {
     links.reverse();
     let numbers: Vec<u64> = old.iter().map(|link| link.pack.id.number).collect();
@@ -185,7 +187,7 @@ fn replace(session: &Arc<SessionCore>, notes: &Sender<Note>, old: &[Link], mut l
     }
     drop(content);
     let new = links.iter().map(|link| link.pack).collect();
-    // Without a committer nothing is rewritten, and the old packs stay.
+    // If the committer has ended, no manifest is rewritten, and the old packs stay.
     let merged = Event::Merged(Merge { old: numbers, new });
     let _ = notes.send(Note::Event(Arc::clone(session), merged));
 }

@@ -40,7 +40,7 @@ use crate::{Result, error::no_room};
 /// The default rate of a directory in bytes per second, used until it is measured.
 const MEDIUM_RATE: f64 = 1e9;
 
-/// What the packer is to do.
+/// A message to the packer.
 pub(crate) enum Job {
     Version(Box<VersionJob>),
     Merge(Arc<SessionCore>),
@@ -55,9 +55,9 @@ pub(crate) struct VersionJob {
     pub(crate) save: SaveId,
     pub(crate) saved_at_unix_ns: u64,
     pub(crate) regions: Vec<RegionJob>,
-    /// It needs nothing of the versions before.
+    /// Whether it needs no packs of earlier versions.
     pub(crate) is_full: bool,
-    /// How many bytes its blocks have, at most.
+    /// The total size of its blocks, at most.
     pub(crate) bytes: u64,
     pub(crate) source: Source,
 }
@@ -74,7 +74,7 @@ impl RegionJob {
         (self.manifest.blocks, self.manifest.name.len())
     }
 
-    /// How many blocks are not excluded altogether.
+    /// How many blocks are not excluded entirely.
     fn saved_blocks(&self) -> u64 {
         let blocks = self.manifest.blocks.count();
         match self.manifest.excluded.is_empty() {
@@ -84,25 +84,25 @@ impl RegionJob {
     }
 }
 
-/// Where its blocks are.
+/// Where the blocks of a version are.
 pub(crate) enum Source {
-    /// In slots, which are sent one after the other, and then `None`. Without that, the save has
+    /// In slots, which are sent one by one, followed by `None`. If that is missing, the save has
     /// failed.
     Copied(Receiver<Option<Filled>>),
     /// In a frozen image of the program's memory.
     Frozen(Frozen, Vec<Run>),
 }
 
-/// Blocks of a region that follow each other.
+/// Consecutive blocks of a region.
 #[derive(Debug, Clone)]
 pub(crate) struct Run {
     pub(crate) region: usize,
     pub(crate) blocks: Range<u64>,
-    /// One for each block; empty if not known yet.
+    /// By block. Empty if they are not known yet.
     pub(crate) hashes: Vec<Hash>,
 }
 
-/// A slot with the bytes of these runs, one after the other, behind room for a header.
+/// A slot with the bytes of these runs, one after the other, after room for a header.
 pub(crate) struct Filled {
     pub(crate) lent: Lent,
     pub(crate) key: u64,
@@ -119,13 +119,13 @@ pub(crate) struct Task<'a> {
 }
 
 impl Task<'_> {
-    /// Whether a block is as it was in the version before.
+    /// Whether a block is the same as in the version before.
     fn is_unchanged(&self, region: usize, block: u64, hash: &Hash) -> bool {
         matches!(self.known.get(region), Some(Some(known)) if known.is_unchanged(block, hash))
     }
 }
 
-/// Cuts runs into lists that fit into one pack each.
+/// Splits runs into lists that fit into one pack each.
 pub(crate) fn split(runs: Vec<Run>, blocks: impl Fn(usize) -> Blocks, bytes_max: u64) -> Vec<Vec<Run>> {
     let mut packs = Vec::new();
     let mut pack: Vec<Run> = Vec::new();
@@ -156,8 +156,8 @@ pub(crate) fn split(runs: Vec<Run>, blocks: impl Fn(usize) -> Blocks, bytes_max:
     packs
 }
 
-/// The bytes that a slot needs for a pack of these runs, in the worst case. `region` says how a
-/// region is cut into blocks, and the length of its name.
+/// The size of a slot for a pack of these runs, in the worst case. `region` returns how a region is
+/// cut into blocks, and the length of its name.
 pub(crate) fn slot_bytes(runs: &[Run], region: impl Fn(usize) -> (Blocks, usize)) -> usize {
     let mut size = IndexSize::default();
     let mut bytes = 0;
@@ -204,7 +204,7 @@ impl Packer {
                 }
                 Job::Merge(session) => {
                     if let Err(error) = merge::merge(&self.shared, &mut self.handle, &self.notes, &session) {
-                        // Packs that are not merged can be read as before.
+                        // Packs that are not merged can still be read.
                         tracing::warn!(session = session.name, %error, "packs are not merged");
                     }
                 }
@@ -220,7 +220,8 @@ impl Packer {
         let shared = Arc::clone(&self.shared);
         let losses = session.content().losses;
         let mut shares = Shares::new(&shared, &session, version, regions.len(), (bytes, is_full))?;
-        // If hashes do not count, the save has compared bytes, and all its blocks have changed.
+        // If bytes are compared instead of hashes, the save has done so, and all its blocks have
+        // changed.
         let is_compared = !is_full && !shared.settings.is_certain;
         let known = is_compared.then(|| {
             // A region that does not fit is saved in full: a merge would drop its older blocks.
@@ -265,7 +266,7 @@ impl Packer {
         Ok(())
     }
 
-    /// Turns slots into packs: one by one, or all of a version where ranks share blocks.
+    /// Turns slots into packs: one by one, or all slots of a version at once if ranks share blocks.
     fn pack(&self, task: &Task<'_>, mut filled: Vec<Filled>, shares: &mut Shares<'_>) -> Result<Vec<Link>> {
         for slot in &mut filled {
             self.hash(slot, task.regions);
@@ -346,7 +347,7 @@ impl Packer {
         Ok((pack, borrowed.into_iter().map(borrow).collect()))
     }
 
-    /// Tells the committer that the version is packed: it is complete when its packs have arrived.
+    /// Tells the committer that the version is packed. It is complete when its packs have arrived.
     #[expect(clippy::too_many_arguments, reason = "the parts of one version, taken apart above")]
     fn draft(
         &self,
@@ -361,7 +362,7 @@ impl Packer {
         let stored_bytes = links.iter().map(|link| link.pack.file_bytes).sum();
         let saved_blocks: u64 = regions.iter().map(|region| region.saved_blocks()).sum();
         let mut content = session.content();
-        // A version that has all blocks needs no pack of the versions before.
+        // A version that has all blocks needs no packs of earlier versions.
         if is_full || shares.placed_blocks() == saved_blocks {
             content.begin(losses);
         }
@@ -393,7 +394,7 @@ impl Packer {
         });
         session.packed(save.version, Arc::clone(&manifest));
         let draft = Box::new(Draft { save, manifest, next_number, losses });
-        // Without a committer the session has been told that it is over.
+        // If the committer has ended, the session knows it already.
         let _ = self.notes.send(Note::Drafted(Arc::clone(session), draft, is_long));
     }
 }
@@ -411,15 +412,15 @@ pub(crate) fn hand_over(
     for shelf in &shared.shelves {
         shelf.name_file(key, path(session, id));
     }
-    // Before the engine has it, so that the committer knows the pack when it arrives. Without a
-    // committer the session has been told that it is over.
+    // Before the engine gets the pack, so that the committer knows it when it arrives. If the
+    // committer has ended, the session knows it already.
     let _ = notes.send(Note::Pack(Arc::clone(session), key, pack));
     lent.shorten(file_bytes as usize);
     lent.seal();
     pack
 }
 
-/// Ends the session if the packer panics. Otherwise the program would wait without end.
+/// Ends the session if the packer panics. Otherwise the program would wait for ever.
 struct Alarm<'a>(&'a SessionCore);
 
 impl Drop for Alarm<'_> {
@@ -445,7 +446,7 @@ mod tests {
         let covered: Vec<u64> = of_first.iter().flat_map(|run| run.blocks.clone()).collect();
         assert_eq!(covered, (0..40).collect::<Vec<_>>());
         assert!(of_first.iter().all(|run| run.hashes[0] == [run.blocks.start as u8; 16]));
-        // A block that is larger than a pack has one for itself.
+        // A block that is larger than a pack gets a pack of its own.
         let large = Blocks::new(4096, 4096).unwrap();
         assert_eq!(split(vec![Run { region: 0, blocks: 0..1, hashes: vec![] }], |_| large, 1024).len(), 1);
     }

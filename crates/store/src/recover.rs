@@ -1,4 +1,5 @@
-//! What a session finds when it is opened, and what all ranks tell each other about it.
+//! Opening a session: what this rank finds in its directories, and what the ranks tell each other
+//! about it.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -21,7 +22,7 @@ use crate::{
     error::{Problem, apart},
 };
 
-/// A session that is ready, with the locks on its directories.
+/// An open session, with the locks on its directories.
 pub(crate) struct Opened {
     pub(crate) session: Arc<SessionCore>,
     /// Versions whose manifests cannot be read.
@@ -30,7 +31,7 @@ pub(crate) struct Opened {
     pub(crate) locks: Vec<FileLock>,
 }
 
-/// What this rank finds in its directories.
+/// What this rank has found in its directories.
 #[derive(Default)]
 struct Entered {
     layers: Vec<Found>,
@@ -44,7 +45,7 @@ pub(crate) fn open(shared: &Shared, name: &str) -> Result<Opened> {
     check_session_name(name)?;
     let (rank, count) = (shared.ranks.rank(), shared.ranks.count());
     let entered = enter_all(shared, name, rank, count);
-    // Nobody waits for a rank that cannot come in.
+    // The other ranks must not wait for a rank that failed.
     let answer = Answer(entered.as_ref().map(|_| ()).map_err(ToString::to_string));
     let answers = shared.ranks.gather(&format!("enter {name}"), &answer.encode())?;
     let entered = entered?;
@@ -66,7 +67,7 @@ pub(crate) fn open(shared: &Shared, name: &str) -> Result<Opened> {
     let names = shared.shelves.iter().map(|shelf| shelf.files().location()).collect();
     let session = Arc::new(SessionCore::new(name, (rank, count), run, names));
     if count > 1 {
-        // Before anybody saves something in this run.
+        // The mark must be there before any rank saves a version in this run.
         let marked = mark(shared, &session, &ledger, &everybody);
         let answer = Answer(marked.as_ref().copied().map_err(ToString::to_string));
         let answers = shared.ranks.gather(&format!("mark {name}"), &answer.encode())?;
@@ -77,12 +78,12 @@ pub(crate) fn open(shared: &Shared, name: &str) -> Result<Opened> {
         session.found(version, run, layers);
     }
     session.expect(returning(&everybody));
-    // New packs get numbers that none has, nor had.
+    // New packs get numbers that no pack has or had.
     session.content().next_number = ledger.next_number();
     Ok(Opened { session, unreadable: entered.unreadable, ledger, locks: entered.locks })
 }
 
-/// Takes the directories of a rank on all layers, and looks what they have.
+/// Locks the directories of a rank on all layers, and reads what is in them.
 fn enter_all(shared: &Shared, name: &str, rank: u32, count: u32) -> Result<Entered> {
     let dir = format!("{name}/{}", rank_name(rank));
     let mut entered = Entered::default();
@@ -90,7 +91,7 @@ fn enter_all(shared: &Shared, name: &str, rank: u32, count: u32) -> Result<Enter
         let files = &**shelf.files();
         entered.locks.push(enter(files, name, &dir)?);
     }
-    // Nothing is changed before everything has been looked at.
+    // Read everything before anything is changed.
     let catalogs: Vec<Catalog> = shared.shelves.iter().map(|shelf| Catalog::new(Arc::clone(shelf.files()))).collect();
     let holdings: Vec<Holding> =
         catalogs.iter().map(|catalog| entered.look(catalog, name, rank)).collect::<Result<_>>()?;
@@ -109,36 +110,36 @@ fn enter_all(shared: &Shared, name: &str, rank: u32, count: u32) -> Result<Enter
     }
 }
 
-/// Makes the directories of a rank and takes their lock.
+/// Creates the directories of a rank and locks them.
 fn enter(files: &dyn Files, name: &str, dir: &str) -> Result<FileLock> {
     let made = files
         .make_dir(name)
         .and_then(|()| files.sync_dir(""))
         .and_then(|()| files.make_dir(dir))
         .and_then(|()| files.sync_dir(name));
-    made.map_err(|source| failure(files, "make a session", source))?;
+    made.map_err(|source| failure(files, "create a session", source))?;
     let lock = files.lock(&format!("{dir}/{LOCK_NAME}")).map_err(|source| failure(files, "lock a session", source))?;
     lock.ok_or_else(|| Problem::InUse { what: format!("{dir} in {}", files.location()) }.into())
 }
 
 impl Entered {
-    /// Looks what is in the directory of this rank on one layer.
+    /// Reads the directory of this rank on one layer.
     fn look(&mut self, catalog: &Catalog, session: &str, rank: u32) -> Result<Holding> {
         let holding = catalog.holding(session, rank)?;
         for (version, manifest) in &holding.manifests {
             let Err(error) = manifest else { continue };
             if error.is_shortage() {
-                // That says nothing about the version.
+                // A shortage in this process proves nothing about the version.
                 return Err(Error::new(ErrorKind::Storage, error.to_string()));
             }
-            tracing::warn!(session, version, %error, "a version cannot be read; what it may need is left alone");
+            tracing::warn!(session, version, %error, "the manifest of a version cannot be read; no pack is removed");
             self.unreadable.push(Skipped { version: *version, reason: error.to_string() });
         }
         let mark = match catalog.mark(session, rank) {
             Err(error) if error.is_damage() => {
-                // As if this rank had not taken part in the runs that it listed: what others have
-                // of them is kept for longer.
-                tracing::warn!(session, %error, "it is not known which runs have used a directory");
+                // The rank counts as if it had not taken part in the listed runs, so versions of
+                // these runs on other ranks are kept for longer.
+                tracing::warn!(session, %error, "the list of runs that used a directory is damaged; some versions are kept for longer");
                 None
             }
             mark => mark?,
@@ -147,11 +148,11 @@ impl Entered {
         Ok(holding)
     }
 
-    /// Takes what was found. Drafts are removed: nobody will finish them.
+    /// Records what was found, and removes drafts, which nobody will finish.
     fn take(&mut self, files: &dyn Files, dir: &str, holding: Holding) -> Result<()> {
-        let failed = |source| failure(files, "look into a session", source);
+        let failed = |source| failure(files, "clean up a session", source);
         holding.drafts.iter().try_for_each(|name| files.remove(name)).map_err(failed)?;
-        // Who was killed may have left a version that is visible and would not survive yet.
+        // A process that was killed may have left a manifest that is visible and not durable yet.
         files.sync_dir(dir).map_err(failed)?;
         let mut found = Found { packs: holding.packs, ..Found::default() };
         for (version, manifest) in holding.manifests {
@@ -167,7 +168,7 @@ impl Entered {
     }
 }
 
-/// What this rank tells the others.
+/// What this rank tells the other ranks.
 fn holdings(entered: &Entered) -> Result<Holdings> {
     let random =
         rand_bytes().map_err(|source| outcrop_ranks::Error::Files { path: "random numbers".to_owned(), source })?;
@@ -181,7 +182,7 @@ fn holdings(entered: &Entered) -> Result<Holdings> {
     Ok(Holdings { proposal: RunId(u128::from_le_bytes(random)), layers })
 }
 
-/// Marks the directories of this rank as used by this run.
+/// Writes a mark to the directories of this rank: this run has used them.
 fn mark(shared: &Shared, session: &SessionCore, ledger: &Ledger, everybody: &[Holdings]) -> Result<()> {
     for (layer, shelf) in shared.shelves.iter().enumerate() {
         let files = &**shelf.files();

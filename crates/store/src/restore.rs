@@ -1,5 +1,5 @@
-//! Back to a version: the newest that is whole on all ranks, from the fastest place that has it
-//! undamaged.
+//! Restores versions: the newest one that is complete on all ranks, from the fastest layer that has
+//! an undamaged copy.
 
 use std::{
     collections::HashMap,
@@ -30,15 +30,16 @@ use crate::{
     error::{Problem, apart},
 };
 
-/// What was restored.
+/// The result of a restore.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Restored {
     /// The version.
     pub version: u64,
-    /// Where this rank had it from.
+    /// The layer from which this rank has read it.
     pub layer: String,
-    /// Newer versions that could not be used, and places that were passed over, the newest first.
+    /// Newer versions that could not be used, and layers that were passed over, the newest version
+    /// first.
     pub skipped: Vec<Skipped>,
 }
 
@@ -57,7 +58,7 @@ impl fmt::Display for Restored {
         write!(f, "version {} from {}", self.version, self.layer)?;
         match self.skipped.len() {
             0 => Ok(()),
-            count => write!(f, " ({count} copies of newer ones, or nearer ones, were damaged)"),
+            count => write!(f, " ({count} damaged copies of it or of newer versions were skipped)"),
         }
     }
 }
@@ -74,21 +75,21 @@ impl fmt::Display for Skipped {
 pub struct SavedRegion {
     /// Its name.
     pub name: String,
-    /// The name of what it is made of.
+    /// The name of its element type.
     pub element: String,
-    /// The length of one element.
+    /// The size of one element in bytes.
     pub element_bytes: usize,
-    /// Its length.
+    /// Its size in bytes.
     pub bytes: u64,
     /// How its elements form an array.
     pub shape: Shape,
 }
 
-/// A copy of a version: where it is, what it consists of, and what reads it.
+/// A copy of a version: its location, its manifest, and a catalog to read it with.
 type Copy = (String, Arc<Manifest>, Catalog);
 
-/// While it lives, no file of the session is removed: what a manifest lists when it is read is
-/// there until the end.
+/// While this lives, no file of the session is removed, so the packs that a manifest lists can be
+/// read.
 struct Reading {
     session: Arc<SessionCore>,
     committer: Sender<Note>,
@@ -97,7 +98,7 @@ struct Reading {
 impl Reading {
     fn begin(session: &Session) -> Self {
         let (ready, wait) = mpsc::channel();
-        // A committer that has ended removes nothing.
+        // If the committer has ended, nothing is removed.
         let _ = session.store.committer.send(Note::Reading(Arc::clone(&session.core), ready));
         let _ = wait.recv();
         Self { session: Arc::clone(&session.core), committer: session.store.committer.clone() }
@@ -111,17 +112,17 @@ impl Drop for Reading {
 }
 
 impl Session {
-    /// Restores the newest version that all ranks have, undamaged, into these regions; nothing if
-    /// there is no version at all. Regions that the version has and that are not named are left
-    /// out. With several ranks, all of them call it.
+    /// Restores the newest version that all ranks have undamaged into these regions. Returns `None`
+    /// if there is no version. Regions of the version that are not named here are skipped. With
+    /// several ranks, all of them call it.
     ///
-    /// A damaged copy is passed over for the next layer, and a version without a whole copy for the
-    /// one before it; both are logged and named in the result. After an error the regions hold
-    /// anything, unless it says that nothing was changed, or
+    /// If a copy is damaged, the next layer is tried, and then the version before. Both are logged
+    /// and named in the result. After an error the content of the regions is undefined, unless the
+    /// error says that nothing was changed, or
     /// [`verify_before_restore`](Self::verify_before_restore) is set.
     ///
-    /// The session goes on from that version. If the next save has the number of a version that was
-    /// passed over, or lies between it and this one, all versions above this one are removed.
+    /// The session continues from that version. If the next save has a number that is not above the
+    /// newest version that was passed over, all versions above the restored one are removed.
     pub fn restore_latest(&mut self, parts: &mut [PartMut<'_>]) -> Result<Option<Restored>> {
         let _reading = Reading::begin(self);
         let mut skipped = Vec::new();
@@ -158,16 +159,15 @@ impl Session {
         }
     }
 
-    /// Takes note that the program goes on from a version that is not the newest. All ranks know
-    /// the same candidates, and so do the same at the next save.
+    /// Remembers that the program continues from a version that is not the newest. All ranks know
+    /// the same candidates, so all of them do the same at the next save.
     fn leave_behind(&mut self, version: u64, candidates: &[(u64, RunId)]) {
         let newest = candidates.last().map_or(version, |(newest, _)| *newest);
         self.left_behind = (newest > version).then_some(version..newest);
     }
 
-    /// Copies regions of a version to where one wants to look at them. Unlike
-    /// [`restore`](Self::restore) it concerns this rank alone, and changes are still those against
-    /// the newest version.
+    /// Copies regions of a version, to look at them. Unlike [`restore`](Self::restore), this
+    /// concerns only this rank, and the next save still builds upon the newest version.
     pub fn read(&mut self, version: u64, parts: &mut [PartMut<'_>]) -> Result<()> {
         let _reading = Reading::begin(self);
         self.core.wait_packed(version.saturating_add(1))?;
@@ -177,7 +177,7 @@ impl Session {
         }
         let found = self.find(version, parts, &mut skipped, fill)?;
         if !skipped.is_empty() {
-            // The next version may share what is damaged.
+            // The next version may share the damaged packs.
             self.core.content().is_broken = true;
         }
         match found {
@@ -186,7 +186,7 @@ impl Session {
         }
     }
 
-    /// Why a version cannot be read, with what was wrong at each place.
+    /// The error if no copy of a version can be read: what was wrong with each of them.
     fn unusable(&self, version: u64, skipped: &[Skipped]) -> Error {
         let session = self.core.name.clone();
         if skipped.is_empty() {
@@ -202,7 +202,7 @@ impl Session {
         Ok(self.restorable()?.last().copied())
     }
 
-    /// What this rank has in a version: what must be known to make room for it.
+    /// The regions of this rank in a version, for example to allocate memory for them.
     pub fn regions(&mut self, version: u64) -> Result<Vec<SavedRegion>> {
         self.core.wait_packed(version.saturating_add(1))?;
         let mut skipped = Vec::new();
@@ -225,8 +225,8 @@ impl Session {
         Ok(self.candidates()?.1.into_iter().map(|(version, _)| version).collect())
     }
 
-    /// The versions that all ranks have somewhere, of the same run, and the number of the exchange
-    /// in which they said so.
+    /// The versions that all ranks have on some layer, from the same run, and the number of the
+    /// exchange in which they agreed on them.
     fn candidates(&self) -> Result<(u64, Vec<(u64, RunId)>)> {
         self.core.wait_packed(u64::MAX)?;
         let mine = Candidates(self.core.state().there().collect());
@@ -238,8 +238,8 @@ impl Session {
         Ok((round, first.into_iter().filter(|it| everybody.iter().all(|theirs| has(theirs, it))).collect()))
     }
 
-    /// Restores a version if all ranks can; nothing if it is damaged on one of them. If it is
-    /// verified before, nobody writes anything until all have found it whole.
+    /// Restores a version if all ranks can. Returns `None` if it is damaged on one of them. If it
+    /// is verified first, no rank writes to its memory until all have found it undamaged.
     fn restore_together(
         &mut self,
         round: u64,
@@ -274,8 +274,8 @@ impl Session {
         Ok(Some(Restored { version, layer, skipped: std::mem::take(skipped) }))
     }
 
-    /// Tells all ranks how this one has fared with a version, and gives what it has found if all
-    /// fared well; nothing if the version is damaged on one of them.
+    /// Tells all ranks whether this one could read a version. Returns what it has found if all
+    /// could, and `None` if the version is damaged on one of them.
     fn agree<T>(
         &self,
         (topic, round): (&str, u64),
@@ -298,7 +298,7 @@ impl Session {
         let of_others = |fared| everybody.iter().position(|other| other.fared == fared);
         if let Some(rank) = of_others(Fared::Refused) {
             let detail =
-                format!("rank {rank} cannot restore version {version}, and says why; the other ranks stop as well");
+                format!("rank {rank} cannot restore version {version}, see its error; the other ranks stop too");
             return Err(apart(detail));
         }
         if let Some(rank) = of_others(Fared::Damaged) {
@@ -308,8 +308,8 @@ impl Session {
         Ok(Some(found))
     }
 
-    /// Finds the fastest place that has a version undamaged, which `read` says by an error, or not.
-    /// Nothing if none has; an error if the version does not fit.
+    /// Finds the fastest layer with an undamaged copy of a version, for which `read` succeeds.
+    /// `None` if there is none; an error if the version does not fit the regions.
     fn find(
         &mut self,
         version: u64,
@@ -327,7 +327,7 @@ impl Session {
             let reader = catalog.reader(&manifest);
             match reader.and_then(|reader| read(&reader, parts).map(|()| reader)) {
                 Ok(reader) => return Ok(Some((place, reader))),
-                // This process lacks something: the version may well be whole.
+                // This process lacks memory or descriptors. The version may be undamaged.
                 Err(error) if error.is_shortage() => return Err(error.into()),
                 Err(error) => {
                     tracing::warn!(session = self.core.name, version, place, %error, "a copy of a version is damaged");
@@ -338,7 +338,7 @@ impl Session {
         Ok(None)
     }
 
-    /// Where a version is, fastest first.
+    /// The copies of a version, fastest layer first.
     fn places(&mut self, version: u64, skipped: &mut Vec<Skipped>) -> Result<Vec<Copy>> {
         let mut places: Vec<Copy> = Vec::new();
         let in_host = self.core.state().manifests.get(&version).cloned();
@@ -350,14 +350,15 @@ impl Session {
             }
         }
         if places.is_empty() {
-            // What host memory has given up is on some directory, and the rest of the version comes
-            // there too.
+            // Packs that host memory has evicted are on some directory, and the rest of the version
+            // will reach it too.
             self.core.wait_here(version)?;
         }
         let Some(progress) = self.core.state().versions.get(&version).cloned() else { return Ok(places) };
         let is_complete = |layer: &usize| matches!(progress.layers.get(*layer), Some(Some(Ok(()))));
         let (complete, partial): (Vec<_>, Vec<_>) = (0..self.store.shared.shelves.len()).partition(is_complete);
-        // Where not all ranks have it, packs that it borrows from others may be missing too.
+        // Complete layers first: where not all ranks have the version, borrowed packs may be
+        // missing too.
         for layer in complete.into_iter().chain(partial) {
             let catalog = Catalog::new(Arc::clone(self.store.shared.shelves[layer].files()));
             match catalog.manifest(&self.core.name, self.core.rank, version) {
@@ -376,7 +377,7 @@ impl Session {
         Ok(places)
     }
 
-    /// Whether a version fits these regions.
+    /// Checks that a version fits these regions.
     fn check(&self, manifest: &Manifest, parts: &[PartMut<'_>]) -> Result<()> {
         let mismatch = |problem| {
             Error::from(Problem::Mismatch { session: self.core.name.clone(), version: manifest.version, problem })
@@ -401,15 +402,14 @@ impl Session {
         Ok(())
     }
 
-    /// Has the next save of this rank build upon a version that the program has read by itself, as
-    /// [`restore`](Self::restore) does for what it has restored: only what differs from that
-    /// version is stored. What differs is found by comparing hashes, so that regions which hold
-    /// something else are saved as they are.
+    /// Lets the next save of this rank build upon a version that the program has read by itself, as
+    /// [`restore`](Self::restore) does: only what differs from that version is stored. Differences
+    /// are found by comparing hashes, so regions with other content are saved correctly.
     pub fn go_on_after(&mut self, version: u64) -> Result<()> {
         let _reading = Reading::begin(self);
         self.core.wait_packed(u64::MAX)?;
         if self.store.shared.settings.is_certain {
-            // There is nothing to compare bytes with.
+            // There is no copy of the bytes to compare with.
             self.core.content().reset();
             return Ok(());
         }
@@ -417,7 +417,7 @@ impl Session {
         for (_, manifest, catalog) in self.places(version, &mut skipped)? {
             if let Ok(reader) = catalog.reader(&manifest) {
                 let names: Vec<String> = reader.manifest().regions.iter().map(|region| region.name.clone()).collect();
-                // What was saved since is no change any more.
+                // The tracker knows changes since the last save, not since this version.
                 names.iter().for_each(|name| self.tracker.mark_dirty(name, 0..usize::MAX));
                 return self.build_upon(&reader, names.iter().map(String::as_str), false);
             }
@@ -425,14 +425,15 @@ impl Session {
         Err(self.unusable(version, &skipped))
     }
 
-    /// From here on changes are those against what was restored, if all layers have that and no
-    /// copy was found to be damaged.
+    /// From now on, changes are relative to the restored version, if all layers have it and no copy
+    /// was damaged.
     fn go_on_from(&mut self, reader: &Reader, parts: &[PartMut<'_>], is_damaged: bool) -> Result<()> {
         let manifest = reader.manifest();
         let content = self.core.content();
         let is_known = !content.is_broken && !content.chain.is_empty() && content.packs() == manifest.packs;
         drop(content);
-        // What the next version builds upon anyway. Some layers may not have it yet.
+        // If the chain is that of the next version already, nothing changes. Some layers may not
+        // have it yet.
         if is_damaged
             || !is_known
             || !self.layers_with(manifest.version).all(|layer| self.opens(layer, manifest, false))
@@ -451,8 +452,8 @@ impl Session {
         layers.into_iter().enumerate().filter_map(|(layer, it)| matches!(it, Some(Ok(()))).then_some(layer))
     }
 
-    /// Whether a layer has this version, the same packs of it if that is asked for, and all of its
-    /// packs have the lengths, headers and indexes that its manifest says.
+    /// Whether a layer has this version, with packs whose lengths, headers and indexes match its
+    /// manifest. With `is_same`, its manifest must list the same packs.
     fn opens(&self, layer: usize, manifest: &Manifest, is_same: bool) -> bool {
         let catalog = Catalog::new(Arc::clone(self.store.shared.shelves[layer].files()));
         let there = catalog.manifest(&self.core.name, self.core.rank, manifest.version).ok().flatten();
@@ -464,8 +465,8 @@ impl Session {
         opened.is_some_and(|opened| opened.is_ok())
     }
 
-    /// Makes the packs of a version those that the next one builds upon, if all layers have them
-    /// undamaged, and its blocks of these regions those that are compared.
+    /// Makes the next version build upon this one, if all layers have it undamaged: sets the chain,
+    /// and the hashes that blocks of these regions are compared with.
     fn build_upon<'a>(
         &mut self,
         reader: &Reader,
@@ -474,8 +475,8 @@ impl Session {
     ) -> Result<()> {
         let manifest = reader.manifest();
         let layers = self.store.shared.shelves.len();
-        // After a crash one layer may have merged packs and another one those that they were made
-        // from.
+        // After a crash, one layer may have merged packs, and another one the packs that were
+        // merged.
         let is_everywhere = !is_damaged
             && self.layers_with(manifest.version).count() == layers
             && (0..layers).all(|layer| self.opens(layer, manifest, true));
@@ -506,7 +507,7 @@ impl Session {
         Ok(())
     }
 
-    /// Begins to watch what was restored: what has changed until now is that.
+    /// Starts to track the restored regions, so that the restore itself does not count as a change.
     fn watch_parts(&mut self, parts: &[PartMut<'_>]) {
         for part in parts.iter().filter(|_| self.store.shared.settings.is_incremental) {
             self.tracker.changed(part.name, part.bytes);
@@ -514,19 +515,19 @@ impl Session {
     }
 }
 
-/// The packs of a version, to build upon.
+/// The packs of a version as a chain.
 fn chain_of(reader: &Reader) -> Vec<Link> {
     let packs = &reader.manifest().packs;
     let borrows: Vec<_> = packs.iter().filter(|pack| pack.is_borrowed).copied().collect();
     let link = |pack: &ManifestPack| {
-        // Whatever is borrowed is needed as long as any of them is.
+        // Borrowed packs are needed as long as any pack of the chain is.
         let generation = reader.generation(pack.id).unwrap_or(reader.manifest().version);
         Link { pack: *pack, key: None, generation, borrows: borrows.clone() }
     };
     packs.iter().filter(|pack| !pack.is_borrowed).map(link).collect()
 }
 
-/// Puts a version into these regions.
+/// Reads a version into these regions.
 fn fill(reader: &Reader, parts: &mut [PartMut<'_>]) -> outcrop_catalog::Result<()> {
     reader.read_regions(parts.iter_mut().map(|part| (part.name, &mut *part.bytes)), &|_| {})
 }

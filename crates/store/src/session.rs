@@ -56,10 +56,10 @@ pub struct Session {
     options: BTreeMap<String, RegionOptions>,
     /// Copies of all regions as they were last saved, if bytes are compared and not only hashes.
     shadows: BTreeMap<String, Vec<u8>>,
-    /// Whether the last image that a live save needed was refused.
+    /// Whether the last attempt of a live save to freeze memory failed.
     was_refused: bool,
-    /// From the version that was restored to the newest one that there was: the next save goes on
-    /// from the former, if its number is not above the latter.
+    /// From the version that was restored to the newest version of that time. If the number of the
+    /// next save is not above the latter, the save first removes all versions above the former.
     pub(super) left_behind: Option<Range<u64>>,
     /// Whether a version is verified before any of it is restored.
     pub(super) verifies_first: bool,
@@ -95,7 +95,7 @@ impl Session {
             ..TrackOptions::default()
         };
         let opened = recover::open(&store.shared, name)?;
-        // A committer that has ended has said so to the session.
+        // If the committer has ended, the session knows it already.
         let _ = store.committer.send(Note::Opened(Arc::clone(&opened.session), Box::new(opened.ledger)));
         Ok(Self {
             core: opened.session,
@@ -128,14 +128,15 @@ impl Session {
         self.tracker.mark_dirty(region, bytes);
     }
 
-    /// Saves these regions as `version`, which is higher than all before. Returns when the program
-    /// may change them again. With several ranks, all of them save the same versions.
+    /// Saves these regions as `version`, which must be higher than all versions before. Returns
+    /// when the program may change the regions again. With several ranks, all of them save the same
+    /// versions.
     ///
-    /// After a [restore](Self::restore) of a version that was not the newest, a save with a number
-    /// between both replaces all that is above the restored one.
+    /// After a [restore](Self::restore) of a version that was not the newest, a save whose number
+    /// is not above the newest one first removes all versions above the restored one.
     ///
-    /// If an earlier version has failed to reach a layer and the program does not know yet, that is
-    /// the error, once, and nothing is saved.
+    /// If an earlier version did not reach a layer and the program has not been told, this call
+    /// returns that error, once, and saves nothing.
     pub fn save(&mut self, version: u64, parts: &[Part<'_>]) -> Result<()> {
         let regions = self.jobs(parts)?;
         if let Some(Range { start: restored, end: newest }) = self.left_behind.clone()
@@ -177,7 +178,7 @@ impl Session {
         self.core.wait(version, reached)
     }
 
-    /// A handle with which other threads can wait.
+    /// A handle for other threads, to wait for versions.
     pub fn watch(&self) -> Watch {
         Watch(Arc::clone(&self.core))
     }
@@ -192,23 +193,23 @@ impl Session {
         self.core.state().known().collect()
     }
 
-    /// The highest number that `save` refuses: that of the newest version, or of one that not all
-    /// ranks have and that may be whole again. All numbers above are free.
+    /// The highest number that `save` refuses: that of the newest version, or of a version that not
+    /// all ranks have and that may become complete again. All higher numbers can be used.
     pub fn newest_number(&self) -> Option<u64> {
         let state = self.core.state();
         let returning = state.returning.iter().filter_map(|returning| returning.last());
         state.versions.keys().last().into_iter().chain(returning).max().copied()
     }
 
-    /// Whether a restore compares all of a version with its hashes on all ranks, also regions that
-    /// are not named, before any rank writes to its memory. Then a restore that fails has changed
-    /// nothing. It costs a second read; the default is no. All ranks set the same.
+    /// Whether a restore verifies the hashes of the whole version on all ranks, including regions
+    /// that are not named, before any rank writes to its memory. Then a restore that fails has
+    /// changed nothing. It needs a second read. All ranks must use the same value. Default: no.
     pub fn verify_before_restore(&mut self, is_wanted: bool) {
         self.verifies_first = is_wanted;
     }
 
-    /// Removes all versions above `version`, or all, so that the series can continue from there in
-    /// another way. With several ranks, all of them call it.
+    /// Removes all versions above `version`, or all versions if `None`, so that the series can
+    /// continue from there. With several ranks, all of them call it.
     pub fn rewind(&mut self, version: Option<u64>) -> Result<()> {
         self.flush()?;
         self.forget("rewind", Forgotten::Above(version))?;
@@ -216,13 +217,13 @@ impl Session {
         Ok(())
     }
 
-    /// Forgets versions that were found when the session was opened and that not all ranks have,
-    /// for good: also those that would be whole again if a directory of some rank came back. All
-    /// ranks call it.
+    /// Removes versions that were found when the session was opened and that not all ranks have. It
+    /// also removes those that would become complete again if a missing directory came back. With
+    /// several ranks, all of them call it.
     ///
-    /// Without it, they stay until a later version is complete on the same directory, or as long as
-    /// a complete one if all ranks have it and some cannot read it. No pack is removed there
-    /// meanwhile.
+    /// Without this call, they stay until a later version is complete in the same directory. If all
+    /// ranks have one and some cannot read it, it stays for as long as a complete version would.
+    /// Until then no pack is removed from that directory.
     pub fn forget_incomplete(&mut self) -> Result<()> {
         self.forget("forget incomplete", Forgotten::Incomplete)
     }
@@ -238,24 +239,24 @@ impl Session {
         all_well(&answers, |rank| format!("rank {rank} cannot forget versions"))
     }
 
-    /// How changes of a region are found now, why, and what that costs. `None` for a region that
-    /// was not saved yet.
+    /// How changes of a region are found at present, why, and at what cost. `None` for a region
+    /// that has not been saved yet.
     pub fn tracking(&self, region: &str) -> Option<TrackStats> {
         self.tracker.stats(region)
     }
 
-    /// Waits for all versions in flight. Fails if versions have not reached a layer and the program
-    /// does not know yet: the error names all of them.
+    /// Waits for all versions in flight. Fails if versions did not reach a layer and the program
+    /// has not been told. The error names all of them.
     pub fn flush(&mut self) -> Result<()> {
         self.core.settle_all()
     }
 
-    /// As [`flush`](Self::flush), and ends the session.
+    /// Like [`flush`](Self::flush), and ends the session.
     pub fn finish(mut self) -> Result<()> {
         self.flush()
     }
 
-    /// Exchanges a message about this session with all ranks: returns those of all, by rank.
+    /// Exchanges a message about this session with all ranks. Returns the messages of all, by rank.
     pub(super) fn gather(&self, topic: &str, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
         let topic = format!("{topic} {} {}", self.core.name, self.core.run);
         Ok(self.store.shared.ranks.gather(&topic, mine)?)
@@ -326,7 +327,8 @@ impl Session {
         Ok(())
     }
 
-    /// What may have changed in each part since the save before; nothing if all of it may have.
+    /// The ranges of each part that may have changed since the last save; `None` if everything may
+    /// have.
     fn changes(&mut self, parts: &[Part<'_>]) -> Option<Vec<Vec<Range<usize>>>> {
         let settings = &self.store.shared.settings;
         if !settings.is_incremental {
@@ -334,8 +336,8 @@ impl Session {
         }
         let bytes = image_bytes(parts.iter().map(|part| part.bytes));
         if let Some(bytes_max) = settings.live_bytes_max.filter(|bytes_max| bytes > *bytes_max) {
-            // No fork: it could copy everything. And write protection needs memory that nobody
-            // watches. Hashing everything costs the program nothing: the packer does it.
+            // A fork could copy everything, and write protection needs memory that is not tracked.
+            // Hashing everything costs the program no time, because the packer does it.
             let reason = format!(
                 "a live image of {bytes} bytes with {bytes_max} of extra memory needs write protection, which excludes tracking"
             );
@@ -347,13 +349,14 @@ impl Session {
         Some(self.handle.undisturbed(|| parts.iter().map(changed).collect()))
     }
 
-    /// An image of these parts, so that they can be copied in the background; nothing if they are
-    /// to be copied at once.
+    /// An image of these parts that can be copied in the background; `None` if they have to be
+    /// copied at once.
     fn freeze(&mut self, parts: &[Part<'_>]) -> Option<Frozen> {
         let extra_bytes_max = self.store.shared.settings.live_bytes_max?;
         let memory: Vec<&[u8]> = parts.iter().map(|part| part.bytes).collect();
         let freeze = || freeze(&memory, FreezeOptions { extra_bytes_max, ..FreezeOptions::default() });
-        // A child would get copies of all slots that are registered for transfers, and needs none.
+        // A forked child would get copies of all slots that are registered for transfers. It needs
+        // none.
         let frozen = match self.handle.host() {
             Some(host) => host.apart_from_children(freeze),
             None => freeze(),
@@ -367,8 +370,8 @@ impl Session {
         frozen.inspect_err(refused).ok()
     }
 
-    /// Finds the blocks that have to be saved: of what may have changed, those that differ if they
-    /// are to be compared. Says whether that is everything.
+    /// Finds the blocks to save among those that may have changed: all of them, or those that
+    /// differ if they are compared. Also returns whether this is a full save.
     fn runs(
         &mut self,
         regions: &[RegionJob],
@@ -376,7 +379,7 @@ impl Session {
         changes: Option<Vec<Vec<Range<usize>>>>,
         is_compared: bool,
     ) -> (Vec<Run>, bool) {
-        // Locked during all of this: the packer is idle until it gets this version.
+        // Locked during the whole search: the packer is idle until it gets this version.
         let core = Arc::clone(&self.core);
         let content = core.content();
         let is_incremental = self.store.shared.settings.is_incremental;
@@ -404,7 +407,7 @@ impl Session {
         (runs, is_full)
     }
 
-    /// Adds those of the candidate blocks of a region that have changed.
+    /// Adds the candidate blocks of a region that have changed.
     fn changed(
         &mut self,
         index: usize,
@@ -460,7 +463,7 @@ impl Session {
         }
     }
 
-    /// As [`shadow`](Self::shadow), for what was restored.
+    /// Like [`shadow`](Self::shadow), for a restored version.
     pub(super) fn shadows_from(&mut self, parts: &[PartMut<'_>]) {
         if self.store.shared.settings.is_certain {
             self.shadows = parts.iter().map(|part| (part.name.to_owned(), part.bytes.to_vec())).collect();
@@ -505,8 +508,8 @@ impl Drop for Session {
             send(end);
             let _ = has_ended.recv();
         };
-        // What the packer has said may make the committer ask it for a merge: nothing is written
-        // when somebody else may have the session.
+        // The packer's notes may make the committer ask for a merge, so the packer is flushed
+        // twice. Nothing may be written once another process can have the session.
         wait(&|end| drop(self.store.packer.send(Job::Flush(end))));
         wait(&|end| drop(self.store.committer.send(Note::Flush(end))));
         wait(&|end| drop(self.store.packer.send(Job::Flush(end))));
@@ -526,8 +529,8 @@ fn usize_range(range: &Range<u64>) -> Range<usize> {
     range.start as usize..range.end as usize
 }
 
-/// The blocks that have any of these bytes, except those that are wholly excluded, as ascending
-/// runs.
+/// The blocks that contain any of these bytes, except those that are excluded entirely, as
+/// ascending runs.
 fn candidates(manifest: &ManifestRegion, changes: impl IntoIterator<Item = Range<usize>>) -> Vec<Range<u64>> {
     let mut runs: Vec<Range<u64>> = Vec::new();
     for change in changes {

@@ -1,4 +1,4 @@
-//! How far each version has come, for who waits.
+//! The progress of each version, and waiting for it.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -13,23 +13,22 @@ use outcrop_format::{Manifest, PackId, RunId};
 use super::chain::Content;
 use crate::{Error, Result, error::Problem};
 
-/// How far a version is to have come.
+/// How far a version has got: an argument of [`Session::wait`](crate::Session::wait).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reached {
     /// It is in host memory, and packed: it can be restored by this process.
     Host,
-    /// This rank has done its part on this directory, 1 being the first: what it has of it is
-    /// durable there, or is not needed because another rank has failed. Others may not have theirs
-    /// yet.
+    /// This rank has done its part in this directory, counted from 1: its files are durable there,
+    /// or are not needed because another rank has failed. Other ranks may not have done theirs yet.
     Here(usize),
-    /// It is complete and durable, on all ranks, on this directory.
+    /// It is complete and durable in this directory, on all ranks.
     Layer(usize),
-    /// It is on all directories.
+    /// It is complete and durable in all directories.
     All,
 }
 
-/// What the program, the packer and the committer know of one session.
+/// What the program, the packer and the committer know about one session.
 pub(crate) struct SessionCore {
     pub(crate) name: String,
     pub(crate) rank: u32,
@@ -39,48 +38,48 @@ pub(crate) struct SessionCore {
     pub(crate) layers: Vec<String>,
     state: Mutex<State>,
     changed: Condvar,
-    /// What the newest version consists of.
+    /// The content of the newest version.
     content: Mutex<Content>,
-    /// How often all ranks have said what they could restore.
+    /// How often the ranks have agreed on what they can restore.
     pub(crate) rounds: AtomicU64,
 }
 
-/// Which versions there are, and what became of them.
+/// The versions of a session, and their progress.
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) versions: BTreeMap<u64, Progress>,
-    /// Those to which something may still happen.
+    /// Versions that are still in flight on some layer.
     unsettled: BTreeSet<u64>,
-    /// Those that have failed everywhere, or are on no layer any more, and that the program may not
-    /// have heard of.
+    /// Versions that have failed everywhere, or are on no layer any more, and whose fate the
+    /// program may not know yet.
     gone: BTreeSet<u64>,
-    /// What versions were packed as by this process, while that may be asked for.
+    /// The manifests of versions that this process has packed, while they may be needed.
     pub(crate) manifests: BTreeMap<u64, Arc<Manifest>>,
-    /// By layer: numbers of versions that were found, that not all ranks have, and that may become
-    /// whole again. Nothing takes their place.
+    /// By layer: versions that were found, that not all ranks have, and that may become complete
+    /// again. Nothing may replace them.
     pub(crate) returning: Vec<BTreeSet<u64>>,
     /// Failures that the program has not been told of.
     failures: VecDeque<(u64, usize, String)>,
-    /// The last version that could not be saved, and how often that was tried.
+    /// The last version that could not be saved, and its last attempt.
     abandoned: Option<SaveId>,
-    /// Nothing more will happen: why.
+    /// Set when nothing more will happen in this session: the reason.
     pub(crate) is_over: Option<String>,
 }
 
-/// How far a version has come.
+/// The progress of a version.
 #[derive(Debug, Clone)]
 pub(crate) struct Progress {
-    /// Which attempt to save it; 0 if it was found.
+    /// The number of the attempt to save it; 0 if the version was found.
     attempt: u32,
     /// The run that has saved it.
     pub(crate) run: RunId,
     pub(crate) is_packed: bool,
     /// By layer: whether this rank has done its part.
     here: Vec<bool>,
-    /// By layer: whether all ranks have it there now. It may have been there once, and not be kept
-    /// any more.
+    /// By layer: whether all ranks have it there now. A version that was complete may have been
+    /// removed since.
     there: Vec<bool>,
-    /// By layer: nothing yet, complete, or why it never will be.
+    /// By layer: `None` while in flight, then complete, or why it never will be.
     pub(crate) layers: Vec<Option<std::result::Result<(), String>>>,
 }
 
@@ -90,7 +89,7 @@ impl Progress {
         Self { attempt: save.attempt, run, is_packed: false, here, there, layers: vec![None; layers] }
     }
 
-    /// Whether nothing more will happen to it.
+    /// Whether it is settled on every layer.
     fn is_settled(&self) -> bool {
         self.layers.iter().all(Option::is_some)
     }
@@ -107,7 +106,8 @@ impl Progress {
 }
 
 impl State {
-    /// The versions that this process has, or that all ranks have on some layer, with their runs.
+    /// The versions that this process has in memory, or that all ranks have on some layer, with
+    /// their runs.
     pub(crate) fn there(&self) -> impl Iterator<Item = (u64, RunId)> {
         let is_there = |(version, progress): &(&u64, &Progress)| {
             let is_here = self.manifests.contains_key(version) && !self.gone.contains(version);
@@ -121,7 +121,7 @@ impl State {
         self.versions.keys().copied().filter(|version| !self.gone.contains(version))
     }
 
-    /// Takes note of how far a version has come by now.
+    /// Updates the sets after a change of a version.
     fn note(&mut self, version: u64) {
         let Some(progress) = self.versions.get(&version).filter(|progress| progress.is_settled()) else { return };
         self.unsettled.remove(&version);
@@ -131,7 +131,7 @@ impl State {
         self.forget_manifests();
     }
 
-    /// A version that is on some layer is read there, unless it is the newest.
+    /// Drops manifests of versions that can be read from some layer, except the newest.
     fn forget_manifests(&mut self) {
         let newest = self.versions.last_key_value().map(|(version, _)| *version);
         let versions = &self.versions;
@@ -179,14 +179,14 @@ impl SessionCore {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state and wakes who waits for it.
+    /// Changes the state, and wakes all waiting threads.
     pub(crate) fn update<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let result = change(&mut self.state());
         self.changed.notify_all();
         result
     }
 
-    /// Waits until `look` finds what it looks for. An error if the program has lost patience.
+    /// Waits until `look` returns something. Fails if the program no longer wants to wait.
     fn until<T>(&self, mut look: impl FnMut(&mut State) -> Option<Result<T>>) -> Result<T> {
         let mut state = self.state();
         let mut asked = Instant::now();
@@ -207,12 +207,12 @@ impl SessionCore {
         }
     }
 
-    /// A new version begins, when fewer than `in_flight_max` are under way. An error if an earlier
-    /// one has failed and nobody has been told.
+    /// Begins a new version, when fewer than `in_flight_max` are in flight. Fails if an earlier one
+    /// has failed and the program has not been told.
     pub(crate) fn begin(&self, version: u64, in_flight_max: usize) -> Result<SaveId> {
         if version == u64::MAX {
             let problem =
-                format!("version {version} cannot be saved: there would be none after it; begin with lower ones");
+                format!("version {version} cannot be saved: no higher number could follow; use lower numbers");
             return Err(Problem::Session { session: self.name.clone(), problem }.into());
         }
         if let Some((&newest, _)) = self.state().versions.last_key_value().filter(|(newest, _)| **newest >= version) {
@@ -231,7 +231,7 @@ impl SessionCore {
             if state.unsettled.len() >= in_flight_max {
                 return None;
             }
-            // The program has been told what became of them.
+            // The program has been told about these.
             std::mem::take(&mut state.gone).into_iter().for_each(|gone| state.remove(gone));
             let before = state.abandoned.filter(|save| save.version == version).map_or(0, |save| save.attempt);
             let save = SaveId { version, attempt: before + 1 };
@@ -241,7 +241,7 @@ impl SessionCore {
         })
     }
 
-    /// A version that could not be saved leaves nothing behind.
+    /// Removes a version that could not be saved.
     pub(crate) fn abandon(&self, save: SaveId) {
         self.update(|state| {
             state.remove(save.version);
@@ -249,20 +249,23 @@ impl SessionCore {
         });
     }
 
-    /// A version that was found when the session was opened.
+    /// Adds a version that was found when the session was opened.
     pub(crate) fn found(&self, version: u64, run: RunId, there: Vec<bool>) {
-        let layer = |is_there: &bool| Some(if *is_there { Ok(()) } else { Err("it is not there".into()) });
+        let layer = |is_there: &bool| {
+            Some(if *is_there { Ok(()) } else { Err("it was not complete there when the session was opened".into()) })
+        };
         let layers = there.iter().map(layer).collect();
         let progress = Progress { attempt: 0, run, is_packed: true, here: there.clone(), there, layers };
         self.update(|state| state.versions.insert(version, progress));
     }
 
-    /// By layer: versions that were found, that not all ranks have, and that may be whole again.
+    /// Sets, by layer, the versions that were found, that not all ranks have, and that may become
+    /// complete again.
     pub(crate) fn expect(&self, returning: Vec<BTreeSet<u64>>) {
         self.update(|state| state.returning = returning);
     }
 
-    /// All versions above this one are gone.
+    /// The session was rewound: all versions above this one are removed.
     pub(crate) fn went_back(&self, version: Option<u64>) {
         self.update(|state| {
             let above = |other: &u64| version.is_none_or(|version| *other > version);
@@ -273,7 +276,7 @@ impl SessionCore {
         });
     }
 
-    /// A version is not kept on a layer any more.
+    /// A version is no longer kept on a layer.
     pub(crate) fn dropped(&self, version: u64, layer: usize) {
         self.update(|state| {
             if let Some(progress) = state.versions.get_mut(&version) {
@@ -310,7 +313,7 @@ impl SessionCore {
         });
     }
 
-    /// A version will not come to a layer: the program is told by its next call.
+    /// A version failed on a layer. The next call of the program reports it.
     pub(crate) fn failed(&self, save: SaveId, layer: usize, reason: &str) {
         self.update(|state| {
             let progress = state.versions.get_mut(&save.version).filter(|progress| progress.attempt == save.attempt);
@@ -324,7 +327,7 @@ impl SessionCore {
         });
     }
 
-    /// Changes what is known of one attempt to save a version, if that is the one under way.
+    /// Changes the progress of an attempt to save a version, if it is the current one.
     fn change(&self, save: SaveId, change: impl FnOnce(&mut Progress)) {
         self.update(|state| {
             let progress = state.versions.get_mut(&save.version).filter(|progress| progress.attempt == save.attempt);
@@ -333,7 +336,7 @@ impl SessionCore {
         });
     }
 
-    /// Waits until the packer is done with all versions below this one.
+    /// Waits until all versions below this one are packed.
     pub(crate) fn wait_packed(&self, below: u64) -> Result<()> {
         self.until(|state| {
             let is_packed = |version: &u64| state.versions.get(version).is_none_or(|progress| progress.is_packed);
@@ -341,7 +344,7 @@ impl SessionCore {
         })
     }
 
-    /// Waits until what this rank has of a version is on some layer, or never will be.
+    /// Waits until this rank's part of a version is on some layer, or never will be.
     pub(crate) fn wait_here(&self, version: u64) -> Result<()> {
         self.until(|state| {
             let is_on_its_way = |progress: &Progress| {
@@ -351,13 +354,13 @@ impl SessionCore {
         })
     }
 
-    /// Waits until a version has come as far as that, or never will.
+    /// Waits until a version has got this far. Fails if it never will.
     pub(crate) fn wait(&self, version: u64, reached: Reached) -> Result<()> {
         self.check(reached)?;
         self.until(|state| self.look(state, version, reached))
     }
 
-    /// Whether a version has come as far as that. An error if it never will.
+    /// Whether a version has got this far. Fails if it never will.
     pub(crate) fn has_reached(&self, version: u64, reached: Reached) -> Result<bool> {
         self.check(reached)?;
         self.look(&mut self.state(), version, reached).map_or(Ok(false), |result| result.map(|()| true))
@@ -374,7 +377,7 @@ impl SessionCore {
         }
     }
 
-    /// What has become of a version; nothing yet if it is still on its way.
+    /// Whether a version has got this far, or failed; `None` while it may still get there.
     fn look(&self, state: &mut State, version: u64, reached: Reached) -> Option<Result<()>> {
         let Some(progress) = state.versions.get(&version) else {
             return Some(Err(Problem::VersionMissing { session: self.name.clone(), version }.into()));
@@ -403,8 +406,8 @@ impl SessionCore {
         Some(Ok(()))
     }
 
-    /// Waits until everything under way is done. An error if the program has not been told of a
-    /// failure: it names all of them.
+    /// Waits until nothing is in flight. Fails if versions have failed and the program has not been
+    /// told. The error names all of them.
     pub(crate) fn settle_all(&self) -> Result<()> {
         self.until(|state| {
             if !state.unsettled.is_empty() && state.is_over.is_none() {
@@ -420,7 +423,7 @@ impl SessionCore {
         })
     }
 
-    /// Nothing more will become of what is under way.
+    /// Ends the session: whatever is in flight fails.
     pub(crate) fn end(&self, reason: &str) {
         self.update(|state| {
             let State { versions, unsettled, failures, is_over, .. } = state;

@@ -1,4 +1,4 @@
-//! What is done to the files of a rank on one layer.
+//! File operations of a rank on one layer.
 
 use std::{
     collections::BTreeSet,
@@ -17,10 +17,10 @@ use outcrop_layers::{
 
 use crate::{Error, error::Problem, state::SessionCore};
 
-/// How often the manifests of others are listed until two lists are the same.
+/// How often the manifests of other ranks are listed until two lists are equal.
 const LISTS_MAX: usize = 20;
 
-/// Does one step of the commit protocol.
+/// Carries out one step of the commit protocol.
 pub(super) fn perform(shelf: &Shelf, session: &SessionCore, step: Step) -> Outcome {
     let files = &**shelf.files();
     let dir = rank_dir(session);
@@ -29,7 +29,7 @@ pub(super) fn perform(shelf: &Shelf, session: &SessionCore, step: Step) -> Outco
         Step::Write { manifest, packs } => return write(files, session, &manifest, packs),
         Step::Rewrite { version, merges } => return rewrite(shelf, session, version, &merges),
         Step::Drop { version } => {
-            // If its removal cannot be made durable, it has to be written once more.
+            // If the removal cannot be made durable, the manifest has to be written again.
             let catalog = Catalog::new(Arc::clone(shelf.files()));
             let manifest = catalog.manifest(&session.name, session.rank, version).ok().flatten();
             match files.remove(&format!("{dir}/{}", version_name(version))) {
@@ -42,7 +42,7 @@ pub(super) fn perform(shelf: &Shelf, session: &SessionCore, step: Step) -> Outco
         Step::Look => match borrowed(&Catalog::new(Arc::clone(shelf.files())), session) {
             Ok(Some(numbers)) => return Outcome::Borrowed(numbers),
             Ok(None) => Err(Error::new(crate::ErrorKind::Busy, "manifests of other ranks cannot be read just now")),
-            Err(source) => Err(failure(files, "look at other ranks", source)),
+            Err(source) => Err(failure(files, "list manifests of other ranks", source)),
         },
         Step::Remove { number, bytes } => {
             let name = format!("{dir}/{}", pack_name(number));
@@ -57,8 +57,8 @@ fn failed(session: &SessionCore, error: &Error, may_be_visible: bool) -> Outcome
     Outcome::Failed { reason: error.to_string(), may_be_visible, next_number: session.content().next_number }
 }
 
-/// Writes a manifest and makes it durable. If only the latter fails, it is there until a crash, and
-/// may be after it.
+/// Writes a manifest and makes it durable. If only the sync of the directory fails, the manifest is
+/// visible now, and may be or not after a crash.
 fn write(files: &dyn Files, session: &SessionCore, manifest: &Manifest, packs: Vec<ManifestPack>) -> Outcome {
     let attempt = |source| failure(files, "write a manifest", source);
     let dir = rank_dir(session);
@@ -75,7 +75,7 @@ fn write(files: &dyn Files, session: &SessionCore, manifest: &Manifest, packs: V
     }
 }
 
-/// Has a manifest list packs that others have become.
+/// Replaces a manifest by one that lists merged packs.
 fn rewrite(shelf: &Shelf, session: &SessionCore, version: u64, merges: &[Merge]) -> Outcome {
     let files = &**shelf.files();
     let lost = |problem: &str| {
@@ -94,7 +94,7 @@ fn rewrite(shelf: &Shelf, session: &SessionCore, version: u64, merges: &[Merge])
     }
 }
 
-/// Packs of this rank to which manifests of others refer; nothing if that cannot be told.
+/// The packs of this rank that manifests of other ranks list; `None` if that cannot be determined.
 fn borrowed(catalog: &Catalog, session: &SessionCore) -> io::Result<Option<BTreeSet<u64>>> {
     for _ in 0..LISTS_MAX {
         let before = manifests_of_others(catalog.files(), session)?;
@@ -110,8 +110,8 @@ fn borrowed(catalog: &Catalog, session: &SessionCore) -> io::Result<Option<BTree
                 Err(_) => is_readable = false,
             }
         }
-        // A rank that replaces one version by the next has both for a moment, but a list that is
-        // made meanwhile may have none.
+        // A rank that replaces a version by the next one writes the new manifest before it removes
+        // the old one. But a list that was made meanwhile may have neither.
         if before == manifests_of_others(catalog.files(), session)? {
             return Ok(is_readable.then_some(numbers));
         }
@@ -119,7 +119,7 @@ fn borrowed(catalog: &Catalog, session: &SessionCore) -> io::Result<Option<BTree
     Ok(None)
 }
 
-/// The versions of other ranks, with those ranks.
+/// The manifests of other ranks: rank and version.
 fn manifests_of_others(files: &dyn Files, session: &SessionCore) -> io::Result<BTreeSet<(u32, u64)>> {
     let mut found = BTreeSet::new();
     for dir in files.list(&session.name)? {

@@ -1,5 +1,5 @@
-//! Lays out the blocks of a slot as a pack, in place: if a block is left out or becomes shorter,
-//! the blocks behind it move up.
+//! Lays out the blocks of a slot as a pack, in place. If a block is left out or becomes shorter,
+//! the blocks after it move up.
 
 use outcrop_engine::Lent;
 use outcrop_format::{Coding, Extent, Hash, Index, IndexRegion, PAGE_BYTES, PackId, Stored};
@@ -30,17 +30,17 @@ pub(crate) struct Laid {
     groups: Vec<Group>,
 }
 
-/// Blocks of a region that follow each other, and whose bytes do so too.
+/// Consecutive blocks of a region whose bytes are consecutive too.
 struct Group {
     region: usize,
     first_block: u64,
-    /// The place of the first one. `None` for a block that a lower rank writes, until that rank has
-    /// said where.
+    /// The place of the first block. `None` for a block that a lower rank writes, until that rank
+    /// has announced its place.
     at: Option<(PackId, u64)>,
     coding: Coding,
     hashes: Vec<Hash>,
     stored: Vec<Stored>,
-    /// Where the next one would lie.
+    /// Where the next block would lie.
     end: u64,
 }
 
@@ -60,7 +60,7 @@ impl Layout<'_, '_> {
         Ok(Laid { lent, key, id: self.id, payload_bytes: (end - PAGE_BYTES) as u64, groups })
     }
 
-    /// Nothing has to move.
+    /// The layout if no block has to move.
     fn as_they_are(&self, runs: Vec<Run>) -> (Vec<Group>, usize) {
         let mut at = PAGE_BYTES as u64;
         let group = |run: Run| {
@@ -127,7 +127,7 @@ impl Layout<'_, '_> {
         Ok((groups, write))
     }
 
-    /// Whether a block that has the hash of another one may be left out for it.
+    /// Whether a block may refer to an earlier one with the same hash.
     fn is_same(&self, lent: &Lent, block: std::ops::Range<usize>, before: &Location) -> bool {
         if !self.is_certain {
             return true;
@@ -151,7 +151,7 @@ impl Group {
         Self { region, first_block, at, coding, hashes: vec![hash], stored, end }
     }
 
-    /// Whether `next` lies right behind it in every sense.
+    /// Whether `next` continues this group: in blocks, bytes and kind.
     fn is_continued_by(&self, next: &Self) -> bool {
         let pack = |group: &Self| group.at.map(|(pack, _)| pack);
         self.region == next.region
@@ -164,7 +164,7 @@ impl Group {
     }
 }
 
-/// Appends a group, to the last one if it lies right behind that.
+/// Appends a group. Extends the last one if possible.
 fn add(groups: &mut Vec<Group>, group: Group) {
     match groups.last_mut() {
         Some(last) if last.is_continued_by(&group) => {
@@ -177,7 +177,7 @@ fn add(groups: &mut Vec<Group>, group: Group) {
 }
 
 impl Laid {
-    /// Whether there is nothing in it, not even by reference.
+    /// Whether it has no blocks, not even references to other packs.
     pub(crate) fn is_empty(&self) -> bool {
         self.groups.is_empty()
     }
@@ -190,7 +190,7 @@ impl Laid {
         self.id
     }
 
-    /// Its slot and the bytes of its blocks, its index, and the other packs in which some of its
+    /// The slot and the bytes of its blocks, the index, and the other packs in which some of its
     /// blocks lie.
     pub(crate) fn index(self, regions: &[RegionJob], shares: &Shares<'_>) -> Result<(Lent, u64, Index, Vec<PackId>)> {
         let mut groups = Vec::new();
@@ -198,7 +198,7 @@ impl Laid {
             if group.at.is_none() {
                 let blocks = regions[group.region].manifest.blocks;
                 let location = shares.location((group.hashes[0], blocks.len(group.first_block)));
-                let location = location.ok_or_else(|| apart("a shared block is nowhere"))?;
+                let location = location.ok_or_else(|| apart("no rank has written a shared block"))?;
                 let at = Some((location.pack, location.at));
                 let name = (group.region, group.first_block);
                 group = Group::single(name, at, location.coding, group.hashes[0], location.stored);
@@ -210,7 +210,7 @@ impl Laid {
         borrowed.sort_unstable();
         borrowed.dedup();
         let mut listed = Vec::new();
-        // Groups of one region follow each other, as runs do.
+        // Groups of one region are adjacent, as runs are.
         for of_region in groups.chunk_by(|group, next| group.region == next.region) {
             let region = &regions[of_region[0].region].manifest;
             let mut entry = IndexRegion::new(&region.name, region.blocks)?;

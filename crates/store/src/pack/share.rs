@@ -1,4 +1,4 @@
-//! Deduplication: finds blocks that exist already, elsewhere in this version or on another rank.
+//! Deduplication: finds blocks that exist already, in this version or on another rank.
 //!
 //! Ranks tell each other the hashes of the blocks that they are going to write. If several ranks
 //! have a block, the lowest of them writes it, and the others refer to its pack. This happens
@@ -15,7 +15,7 @@ use outcrop_format::{
 use super::{Dedup, Filled, SessionCore, Shared, Task};
 use crate::{Result, chain::Link, error::apart, exchange::decode_all};
 
-/// What ranks exchange for each version, in this order.
+/// The exchanges for each version, in order.
 const EXCHANGES: [&str; 4] = ["sharing", "hashes", "locations", "packs"];
 const SHARING: usize = 0;
 const HASHES: usize = 1;
@@ -31,7 +31,7 @@ pub(crate) struct Location {
     pub(crate) coding: Coding,
 }
 
-/// What is known of the blocks of one version while it is packed.
+/// The blocks of one version, while it is packed.
 pub(crate) struct Shares<'a> {
     shared: &'a Shared,
     session: &'a SessionCore,
@@ -39,24 +39,24 @@ pub(crate) struct Shares<'a> {
     dedup: Dedup,
     /// How many of the exchanges are done.
     exchanged: usize,
-    /// Where blocks of this version lie that were placed.
+    /// The places of blocks of this version.
     placed: HashMap<(Hash, u32), Location>,
-    /// Blocks that a lower rank writes, and which.
+    /// Blocks that a lower rank writes, and the rank.
     theirs: HashMap<(Hash, u32), u32>,
     /// Blocks that a higher rank has too.
     wanted: HashSet<(Hash, u32)>,
-    /// Where they lie there.
+    /// The places of blocks that lower ranks write.
     locations: HashMap<(Hash, u32), Location>,
-    /// Packs of other ranks.
+    /// Packs of other ranks to which this version may refer.
     packs: BTreeMap<PackId, ManifestPack>,
-    /// By region: the hashes of all blocks that this version has looked at.
+    /// By region: the hashes of all blocks that this version has compared.
     hashes: Vec<Vec<(u64, Hash)>>,
     placed_blocks: u64,
 }
 
 impl<'a> Shares<'a> {
-    /// Ranks share blocks if they are asked to, and if all that a version has of them fits into
-    /// host memory at once on each.
+    /// Ranks share blocks if the settings say so, and if the new blocks of the version fit into
+    /// host memory on every rank.
     pub(crate) fn new(
         shared: &'a Shared,
         session: &'a SessionCore,
@@ -64,8 +64,8 @@ impl<'a> Shares<'a> {
         regions: usize,
         (bytes, is_full): (u64, bool),
     ) -> Result<Self> {
-        // With certainty, a hash of another rank's block proves nothing, and its bytes are not here
-        // to compare.
+        // If bytes are to be compared, the hash of another rank's block proves nothing, and its
+        // bytes are not available here.
         let is_certain = shared.settings.is_certain;
         let dedup = if is_certain { shared.settings.dedup.min(Dedup::Inside) } else { shared.settings.dedup };
         let mut shares = Self {
@@ -106,7 +106,7 @@ impl<'a> Shares<'a> {
         self.dedup == Dedup::Ranks && self.session.ranks > 1
     }
 
-    /// Takes note of all blocks of this version, and learns which of them lower ranks have too.
+    /// Records all blocks of this version, and learns which of them lower ranks have too.
     pub(crate) fn meet(&mut self, filled: &[Filled], task: &Task<'_>) -> Result<()> {
         let mut mine = Vec::new();
         for run in filled.iter().flat_map(|slot| &slot.runs) {
@@ -135,14 +135,15 @@ impl<'a> Shares<'a> {
         Ok(())
     }
 
-    /// Tells the others where the blocks lie that they have too, and learns it of theirs.
+    /// Tells the other ranks the places of blocks that they have too, and learns the places of
+    /// theirs.
     pub(crate) fn exchange_locations(&mut self) -> Result<()> {
         if !self.is_between_ranks() {
             return Ok(());
         }
         let mut mine = Vec::new();
         for block in &self.wanted {
-            // What is another rank's is not given on.
+            // A block that another rank writes is not passed on.
             if let Some(location) = self.placed.get(block).filter(|_| !self.theirs.contains_key(block)) {
                 let Location { pack, at, stored, coding } = *location;
                 let (hash, bytes) = *block;
@@ -164,7 +165,7 @@ impl<'a> Shares<'a> {
         }
     }
 
-    /// Tells the others what packs there are, and learns it of theirs.
+    /// Tells the other ranks the packs of this version, and learns theirs.
     pub(crate) fn exchange_packs(&mut self, links: &[Link]) -> Result<()> {
         self.packs.extend(links.iter().map(|link| (link.pack.id, ManifestPack { is_borrowed: true, ..link.pack })));
         if !self.is_between_ranks() {
@@ -186,7 +187,7 @@ impl<'a> Shares<'a> {
         Ok(())
     }
 
-    /// Fills in what is known only now of packs that are referred to.
+    /// Fills in the details of borrowed packs, which are known only now.
     pub(crate) fn complete(&self, borrows: &mut [ManifestPack]) -> Result<()> {
         for borrow in borrows {
             *borrow =
@@ -195,8 +196,8 @@ impl<'a> Shares<'a> {
         Ok(())
     }
 
-    /// Where the bytes of this block lie already, if they need not be written again: placed before
-    /// in this version, or nothing but the promise of a lower rank.
+    /// Where a block lies already, if it need not be written again: at a place in this version, or
+    /// on a lower rank that will write it.
     pub(crate) fn find(&self, block: (Hash, u32)) -> Option<Source> {
         if self.dedup == Dedup::Versions {
             return None;
@@ -207,7 +208,7 @@ impl<'a> Shares<'a> {
         self.placed.get(&block).map(|location| Source::Placed(*location))
     }
 
-    /// So many blocks more are in packs of this version, be it by reference.
+    /// Counts blocks that packs of this version have, references included.
     pub(crate) fn add_placed(&mut self, blocks: u64) {
         self.placed_blocks += blocks;
     }
@@ -217,24 +218,24 @@ impl<'a> Shares<'a> {
         self.placed_blocks
     }
 
-    /// Whether every block is written wherever it comes from.
+    /// Whether every block is written, even if it exists already.
     pub(crate) fn keeps_all(&self) -> bool {
         self.dedup == Dedup::Versions
     }
 
-    /// A block was placed.
+    /// Records the place of a block.
     pub(crate) fn place(&mut self, block: (Hash, u32), location: Location) {
         if self.dedup > Dedup::Versions {
             self.placed.entry(block).or_insert(location);
         }
     }
 
-    /// Where a lower rank has put a block.
+    /// The place of a block that a lower rank has written.
     pub(crate) fn location(&self, block: (Hash, u32)) -> Option<Location> {
         self.locations.get(&block).copied()
     }
 
-    /// Goes through all blocks of a region that this version has looked at.
+    /// Visits all blocks of a region that this version has compared.
     pub(crate) fn for_each_hash(&self, region: usize, mut visit: impl FnMut(u64, Hash)) {
         self.hashes[region].iter().for_each(|&(block, hash)| visit(block, hash));
     }
@@ -242,31 +243,31 @@ impl<'a> Shares<'a> {
     /// Takes part in an exchange.
     fn gather(&mut self, what: usize, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
         self.exchanged = what + 1;
-        // Of one version, so that a rank which comes too late for one is in step with the others
-        // for the next.
+        // The topic contains the version. So a rank that is too late for one version is in step
+        // again with the next.
         let Self { session, version, .. } = self;
         let topic = format!("{} {} {} {version}", EXCHANGES[what], session.name, session.run);
         let gathered = self.shared.ranks.gather(&topic, mine);
         if gathered.is_err() {
-            // Nobody is there to exchange anything with.
+            // There is nobody to exchange anything with.
             self.exchanged = EXCHANGES.len();
         }
         Ok(gathered?)
     }
 }
 
-/// A version that fails on this rank shares nothing. The others go through all exchanges, and must
-/// not wait for this one.
+/// If a version fails on this rank, it shares nothing. It still takes part in the remaining
+/// exchanges, because the other ranks wait for it.
 impl Drop for Shares<'_> {
     fn drop(&mut self) {
         while self.is_between_ranks() && self.exchanged < EXCHANGES.len() {
-            // The reason why this one fails is known already.
+            // The reason of the failure is known already.
             let _ = self.gather(self.exchanged, &[]);
         }
     }
 }
 
-/// Where the bytes of a block come from that is not written.
+/// Where the bytes of a block are that is not written again.
 pub(crate) enum Source {
     Placed(Location),
     Theirs,

@@ -1,5 +1,5 @@
-//! Whether to compress the blocks of a region: a trial says if that takes less time than to write
-//! them as they are.
+//! Decides whether to compress the blocks of a region: a trial measures if that takes less time
+//! than writing them as they are.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -11,17 +11,17 @@ use outcrop_format::{Coding, CodingKind, Encoder, Trial, pays};
 use super::{Compression, RegionJob, Run};
 use crate::Result;
 
-/// What is compressed to find out whether it pays.
+/// How many bytes a trial compresses.
 const TRIAL_BYTES: usize = 1 << 20;
 
 /// The trials of one pack: one for each region.
 pub(super) struct Trials {
-    /// Bytes per second that the first directory takes.
+    /// The write rate of the first directory, in bytes per second.
     medium_rate: f64,
-    /// Regions of the same kind share one, because an encoder is expensive to make.
+    /// Regions with the same settings share an encoder, because an encoder is expensive to make.
     encoders: HashMap<(Coding, i32), Encoder>,
-    /// The region that was tried last, and whether it is compressed. Runs of one region follow each
-    /// other.
+    /// The region that was tried last, and whether it is compressed. Runs of one region are
+    /// adjacent.
     last: Option<(usize, bool)>,
     #[cfg(test)]
     count: usize,
@@ -38,8 +38,8 @@ impl Trials {
         }
     }
 
-    /// What compresses the blocks of the first of these runs; nothing if they are to be stored as
-    /// they are. `bytes` begins with the bytes of the runs.
+    /// The encoder for the blocks of the first of these runs; `None` if they are stored as they
+    /// are. `bytes` begins with the bytes of the runs.
     pub(super) fn encoder(&mut self, region: &RegionJob, runs: &[Run], bytes: &[u8]) -> Result<Option<&mut Encoder>> {
         let (kind, level) = match region.compression {
             Compression::None => return Ok(None),
@@ -66,7 +66,7 @@ impl Trials {
     }
 }
 
-/// Compresses the first blocks of a region, of which these are the runs that are left.
+/// Compresses the first blocks of a region. `runs` are the remaining runs, its own first.
 fn try_out(encoder: &mut Encoder, region: &RegionJob, runs: &[Run], bytes: &[u8]) -> Result<Trial> {
     let blocks = region.manifest.blocks;
     let mut scratch = vec![0; blocks.block_bytes() as usize];
