@@ -139,7 +139,7 @@ impl Entered {
             Err(error) if error.is_damage() => {
                 // The rank counts as if it had not taken part in the listed runs, so versions of
                 // these runs on other ranks are kept for longer.
-                tracing::warn!(session, %error, "the list of runs that used a directory is damaged; some versions are kept for longer");
+                tracing::warn!(session, %error, "the list of runs that used a directory is damaged; it counts as empty");
                 None
             }
             mark => mark?,
