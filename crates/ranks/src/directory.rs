@@ -1,5 +1,5 @@
-//! Ranks that talk through files in a directory that all of them see: how long they wait, and how
-//! often they look.
+//! Ranks that communicate through files in a shared directory: how long they wait, and how often
+//! they poll.
 
 use std::{
     fmt,
@@ -22,19 +22,19 @@ use crate::{
     talk::{Gone, Talk},
 };
 
-/// How long a rank waits by default for the others to appear, or to come to the same call.
+/// The default timeout for the other ranks to join, or to make the same call.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Processes of one run that see the same directory.
+/// The processes of one run, which see the same directory.
 ///
-/// It must be on a file system with locks that all of them see (`fcntl`), and on which whoever
-/// opens a file sees what others have synced before, as on NFS and Lustre.
+/// The file system must have locks that all of them see (`fcntl`). And whoever opens a file must
+/// see what others have synced before (close-to-open consistency), as on NFS and Lustre.
 pub struct SharedDirectory {
     directory: PathBuf,
     rank: u32,
     count: u32,
     patience: Duration,
-    /// When it was opened.
+    /// The time at which it was opened.
     start: Instant,
     state: Mutex<State>,
 }
@@ -55,12 +55,12 @@ impl fmt::Debug for SharedDirectory {
 }
 
 impl SharedDirectory {
-    /// Takes part as `rank` of `count`, and waits until all others do.
+    /// Joins as `rank` of `count`, and waits until all others have joined.
     pub fn open(directory: impl AsRef<Path>, rank: u32, count: u32) -> Result<Self> {
         Self::open_with(directory, rank, count, PATIENCE)
     }
 
-    /// As [`open`](Self::open), but waits no longer than `patience` for others, now and later.
+    /// Like [`open`](Self::open), with a timeout for the other ranks, now and later.
     pub fn open_with(directory: impl AsRef<Path>, rank: u32, count: u32, patience: Duration) -> Result<Self> {
         let directory = directory.as_ref().to_owned();
         if rank >= count {
@@ -80,7 +80,7 @@ impl SharedDirectory {
         Ok(ranks)
     }
 
-    /// Whether no process takes part in the run that talks through `directory`, or ever did.
+    /// Whether no live process uses `directory` to communicate.
     pub fn is_deserted(directory: impl AsRef<Path>) -> io::Result<bool> {
         for entry in fs::read_dir(directory)? {
             let entry = entry?;
@@ -105,7 +105,7 @@ impl SharedDirectory {
         let Gone { rank, had_lived } = gone;
         Error::apart(match (rank == self.rank, had_lived) {
             (true, _) => format!(
-                "this rank, {rank}, takes part no more: others do not see its lock, or it could not read what they say"
+                "this rank, {rank}, counts as gone: others do not see its lock, or it could not read their messages"
             ),
             (false, true) => format!("rank {rank} is gone, {so}"),
             (false, false) => format!(
@@ -115,7 +115,7 @@ impl SharedDirectory {
         })
     }
 
-    /// Looks, if it is time to.
+    /// Looks for messages, if the next look is due.
     fn look(&self, state: &mut State) -> Result<()> {
         let now = self.start.elapsed();
         if state.pace.is_time(now) {
@@ -125,7 +125,7 @@ impl SharedDirectory {
         Ok(())
     }
 
-    /// What others have announced, or why nothing more will come.
+    /// The messages of other ranks; an error if no more will come.
     fn listen(&self, state: &mut State) -> Result<Vec<(u32, Vec<u8>)>> {
         self.look(state)?;
         let messages = state.talk.heard();
@@ -133,19 +133,19 @@ impl SharedDirectory {
             return Ok(messages);
         }
         if let Some(gone) = state.talk.gone() {
-            return Err(self.is_gone(gone, "and with it the versions under way"));
+            return Err(self.is_gone(gone, "so versions in flight will not be complete"));
         }
         match state.talk.doubt() {
             Some((since, doubt)) if self.start.elapsed() - since > self.patience => {
                 let seconds = self.patience.as_secs_f64();
-                Err(Error::apart(format!("what others say cannot be read since {seconds} s: {doubt}")))
+                Err(Error::apart(format!("messages of other ranks could not be read for {seconds} s: {doubt}")))
             }
             _ => Ok(messages),
         }
     }
 
-    /// Looks until there is something. An error if it takes too long, or if a rank that was there
-    /// is gone. Between two looks other threads can speak.
+    /// Looks until `find` returns something. Fails after the timeout, or if a rank is gone. Between
+    /// two looks, other threads can use the state.
     fn until<T>(&self, what: &str, mut find: impl FnMut(&mut Talk<Directory>) -> Option<T>) -> Result<T> {
         let start = self.start.elapsed();
         let mut next_ask = start + ASK_EVERY;
@@ -192,7 +192,7 @@ impl Ranks for SharedDirectory {
 
     fn announce(&self, message: &[u8]) -> Result<()> {
         let mut state = self.state();
-        // Others are likely to say something, too.
+        // Others are likely to announce something too.
         state.pace.hurry(self.start.elapsed());
         state.talk.announce(message).map_err(|source| self.failure(source))
     }
@@ -201,14 +201,14 @@ impl Ranks for SharedDirectory {
         let mut state = self.state();
         let heard = self.listen(&mut state);
         if heard.is_err() {
-            // Who gets an error may not come again.
+            // A caller that gets an error may never call again.
             state.talk.leave();
         }
         heard
     }
 }
 
-/// Random bytes that no other process has.
+/// Random bytes.
 pub fn rand_bytes() -> io::Result<[u8; 16]> {
     let mut bytes = [0; 16];
     io::Read::read_exact(&mut File::open("/dev/urandom")?, &mut bytes)?;

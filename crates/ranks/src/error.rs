@@ -1,37 +1,37 @@
-//! What can go wrong between the processes of a job.
+//! The errors between the processes of a job.
 
 use outcrop_error::{ErrorKind, OfKind};
 
-/// The outcome of a call.
+/// The result of a call.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What failed between ranks, and what can be done.
+/// What failed between ranks, and what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The processes of a run do not come together.
+    /// The ranks of a run do not agree, or one is missing.
     #[error("the ranks of this run: {detail}")]
     Apart {
-        /// What is wrong, and what can be done.
+        /// What is wrong, and what to do.
         detail: String,
     },
-    /// The program has lost patience.
+    /// The program no longer wants to wait.
     #[error(transparent)]
     Interrupted(outcrop_error::Error),
-    /// The files through which processes talk cannot be used.
+    /// The files through which ranks communicate cannot be used.
     #[error(
         "cannot talk to other ranks through {path}: {source}; all ranks need the same directory, and may write there"
     )]
     Files {
         /// Where.
         path: String,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
 }
 
 impl Error {
-    /// Ranks that do not come together, and why.
+    /// The ranks do not agree, or one is missing: why.
     pub fn apart(detail: impl Into<String>) -> Self {
         Self::Apart { detail: detail.into() }
     }

@@ -1,38 +1,37 @@
-//! Which contributions belong to the same exchange. Decides only: no files, no clock, no waiting.
+//! Decides which contributions belong to the same exchange. No files, no clock, no waiting.
 //!
-//! The exchanges of each topic are numbered. A rank goes on to the next number when it has
-//! everybody's contribution to the present one, and not before: if it gives up and tries again, it
-//! tries the same exchange again. What it has said in it stands, because others may have gone on
-//! with it.
+//! The exchanges of each topic are numbered. A rank moves on to the next number only when it has
+//! the contributions of all ranks to the current one. So if it times out and tries again, it
+//! repeats the same exchange. Its first contribution counts, because others may have continued with
+//! it.
 
 use std::collections::{BTreeMap, HashMap};
 
-/// What this rank has said, and what it has heard from others, in exchanges that are not complete.
+/// The contributions of this rank and of others to exchanges that are not complete.
 #[derive(Debug)]
 pub(crate) struct Exchanges {
     rank: u32,
-    /// By topic, the exchange that is under way or comes next.
+    /// By topic: the exchange that is under way or comes next.
     present: HashMap<String, Present>,
-    /// By rank and topic, contributions to exchanges that are not complete, by their numbers.
-    /// Nothing of this rank.
+    /// By rank, topic and number: contributions of other ranks to exchanges that are not complete.
     heard: Vec<HashMap<String, BTreeMap<u64, Vec<u8>>>>,
 }
 
 #[derive(Debug, Default)]
 struct Present {
     number: u64,
-    /// What this rank has contributed, if it has.
+    /// The contribution of this rank, if it has made one.
     mine: Option<Vec<u8>>,
 }
 
 impl Exchanges {
-    /// Those of `rank` out of `count`.
+    /// The exchanges of `rank` out of `count`.
     pub(crate) fn new(rank: u32, count: u32) -> Self {
         Self { rank, present: HashMap::new(), heard: (0..count).map(|_| HashMap::new()).collect() }
     }
 
-    /// The number under which this rank has to contribute to the present exchange; nothing if it
-    /// has.
+    /// The number under which this rank must contribute to the current exchange; `None` if it has
+    /// contributed.
     pub(crate) fn due(&self, topic: &str) -> Option<u64> {
         match self.present.get(topic) {
             None => Some(0),
@@ -46,7 +45,7 @@ impl Exchanges {
         self.present.entry(topic.to_owned()).or_default().mine = Some(mine.to_vec());
     }
 
-    /// Another rank has contributed. What belongs to an exchange that is complete is discarded.
+    /// Another rank has contributed. Contributions to complete exchanges are discarded.
     pub(crate) fn heard(&mut self, rank: u32, topic: &str, number: u64, contribution: &[u8]) {
         let next = self.present.get(topic).map_or(0, |present| present.number);
         if number < next || rank == self.rank {
@@ -54,13 +53,13 @@ impl Exchanges {
         }
         if let Some(heard) = self.heard.get_mut(rank as usize) {
             let of_topic = heard.entry(topic.to_owned()).or_default();
-            // What was said first stands, as somebody may have gone on with it.
+            // The first contribution counts, because somebody may have continued with it.
             of_topic.entry(number).or_insert_with(|| contribution.to_vec());
         }
     }
 
-    /// Everybody's contribution to the present exchange, by rank, if all are there; then the next
-    /// one is the present.
+    /// The contributions of all ranks to the current exchange, by rank, if all are there. Then
+    /// moves on to the next exchange.
     pub(crate) fn complete(&mut self, topic: &str) -> Option<Vec<Vec<u8>>> {
         let present = self.present.get_mut(topic)?;
         let (rank, number) = (self.rank, present.number);
@@ -130,7 +129,7 @@ mod tests {
         assert_eq!(begin(&mut exchanges, "b", b"zero"), Some(0), "another topic has numbers of its own");
     }
 
-    /// Ranks that give up and try again in any order and hear of each other with any delay agree on
+    /// Ranks that give up and try again, in any order, and get messages with any delay, agree on
     /// every exchange.
     #[test]
     fn whoever_gives_up_and_tries_again_agrees_with_the_others() {
@@ -161,7 +160,7 @@ mod tests {
                         read[me][other] += 1;
                     }
                 } else if results[me].len() < ROUNDS {
-                    // Another word at each attempt.
+                    // A different contribution at each attempt.
                     let mine = vec![me as u8, attempt as u8];
                     if let Some(number) = begin(&mut ranks[me], "a", &mine) {
                         said[me].push((number, mine));

@@ -1,7 +1,7 @@
 //! The processes of a run, and what they have to agree on.
 //!
-//! A version exists when all of them have it. Everything that they tell each other goes through
-//! [`Ranks`], so that a program with a message layer of its own can put that in place of files.
+//! A version exists when all of them have it. All communication goes through [`Ranks`], so a
+//! program with a message layer of its own can use that instead of files.
 
 #![forbid(unsafe_code)]
 
@@ -18,28 +18,28 @@ mod talk;
 pub use directory::{SharedDirectory, rand_bytes};
 pub use error::{Error, Result};
 
-/// The processes of a run, numbered from 0, as one of them sees them.
+/// The processes of a run, numbered from 0, as seen by one of them.
 pub trait Ranks: Send + Sync {
-    /// The number of this one.
+    /// The number of this process.
     fn rank(&self) -> u32;
 
-    /// How many there are.
+    /// The number of processes.
     fn count(&self) -> u32;
 
-    /// Gives everybody's contribution to everybody, by rank. Of each topic every rank must call it
-    /// equally often and in the same order; several topics may be under way at once, on different
-    /// threads. It waits for the slowest, and fails if one of them is gone.
+    /// An allgather: every rank gets the contributions of all ranks, by rank. For each topic, all
+    /// ranks must call it equally often and in the same order. Several topics may be under way at
+    /// once, on different threads. It waits for the slowest rank, and fails if one is gone.
     ///
-    /// A call that fails does not count: if it is repeated, it is the same exchange, and lines up
-    /// with that of the others. What this rank contributed first stands, because others may have
-    /// gone on with it. The result says what counted.
+    /// A call that fails does not count: if it is repeated, it is the same exchange, and matches
+    /// the call of the others. The first contribution of this rank counts, because others may have
+    /// continued with it. The result contains it.
     fn gather(&self, topic: &str, mine: &[u8]) -> Result<Vec<Vec<u8>>>;
 
-    /// Tells all others something, without waiting for them.
+    /// Sends a message to all other ranks, without waiting for them.
     fn announce(&self, message: &[u8]) -> Result<()>;
 
-    /// What others have announced since the last call, with their ranks. Does not wait; fails if
-    /// one of them is gone.
+    /// The messages of other ranks since the last call, with their ranks. Does not wait. Fails if a
+    /// rank is gone.
     fn heard(&self) -> Result<Vec<(u32, Vec<u8>)>>;
 }
 

@@ -1,8 +1,8 @@
-//! Mailboxes as files: one rank appends to its own, others read what is new in it.
+//! Mailboxes as files: each rank appends to its own, and others read what is new in it.
 //!
-//! A shared file system promises little (see [`Medium`]). So what was written is synced before the
-//! owner goes on, a reader opens the file again for each look, and it believes only what belongs to
-//! the mailbox that it knows and has the right checksums.
+//! A shared file system guarantees little (see [`Medium`]). So the owner syncs what it has written
+//! before it continues, and a reader opens the file again for each look. The reader accepts only
+//! records with valid checksums, from the mailbox that it knows.
 
 use std::io;
 
@@ -10,14 +10,14 @@ use outcrop_format::{HELLO_BYTES, Hello, Nonce, RECORD_HEAD_BYTES, Record, Recor
 
 use crate::medium::Medium;
 
-/// So much is read at once, unless a record is longer.
+/// The size of one read, unless a record is longer.
 const READ_BYTES: usize = 8 << 10;
 
-/// When a part of a mailbox is so long, the mailbox goes on in the next one. Short in tests of this
-/// crate alone, which have many parts.
+/// When a part of a mailbox has this size, the mailbox continues in another part. Unit tests of
+/// this crate use small parts, so they have many.
 const PART_BYTES: u64 = if cfg!(test) { 2 << 10 } else { 1 << 20 };
 
-/// What the mailbox of a rank is called, and the one that its last process has left.
+/// The name of the mailbox of a rank, and of the one that its previous process has left.
 const MAILBOX: &str = "mailbox";
 const FORMER: &str = "former";
 
@@ -34,22 +34,22 @@ pub(crate) struct Outbox<M: Medium> {
     hello: Hello,
     part: u32,
     file: M::File,
-    /// Where the next record begins.
+    /// The offset of the next record.
     end: u64,
-    /// Records that may not be there yet. If they cannot be written they stay as they are, since
-    /// somebody may have read them, and are written again, at the same place, before all others.
+    /// Records that may not be written yet. If a write fails they are kept unchanged, because
+    /// somebody may have read them. They are written again at the same offset, before all others.
     unsaid: Vec<u8>,
-    /// The next part, if the last of these records says that the mailbox goes on there.
+    /// The next part, if the last of these records says that the mailbox continues there.
     next: Option<M::File>,
     /// The first part that has not been removed.
     first: u32,
-    /// The parts of the mailbox that the last process of this rank has left.
+    /// The parts of the mailbox that the previous process of this rank has left.
     former: Vec<String>,
 }
 
 impl<M: Medium> Outbox<M> {
-    /// Makes a mailbox in place of the one that an earlier process may have left. Another rank may
-    /// not have read the last words of that one yet, so it stays, under another name.
+    /// Makes a mailbox, in place of one that an earlier process may have left. The old mailbox
+    /// stays under another name, because another rank may not have read its last records yet.
     pub(crate) fn make(medium: &M, hello: Hello) -> io::Result<Self> {
         let [present, former] = [MAILBOX, FORMER].map(|mailbox| part_name(mailbox, hello.rank, 0));
         let names = medium.names()?;
@@ -68,41 +68,41 @@ impl<M: Medium> Outbox<M> {
         Ok(Self { hello, part, file, end, unsaid, next, first, former: left })
     }
 
-    /// All ranks have begun anew: nobody is left who would read the mailbox before this one.
+    /// All ranks have joined again, so nobody will read the previous mailbox any more.
     pub(crate) fn forget_former(&mut self, medium: &M) {
-        // What cannot be removed is when the next process begins.
+        // What cannot be removed now is removed when the next process begins.
         self.former.drain(..).for_each(|name| drop(medium.remove(&name)));
     }
 
-    /// Adds a record to what is to be said, if what was to be said before has been.
+    /// Adds a record, after all records before it have been written.
     pub(crate) fn add(&mut self, medium: &M, record: &Record<'_>) -> io::Result<()> {
         self.flush(medium)?;
         self.append(record)
     }
 
-    /// Adds a record to what is to be said.
+    /// Adds a record to those that are to be written.
     pub(crate) fn append(&mut self, record: &Record<'_>) -> io::Result<()> {
         let bytes = record.encode().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         self.unsaid.extend_from_slice(&bytes);
         Ok(())
     }
 
-    /// Whether nothing is left to be said.
+    /// Whether all records are written.
     pub(crate) fn has_said_all(&self) -> bool {
         self.unsaid.is_empty()
     }
 
-    /// Whether so much is left to be said that it should not wait for more.
+    /// Whether so much is waiting to be written that it should not wait for more.
     pub(crate) fn has_much_to_say(&self) -> bool {
         self.unsaid.len() as u64 >= PART_BYTES
     }
 
-    /// Says what is to be said.
+    /// Writes and syncs all waiting records.
     pub(crate) fn flush(&mut self, medium: &M) -> io::Result<()> {
         if self.unsaid.is_empty() {
             return Ok(());
         }
-        // A part that cannot be made now is made later; this one grows until then.
+        // If the next part cannot be made now, this one grows until it can.
         if self.next.is_none()
             && self.end + self.unsaid.len() as u64 >= PART_BYTES
             && let Ok(next) = make_part(medium, &self.hello, self.part + 1)
@@ -122,7 +122,7 @@ impl<M: Medium> Outbox<M> {
         Ok(())
     }
 
-    /// All who read this mailbox have come to this part: those before it are not needed any more.
+    /// All readers of this mailbox have reached this part: removes the parts before it.
     pub(crate) fn free_before(&mut self, medium: &M, part: u32) {
         while self.first < part.min(self.part)
             && medium.remove(&part_name(MAILBOX, self.hello.rank, self.first)).is_ok()
@@ -132,9 +132,9 @@ impl<M: Medium> Outbox<M> {
     }
 }
 
-/// Makes a part of a mailbox, empty but for its beginning.
+/// Makes a part of a mailbox, with a header and no records.
 fn make_part<M: Medium>(medium: &M, hello: &Hello, part: u32) -> io::Result<M::File> {
-    // Under another name first, so that nobody reads the beginning of a file that is not there yet.
+    // Under a draft name first, so that nobody reads an incomplete header.
     let draft = format!("{}.draft", rank_name(hello.rank));
     let file = medium.create(&draft)?;
     medium.write_at(&file, 0, &hello.encode())?;
@@ -147,47 +147,47 @@ fn make_part<M: Medium>(medium: &M, hello: &Hello, part: u32) -> io::Result<M::F
 pub(crate) struct Inbox {
     rank: u32,
     count: u32,
-    /// That of the mailbox that is read.
+    /// The nonce of the mailbox that is being read.
     nonce: Option<Nonce>,
-    /// Its owner has seen this rank: both belong to the same run.
+    /// Whether its owner has seen this rank: then both belong to the same run.
     pub(crate) has_met: bool,
     part: u32,
-    /// This part has been seen.
+    /// Whether the current part has been seen.
     has_begun: bool,
-    /// Where the next record begins.
+    /// The offset of the next record.
     at: u64,
-    /// The part of which its owner has been told that it is read.
+    /// The last part that its owner knows to be reached.
     told: u32,
 }
 
-/// What a look into a mailbox has found.
+/// The result of reading a mailbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// The mailbox that is known, or none.
+    /// The known mailbox, or none.
     Same,
-    /// One that was not known, when none was met yet.
+    /// A new mailbox, while this rank has not met its owner.
     New(Nonce),
-    /// Another one in the place of the one that was met.
+    /// The mailbox of another process, in place of the one whose owner this rank has met.
     Replaced,
 }
 
 impl Inbox {
-    /// That of `rank` out of `count`, which is not known yet.
+    /// The mailbox of `rank` out of `count`, not found yet.
     pub(crate) fn new(rank: u32, count: u32) -> Self {
         let (nonce, has_met, has_begun) = (None, false, false);
         Self { rank, count, nonce, has_met, part: 0, has_begun, at: HELLO_BYTES as u64, told: 0 }
     }
 
-    /// The number in the mailbox that is read.
+    /// The nonce of the mailbox that is being read.
     pub(crate) fn nonce(&self) -> Option<Nonce> {
         self.nonce
     }
 
-    /// Gives all records that are new and complete to `take`, in order.
+    /// Passes all new and complete records to `take`, in order.
     ///
-    /// An error if the next one is not what was written. On a shared file system that may change:
-    /// its length can be seen before its bytes. So whoever gets it looks again, and gives up when
-    /// it has waited long enough.
+    /// Fails if the next record is not valid. On a shared file system this can be temporary,
+    /// because the length of a file may be visible before its bytes. So the caller retries, and
+    /// gives up after its timeout.
     pub(crate) fn read<M: Medium>(
         &mut self,
         medium: &M,
@@ -200,7 +200,7 @@ impl Inbox {
         Ok(look)
     }
 
-    /// As [`read`](Self::read), of the mailbox that is there.
+    /// Like [`read`](Self::read), for the present mailbox only.
     fn read_present<M: Medium>(
         &mut self,
         medium: &M,
@@ -210,11 +210,12 @@ impl Inbox {
         loop {
             let name = part_name(MAILBOX, self.rank, self.part);
             let Some(file) = medium.open(&name)? else {
-                // Not yet, or its name is not seen yet, or another process has begun again.
+                // It does not exist yet, its name is not visible yet, or another process has
+                // replaced it.
                 return match (self.nonce.is_none(), self.has_successor(medium)?) {
                     (true, _) => Ok(look),
                     (false, true) => Ok(Look::Replaced),
-                    (false, false) => Err(invalid(format!("{name} is not there"))),
+                    (false, false) => Err(invalid(format!("{name} is missing"))),
                 };
             };
             match self.begin(medium, &file, &name)? {
@@ -229,7 +230,8 @@ impl Inbox {
         }
     }
 
-    /// Reads the last words of the process that was met, and which another one has replaced.
+    /// Reads the last records of a process that this rank had met, and that another process has
+    /// replaced.
     fn read_former<M: Medium>(&mut self, medium: &M, take: &mut impl FnMut(&mut Self, &Record<'_>)) -> io::Result<()> {
         medium.refresh()?;
         while let Some(file) = medium.open(&part_name(FORMER, self.rank, self.part))? {
@@ -241,12 +243,13 @@ impl Inbox {
         Ok(())
     }
 
-    /// The mailbox goes on in its next part.
+    /// Continues with the next part of the mailbox.
     fn go_on(&mut self) {
         (self.part, self.has_begun, self.at) = (self.part + 1, false, HELLO_BYTES as u64);
     }
 
-    /// Whether the first part is one of a later mailbox than the one that was met.
+    /// Whether the first part belongs to a later mailbox than the one whose owner this rank has
+    /// met.
     fn has_successor<M: Medium>(&self, medium: &M) -> io::Result<bool> {
         let Some(file) = medium.open(&part_name(MAILBOX, self.rank, 0))?.filter(|_| self.has_met) else {
             return Ok(false);
@@ -258,7 +261,7 @@ impl Inbox {
         }
     }
 
-    /// Compares how a file begins with what is known of the mailbox.
+    /// Compares the header of a file with what is known about the mailbox.
     fn begin<M: Medium>(&mut self, medium: &M, file: &M::File, name: &str) -> io::Result<Look> {
         let hello = read_hello(medium, file)?;
         if (hello.rank, hello.count) != (self.rank, self.count) {
@@ -273,7 +276,7 @@ impl Inbox {
                 self.has_begun = true;
                 Ok(Look::Same)
             }
-            // It may have been left by an earlier run, and the new one is not seen yet.
+            // This may be a file of an earlier run, while the new one is not visible yet.
             (false, true) if !self.has_begun && !self.has_successor(medium)? => {
                 Err(invalid(format!("{name} is of an earlier run")))
             }
@@ -285,7 +288,8 @@ impl Inbox {
         }
     }
 
-    /// Gives the new records of a part to `take`. Whether the mailbox goes on in the next one.
+    /// Passes the new records of a part to `take`. Returns whether the mailbox continues in the
+    /// next part.
     fn read_part<M: Medium>(
         &mut self,
         medium: &M,
@@ -303,7 +307,8 @@ impl Inbox {
                 let Some(body) = rest.get(RECORD_HEAD_BYTES..wanted) else { break };
                 let record = head.decode_body(body).map_err(invalid)?;
                 self.at += wanted as u64;
-                // An earlier run may have gone on, and nothing of it counts.
+                // The next part may belong to an earlier run, so it is read only after both ranks
+                // have met.
                 if record == Record::Next && self.has_met {
                     return Ok(true);
                 }
@@ -311,14 +316,14 @@ impl Inbox {
                 rest = &rest[wanted..];
             }
             if count < buffer.len() {
-                // All that is there has been looked at.
+                // Everything in the file has been read.
                 return Ok(false);
             }
             buffer.resize(wanted.max(READ_BYTES), 0);
         }
     }
 
-    /// What its owner has to be told about how far it was read, if it does not know.
+    /// A record that tells its owner which part is being read, if the owner does not know.
     pub(crate) fn due(&mut self) -> Option<Record<'static>> {
         let is_due = self.has_begun && self.told < self.part;
         self.told = if is_due { self.part } else { self.told };
@@ -326,7 +331,7 @@ impl Inbox {
     }
 }
 
-/// How a part of a mailbox begins.
+/// Reads the header of a part.
 fn read_hello<M: Medium>(medium: &M, file: &M::File) -> io::Result<Hello> {
     let mut bytes = [0; HELLO_BYTES];
     let count = medium.read_at(file, 0, &mut bytes)?;

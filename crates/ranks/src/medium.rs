@@ -1,15 +1,15 @@
-//! What ranks need of the directory that they share: a few operations on its files and locks.
+//! What ranks need from the shared directory: a few operations on files and locks.
 //!
-//! Only this is asked of a shared file system (docs/store.md, "The shared directory"):
+//! Only this is assumed of a shared file system (docs/store.md, "The shared directory"):
 //!
-//! - Who opens a file sees what others had written and synced before. What it has opened earlier
-//!   may go on to show what it was.
-//! - Who opens the directory sees the names that others had made before.
-//! - A rename puts one file in place of another at once.
-//! - Locks are seen by all, and end with the process that holds them.
+//! - Whoever opens a file sees what others had written and synced before. A file that was opened
+//!   earlier may still show its old content.
+//! - Whoever opens the directory sees the names that others had made before.
+//! - A rename replaces one file by another atomically.
+//! - Locks are visible to all, and are released when the process that holds them ends.
 //!
-//! What is seen later than that is waited for. Bytes may be seen in any order: a length before the
-//! bytes, zeros in between.
+//! Changes may become visible later than this; ranks wait for them. Bytes may become visible in any
+//! order: the length before the bytes, with zeros in between.
 
 use std::{
     fs::{self, File},
@@ -20,50 +20,50 @@ use std::{
 
 use outcrop_local::{Alive, Watch};
 
-/// A directory in which ranks talk.
+/// A directory through which ranks communicate.
 pub(crate) trait Medium {
     /// An open file.
     type File;
-    /// A lock that is held.
+    /// A held lock.
     type Alive;
-    /// A look at the lock of another.
+    /// A handle to query the lock of another process.
     type Watch;
 
-    /// Lets names be seen that others have made before. Until then, old ones may be remembered, and
-    /// that there were none.
+    /// Makes names visible that others have made before. Until then the system may use cached
+    /// names, and cached absences of names.
     fn refresh(&self) -> io::Result<()>;
 
     /// The names of all files.
     fn names(&self) -> io::Result<Vec<String>>;
 
-    /// Makes an empty file for writing.
+    /// Creates an empty file for writing.
     fn create(&self, name: &str) -> io::Result<Self::File>;
 
-    /// Opens a file for reading, as it is now; nothing if there is none.
+    /// Opens a file for reading, with its current content; `None` if it does not exist.
     fn open(&self, name: &str) -> io::Result<Option<Self::File>>;
 
-    /// Gives a file another name, in place of the file that had it.
+    /// Renames a file, and replaces the file that had the new name.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
-    /// Removes a file, if it is there.
+    /// Removes a file, if it exists.
     fn remove(&self, name: &str) -> io::Result<()>;
 
     /// Writes all of `bytes` at `at`.
     fn write_at(&self, file: &Self::File, at: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Lets others see what was written, if they open the file from now on.
+    /// Makes what was written visible to whoever opens the file from now on.
     fn sync(&self, file: &Self::File) -> io::Result<()>;
 
-    /// Reads as many of the bytes at `at` as there are.
+    /// Reads the bytes at `at`, up to the end of the file.
     fn read_at(&self, file: &Self::File, at: u64, bytes: &mut [u8]) -> io::Result<usize>;
 
-    /// Holds a lock file, unless another does.
+    /// Takes a lock file, unless another process holds it.
     fn hold(&self, name: &str) -> io::Result<Option<Self::Alive>>;
 
-    /// Looks at a lock file; nothing if there is none.
+    /// Opens a lock file to query it; `None` if it does not exist.
     fn watch(&self, name: &str) -> io::Result<Option<Self::Watch>>;
 
-    /// Whether some process holds it.
+    /// Whether some process holds the lock.
     fn is_alive(&self, watch: &Self::Watch) -> io::Result<bool>;
 }
 
@@ -76,8 +76,8 @@ impl Medium for Directory {
     type Watch = Watch;
 
     fn refresh(&self) -> io::Result<()> {
-        // NFS asks the server again when a directory is opened, and forgets the names that it
-        // remembers if the directory has changed.
+        // When a directory is opened, NFS asks the server, and drops its cached names if the
+        // directory has changed.
         File::open(&self.0).map(drop)
     }
 
@@ -136,7 +136,7 @@ impl Medium for Directory {
     }
 }
 
-/// Nothing if it is not there.
+/// `None` if the file does not exist.
 fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -1,28 +1,29 @@
-//! How often a rank looks for what others say. Decides only: it is told the time.
+//! Decides how often a rank looks for messages. It is told the time.
 
 use std::time::Duration;
 
-/// Between two looks.
+/// The shortest and the longest pause between two looks.
 const PAUSE_MIN: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 
-/// The longer nothing comes, the longer is the pause: at most so much of the time waited is lost.
+/// The pause is this fraction of the time waited so far. So a message is late by at most this
+/// fraction.
 const SHARE_OF_WAIT: u32 = 8;
 
-/// A pause is so many times as long as the look before it, so that looking at the files of many
-/// ranks, or at those of a slow file system, does not take all the time.
+/// The pause is at least this many times as long as the last look. So looking at the files of many
+/// ranks, or on a slow file system, does not use up all the time.
 const TIMES_OF_LOOK: u32 = 4;
 
 /// When to look next.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
-    /// Since when nothing has come.
+    /// The time of the last message.
     since: Duration,
     next: Duration,
 }
 
 impl Pace {
-    /// Something is likely to come soon.
+    /// A message is likely to come soon.
     pub(crate) fn hurry(&mut self, now: Duration) {
         (self.since, self.next) = (now, now);
     }
@@ -36,7 +37,7 @@ impl Pace {
         self.next
     }
 
-    /// A look has taken so long, and has found something or not.
+    /// A look has ended, and has found something or not.
     pub(crate) fn looked(&mut self, begun: Duration, ended: Duration, has_news: bool) {
         if has_news {
             self.since = ended;

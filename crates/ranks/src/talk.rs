@@ -1,17 +1,18 @@
-//! What the ranks of a run say to each other through their mailboxes. Knows no clock and does not
-//! wait: it is told the time, and looks when it is told to.
+//! The protocol by which the ranks of a run communicate through their mailboxes. It has no clock
+//! and never waits: the caller passes the time, and decides when to look.
 //!
-//! Each rank says what it has to say in its own mailbox. Rank 0 reads all of them, and repeats in
-//! its own what others say; the others read that alone. So a look costs one file, except for rank
-//! 0, and not as many as there are ranks. Nothing can be complete without rank 0 in any case.
+//! Each rank writes to its own mailbox. Rank 0 reads all mailboxes, and forwards all messages in
+//! its own. The other ranks read only the mailbox of rank 0. So a look costs one file, except for
+//! rank 0. This adds no single point of failure: no version is complete without rank 0 anyway.
 //!
-//! A rank that ends may just have said what others wait for. So rank 0 says of another one that it
-//! is gone when it has passed on its last words, and nobody else does: whoever notices it tells
-//! rank 0. Of rank 0 it is believed when its mailbox has been read to the end. A process that takes
-//! its place at once, perhaps the same one that opens its store again, leaves that mailbox there.
+//! A rank that ends may have written a message just before, for which others wait. So a rank counts
+//! as gone only when all of its messages have been read and forwarded, and only rank 0 decides
+//! this: whoever notices a dead rank tells rank 0. Rank 0 itself counts as gone when its mailbox
+//! has been read to the end. If a new process takes the place of a rank, it keeps the old mailbox,
+//! so that it can still be read. That may be the same process, opening its store again.
 //!
-//! Files of an earlier run may still be there: a rank believes another one only when that has
-//! repeated the random number which this one has just chosen.
+//! Files of an earlier run may still be there. So a rank accepts the messages of another one only
+//! after that one has repeated the random number (nonce) that this rank has just chosen.
 
 use std::{io, time::Duration};
 
@@ -23,63 +24,63 @@ use crate::{
     medium::Medium,
 };
 
-/// The rank that passes on what the others say.
+/// The rank that forwards the messages of the others.
 const FIRST: u32 = 0;
 
-/// Between two looks whether others live, and at how many of them.
+/// The pause between two checks of which ranks are alive, and how many are checked each time.
 const LIVES_EVERY: Duration = Duration::from_millis(100);
 const LIVES_AT_ONCE: usize = 8;
 
-/// One rank, and what it knows of the others.
+/// One rank, and what it knows about the others.
 pub(crate) struct Talk<M: Medium> {
     medium: M,
     rank: u32,
     nonce: Nonce,
-    /// Says that this process takes part.
+    /// The lock that shows others that this process is alive.
     _alive: M::Alive,
     outbox: Outbox<M>,
     others: Vec<Other<M>>,
-    /// All ranks have met.
+    /// Whether all ranks have joined.
     has_met: bool,
     exchanges: Exchanges,
     messages: Vec<(u32, Vec<u8>)>,
-    /// What keeps this rank from speaking, and since when.
+    /// Why this rank cannot write its messages, and since when.
     trouble: Option<(Duration, String)>,
-    /// When it was last looked whether others live, and at which it is looked next.
+    /// When ranks were last checked, and which one is checked next.
     lives_looked: Option<Duration>,
     lives_next: usize,
-    /// A rank that seems to be gone, and whose last words may not have been read yet.
+    /// A rank that seems to be gone, while its last messages may not have been read yet.
     suspect: Option<Gone>,
     gone: Option<Gone>,
 }
 
-/// What is known of another rank.
+/// What is known about another rank.
 struct Other<M: Medium> {
     rank: u32,
     /// Its mailbox, if this rank reads it.
     inbox: Option<Inbox>,
     /// Its lock file, once it has been found.
     watch: Option<M::Watch>,
-    /// It has been seen to live.
+    /// Whether it has been seen alive.
     has_lived: bool,
-    /// Rank 0 has been told that it is gone.
+    /// Whether rank 0 has been told that it is gone.
     is_told_of: bool,
-    /// Which part of the mailbox of this rank it reads.
+    /// The part of this rank's mailbox that it is reading.
     reads_part: u32,
-    /// What is wrong with its mailbox, and since when.
+    /// Why its mailbox cannot be read, and since when.
     doubt: Option<(Duration, String)>,
 }
 
-/// A rank that took part and does no more.
+/// A rank that took part and does not any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Gone {
     pub(crate) rank: u32,
-    /// This rank had seen it alive.
+    /// Whether this rank had seen it alive.
     pub(crate) had_lived: bool,
 }
 
 impl<M: Medium> Talk<M> {
-    /// Begins to take part as `rank` of `count`; nothing if another process does.
+    /// Joins as `rank` of `count`; `None` if another process has joined as this rank.
     pub(crate) fn begin(medium: M, rank: u32, count: u32, nonce: Nonce) -> io::Result<Option<Self>> {
         let Some(alive) = medium.hold(&lock_name(rank))? else { return Ok(None) };
         let outbox = Outbox::make(&medium, Hello { rank, count, nonce })?;
@@ -104,61 +105,60 @@ impl<M: Medium> Talk<M> {
             messages: Vec::new(),
             trouble: None,
             lives_looked: None,
-            // Not all ranks begin with the same one.
+            // Each rank starts with another one.
             lives_next: rank as usize,
             suspect: None,
             gone: None,
         }))
     }
 
-    /// Whether all ranks have met.
+    /// Whether all ranks have joined.
     pub(crate) fn has_met(&self) -> bool {
         self.has_met
     }
 
-    /// Takes part in the present exchange of a topic, if this rank has not yet.
+    /// Contributes to the current exchange of a topic, if this rank has not yet.
     pub(crate) fn contribute(&mut self, topic: &str, mine: &[u8]) -> io::Result<()> {
         if let Some(number) = self.exchanges.due(topic) {
             let record = Record::Gather { from: self.rank, topic, number, contribution: mine };
             self.outbox.add(&self.medium, &record)?;
-            // From now on others may read it, also if the next line fails.
+            // Others may read it from now on, even if the flush below fails.
             self.exchanges.contributed(topic, mine);
         }
         self.outbox.flush(&self.medium)
     }
 
-    /// Everybody's contribution to the present exchange, once all are there.
+    /// The contributions of all ranks to the current exchange, once all are there.
     pub(crate) fn complete(&mut self, topic: &str) -> Option<Vec<Vec<u8>>> {
-        // What others need has to be said first: this one may leave when it has all.
+        // This rank may leave when it has the result, so its own messages must be written first.
         if self.outbox.has_said_all() { self.exchanges.complete(topic) } else { None }
     }
 
-    /// Tells all others something.
+    /// Sends a message to all other ranks.
     pub(crate) fn announce(&mut self, message: &[u8]) -> io::Result<()> {
         self.outbox.add(&self.medium, &Record::Message { from: self.rank, message })?;
         self.outbox.flush(&self.medium)
     }
 
-    /// What others have announced, as far as it was seen.
+    /// The messages of other ranks that have been read.
     pub(crate) fn heard(&mut self) -> Vec<(u32, Vec<u8>)> {
         std::mem::take(&mut self.messages)
     }
 
-    /// A rank that took part and does no more, as far as it was seen.
+    /// A rank that took part and is known to be gone.
     pub(crate) fn gone(&self) -> Option<Gone> {
         self.gone
     }
 
-    /// What is wrong with what this rank sees, and since when.
+    /// What is wrong with the mailboxes, and since when.
     pub(crate) fn doubt(&self) -> Option<(Duration, &str)> {
         let doubts = self.others.iter().filter_map(|other| other.doubt.as_ref()).chain(&self.trouble);
         doubts.min_by_key(|(since, _)| *since).map(|(since, what)| (*since, &**what))
     }
 
-    /// Looks what others have said since the last time, and passes it on. Whether there was
-    /// something.
+    /// Reads new messages, and forwards them if this is rank 0. Returns whether there were any.
     pub(crate) fn look(&mut self, now: Duration) -> io::Result<bool> {
-        // Before the mailboxes, so that the last words of a rank are not missed.
+        // Before the mailboxes are read, so that the last messages of a dead rank are not missed.
         self.look_for_gone(now)?;
         let suspect = self.suspect.take();
         if !self.has_met || self.others.iter().any(|other| other.doubt.is_some()) {
@@ -166,7 +166,7 @@ impl<M: Medium> Talk<M> {
         }
         let mut has_news = false;
         for index in 0..self.others.len() {
-            // What cannot be passed on is not read either.
+            // Messages that cannot be forwarded are not read either.
             if (index == 0 || self.outbox.has_much_to_say()) && !self.flush(now)? {
                 self.suspect = self.suspect.or(suspect);
                 return Ok(has_news);
@@ -186,29 +186,29 @@ impl<M: Medium> Talk<M> {
         Ok(has_news)
     }
 
-    /// Says what is to be said. Whether nothing is left; what keeps it from that is noted.
+    /// Writes all waiting records. Returns whether it succeeded; records the reason if not.
     fn flush(&mut self, now: Duration) -> io::Result<bool> {
         let said = self.outbox.flush(&self.medium);
         Ok(note(said, &mut self.trouble, now, true)?.is_some())
     }
 
-    /// Nothing more is passed on: the others need not wait for it.
+    /// Tells the others that this rank forwards nothing more.
     pub(crate) fn leave(&mut self) {
         if self.rank == FIRST && self.gone.is_none() {
             self.gone = Some(Gone { rank: self.rank, had_lived: true });
-            // If it cannot be said, there is nothing else to be done.
+            // If this fails, nothing else can be done.
             let _ = self.outbox.append(&Record::Gone { rank: self.rank });
             let _ = self.outbox.flush(&self.medium);
         }
     }
 
-    /// Reads the mailbox of another rank, if this one does.
+    /// Reads the mailbox of another rank, if this rank is to read it.
     fn read(&mut self, index: usize, now: Duration) -> io::Result<bool> {
         let Other { rank, inbox, reads_part, doubt, .. } = &mut self.others[index];
         let Some(inbox) = inbox else { return Ok(false) };
         let (me, nonce, rank) = (self.rank, self.nonce, *rank);
         let (exchanges, messages) = (&mut self.exchanges, &mut self.messages);
-        // Rank 0 looks by itself first.
+        // Rank 0 reads the mailbox of that rank before it believes this.
         let gone = if me == FIRST { &mut self.suspect } else { &mut self.gone };
         let mut has_news = false;
         let mut passed_on = Ok(());
@@ -221,7 +221,7 @@ impl<M: Medium> Talk<M> {
             }
             has_news = true;
             match *record {
-                // Of others, only rank 0 may speak.
+                // Only rank 0 may forward messages of others.
                 Record::Gather { from, .. } | Record::Message { from, .. } if from != rank && rank != FIRST => {}
                 Record::Gather { from, topic, number, contribution } => {
                     exchanges.heard(from, topic, number, contribution);
@@ -249,7 +249,7 @@ impl<M: Medium> Talk<M> {
         Ok(has_news)
     }
 
-    /// Whether all have met by now. Rank 0 says so to all at once.
+    /// Checks whether all ranks have joined. If so, rank 0 tells all of them at once.
     fn meet(&mut self) -> io::Result<()> {
         let mut inboxes = self.others.iter().filter_map(|other| Some((other.rank, other.inbox.as_ref()?)));
         self.has_met = inboxes.clone().all(|(_, inbox)| inbox.has_met);
@@ -265,8 +265,8 @@ impl<M: Medium> Talk<M> {
         Ok(())
     }
 
-    /// Looks now and then whether some of the others live: whether somebody holds their locks. Rank
-    /// 0 is always one of them.
+    /// From time to time, checks whether some of the other ranks are alive: whether their locks are
+    /// held. Rank 0 is always among them.
     fn look_for_gone(&mut self, now: Duration) -> io::Result<()> {
         let is_time = self.lives_looked.is_none_or(|looked| now >= looked + LIVES_EVERY);
         if !self.has_met || self.gone.is_some() || self.suspect.is_some() || !is_time {
@@ -283,7 +283,7 @@ impl<M: Medium> Talk<M> {
             if other.watch.is_none() {
                 other.watch = self.medium.watch(&lock_name(other.rank))?;
             }
-            // Without a file nothing can be told: anybody may have removed it.
+            // A missing lock file proves nothing: anybody may have removed it.
             let Some(watch) = &other.watch else { continue };
             if self.medium.is_alive(watch)? {
                 other.has_lived = true;
@@ -303,7 +303,7 @@ impl<M: Medium> Talk<M> {
         Ok(())
     }
 
-    /// A rank is gone: the others need not find out by themselves.
+    /// A rank is gone. Tells the others.
     fn found_gone(&mut self, gone: Gone) -> io::Result<()> {
         self.gone = Some(gone);
         self.outbox.append(&Record::Gone { rank: gone.rank })
@@ -315,8 +315,8 @@ pub(crate) fn lock_name(rank: u32) -> String {
     format!("{}.lock", rank_name(rank))
 }
 
-/// What was read, or nothing if it is not what was written or could not be read just now. That is
-/// noted, and forgotten when it has become right.
+/// The result of a read or write, or `None` if it failed in a way that may be temporary. The
+/// failure is recorded until the next success.
 fn note<T>(
     outcome: io::Result<T>,
     doubt: &mut Option<(Duration, String)>,
@@ -337,8 +337,8 @@ fn note<T>(
     }
 }
 
-/// Whether a later look may find it right: a shared file system may show the length of a file
-/// before its bytes, and a file that another one has replaced for a while (`ESTALE`).
+/// Whether a retry may succeed: a shared file system may show the length of a file before its
+/// bytes, or for a while a file that was replaced (`ESTALE`).
 fn may_pass(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::StaleNetworkFileHandle)
 }

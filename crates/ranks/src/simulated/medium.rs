@@ -1,5 +1,5 @@
-//! A shared file system that promises no more than `Medium` says, and sometimes less: every process
-//! sees names, lengths and bytes late, and in an order of its own.
+//! A simulated shared file system that guarantees no more than `Medium` says, and sometimes less.
+//! Every process sees names, lengths and bytes late, and in an order of its own.
 
 use std::{
     cell::RefCell,
@@ -13,23 +13,23 @@ use fastrand::Rng;
 
 use crate::medium::Medium;
 
-/// What the file system is like.
+/// The behaviour of the file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Who opens a file or the directory sees what was synced before, as NFS does by default.
+    /// Whoever opens a file or the directory sees what was synced before. The default of NFS.
     CloseToOpen,
-    /// Old names, lengths and bytes may be shown for some seconds after that, too.
+    /// Old names, lengths and bytes may be visible for some seconds longer.
     Late,
-    /// As `CloseToOpen`, but some writes and syncs fail, and what became of them is not known.
+    /// Like `CloseToOpen`, but some writes and syncs fail, and may have had an effect or not.
     Failing,
 }
 
-/// Nothing is remembered for longer: of files, and of names.
+/// How long a client caches files, and names, at most.
 const REMEMBERED: Duration = Duration::from_secs(3);
 const NAMES_REMEMBERED: Duration = Duration::from_secs(60);
-/// What is not synced reaches the server by then, one piece after the other in any order.
+/// Data that is not synced reaches the server within this time, piece by piece in any order.
 const WRITTEN_BACK: Duration = Duration::from_secs(30);
-/// The lock of a process that was killed lasts so long at most.
+/// How long the lock of a killed process lasts at most.
 const LEASE: Duration = Duration::from_secs(2);
 
 pub(super) struct World {
@@ -44,17 +44,17 @@ pub(super) struct World {
 /// A file on the server.
 #[derive(Default)]
 struct Inode {
-    /// What was written: when it is there, where, and what.
+    /// What was written: the time at which it is visible, the offset, and the bytes.
     pieces: Vec<(Duration, u64, Vec<u8>)>,
-    /// Until when its lock is held.
+    /// The end of the time for which its lock is held.
     held_until: Option<Duration>,
 }
 
-/// What a machine remembers.
+/// The cache of one machine.
 #[derive(Default)]
 struct Client {
     names: HashMap<String, (Duration, Option<usize>)>,
-    /// By file: when it was asked for.
+    /// By file: when the server was last asked for it.
     asked: HashMap<usize, Duration>,
 }
 
@@ -65,7 +65,7 @@ impl World {
         Rc::new(RefCell::new(Self { kind, now: Duration::ZERO, rng, names, files, clients }))
     }
 
-    /// All bytes in the directory.
+    /// The size of all files in the directory.
     pub(super) fn bytes(&self) -> usize {
         let bytes = |file: &usize| self.files[*file].pieces.iter().map(|(_, _, bytes)| bytes.len()).sum::<usize>();
         self.names.values().map(bytes).sum()
@@ -75,12 +75,12 @@ impl World {
         limit.mul_f64(self.rng.f64())
     }
 
-    /// Whether something that may be remembered for a while is asked for again.
+    /// Whether a client asks the server again, although it may still use its cache.
     fn asks_again(&mut self, until: Duration) -> bool {
         self.kind != Kind::Late || self.now >= until || self.rng.u8(..3) == 0
     }
 
-    /// What a name leads to, as a machine knows it.
+    /// The file that a name leads to, as a machine sees it.
     fn find(&mut self, client: u32, name: &str) -> Option<usize> {
         let now = self.now;
         if let Some(&(at, file)) = self.clients.entry(client).or_default().names.get(name)
@@ -115,15 +115,15 @@ pub(super) struct Sim {
     pub(super) client: u32,
 }
 
-/// An open file: as it was when it was opened.
+/// An open file, with the content of the moment at which it was opened.
 pub(super) struct SimFile {
     inode: usize,
     seen_at: Duration,
-    /// Bytes that are read as zeros.
+    /// Bytes that still read as zeros.
     blank: std::ops::Range<u64>,
 }
 
-/// A lock that is held.
+/// A held lock.
 pub(super) struct SimAlive {
     world: Rc<RefCell<World>>,
     inode: usize,
@@ -176,7 +176,7 @@ impl Medium for Sim {
         let mut world = self.world.borrow_mut();
         let Some(inode) = world.find(self.client, name) else { return Ok(None) };
         if !world.names.values().any(|&other| other == inode) && world.rng.bool() {
-            // Removed or replaced, which the server knows.
+            // The file was removed or replaced, and the server reports that.
             world.forget(self.client, name);
             return Err(io::ErrorKind::StaleNetworkFileHandle.into());
         }

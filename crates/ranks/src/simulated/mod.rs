@@ -1,5 +1,5 @@
 //! Ranks on a simulated file system that shows names, lengths and bytes late and in another order,
-//! with deaths, restarts, lost patience and failing writes. The same seed gives the same run.
+//! with deaths, restarts, timeouts and failing writes. The same seed gives the same run.
 
 mod medium;
 
@@ -11,15 +11,15 @@ use outcrop_testing::{amount, covered};
 use self::medium::{Kind, Sim, World};
 use crate::{pace::Pace, talk::Talk};
 
-/// What every rank does, one after the other.
+/// The number of exchanges of each rank.
 const STEPS: usize = 12;
 const TOPICS: [&str; 2] = ["a", "b"];
-/// All of a run takes less, if nobody dies, on any file system, and on one that promises what NFS
-/// does.
+/// The longest time for a run in which no rank dies: on any file system, and on one that guarantees
+/// what NFS does.
 const LONG: Duration = Duration::from_secs(600);
 const SHORT: Duration = Duration::from_secs(30);
 
-/// What belongs to a life of a rank: a number that no other process has.
+/// The number of a process. Each life of a rank has another one.
 type Life = u64;
 
 /// A process that takes part.
@@ -28,15 +28,15 @@ struct Process {
     rank: u32,
     talk: Option<Talk<Sim>>,
     pace: Pace,
-    /// Its next look.
+    /// The time of its next look.
     wakes: Duration,
-    /// When it began with what it does, and how long it waits for it.
+    /// When its current step began, and its timeout.
     began: Duration,
     patience: Duration,
     step: usize,
     attempt: u32,
     has_said: bool,
-    /// By rank: whose life it heard, and how many of its messages.
+    /// By rank: whose messages it got, and how many.
     heard: BTreeMap<u32, (Life, u64)>,
     said: u64,
     end: Option<End>,
@@ -45,32 +45,32 @@ struct Process {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum End {
     Finished,
-    /// It found another one gone, or waited in vain.
+    /// It found another rank gone, or timed out.
     GaveUp(String),
     Killed,
 }
 
-/// One seed.
+/// The simulation of one seed.
 struct Trial {
     seed: u64,
     world: Rc<RefCell<World>>,
     count: u32,
-    /// For decisions that are not the file system's.
+    /// For decisions that do not concern the file system.
     rng: Rng,
     lives: Life,
-    /// By the life of rank 0 and the step: what its exchange gave.
+    /// By life of rank 0 and step: the result of the exchange.
     agreed: BTreeMap<(Life, usize), Vec<String>>,
     kind: Kind,
 }
 
-/// What a rank contributes: whose it is, to which exchange, and some bytes.
+/// A contribution: its life, rank, step and attempt, and some bytes.
 fn contribution(life: Life, rank: u32, step: usize, attempt: u32, length: usize) -> Vec<u8> {
     let mut bytes = format!("{life}/{rank}/{step}/{attempt}/").into_bytes();
     bytes.resize(bytes.len() + length, b'x');
     bytes
 }
 
-/// Its numbers.
+/// The numbers in a contribution.
 fn numbers(text: &str) -> Vec<u64> {
     text.split('/').map_while(|number| number.parse().ok()).collect()
 }
@@ -107,7 +107,7 @@ impl Trial {
         }
     }
 
-    /// One run of all ranks, of which some may be killed, and started again. How each has ended.
+    /// One run of all ranks. Some may be killed and started again. Returns how each has ended.
     fn run(&mut self, kills: usize) -> Vec<End> {
         let mut processes: Vec<Process> = (0..self.count).map(|rank| self.process(rank)).collect();
         let start = self.now();
@@ -126,7 +126,8 @@ impl Trial {
                 processes[victim].talk = None;
                 processes[victim].end = Some(End::Killed);
                 if self.rng.bool() {
-                    // Started again by itself: the others must not take it for the one before.
+                    // It is started again alone. The others must not take it for the process
+                    // before.
                     let rank = processes[victim].rank;
                     processes[victim] = Process { patience: 2 * LONG / 3, ..self.process(rank) };
                 }
@@ -137,7 +138,7 @@ impl Trial {
         processes.into_iter().filter_map(|process| process.end).collect()
     }
 
-    /// Lets a process look once, and do what follows.
+    /// Lets a process look once, and act on the result.
     fn advance(&mut self, process: &mut Process) {
         let now = self.now();
         let Some(talk) = &mut process.talk else {
@@ -145,7 +146,7 @@ impl Trial {
             let nonce = u128::from(process.life).to_le_bytes();
             match Talk::begin(medium, process.rank, self.count, nonce) {
                 Ok(Some(talk)) => (process.talk, process.began) = (Some(talk), now),
-                // The one before it is not known to be dead yet, or the disk is full.
+                // The lock of the process before is still held, or the disk is full.
                 Ok(None) | Err(_) => process.wakes = now + Duration::from_millis(500),
             }
             return;
@@ -160,14 +161,14 @@ impl Trial {
         self.exchange(process);
     }
 
-    /// Messages of each rank come in order, all of them, and of one life of it.
+    /// Messages of each rank arrive in order, without gaps, and from one life only.
     fn listen(&self, process: &mut Process) {
         for (from, message) in process.talk.as_mut().unwrap().heard() {
             let [life, rank, number] = numbers(std::str::from_utf8(&message).unwrap())[..] else {
                 panic!("{message:?}")
             };
             let (known, count) = process.heard.entry(from).or_insert((life, 0));
-            // What could not be announced may be missing.
+            // Messages that could not be sent may be missing.
             let expected = if self.kind == Kind::Failing { number.max(*count) } else { *count };
             let expected = (u64::from(from), *known, expected);
             assert_eq!((rank, life, number), expected, "seed {}: what {} heard", self.seed, process.rank);
@@ -175,7 +176,7 @@ impl Trial {
         }
     }
 
-    /// The present step: says something, and exchanges something with all.
+    /// The current step: sends a message, and takes part in an exchange.
     fn exchange(&mut self, process: &mut Process) {
         let (now, step) = (self.now(), process.step);
         // The same on all ranks.
@@ -183,7 +184,7 @@ impl Trial {
         let talk = process.talk.as_mut().unwrap();
         if !process.has_said {
             (process.began, process.has_said) = (now, true);
-            // Some lose their patience early, and try again.
+            // Some time out early, and try again.
             process.patience = if self.rng.u8(..6) == 0 { Duration::from_millis(30) } else { LONG };
             process.pace.hurry(now);
             if process.attempt == 0 && self.rng.bool() {
@@ -202,7 +203,7 @@ impl Trial {
             if process.step == STEPS {
                 process.end = Some(End::Finished);
                 if self.kind == Kind::CloseToOpen {
-                    // Others hear its last words all the same.
+                    // The others must still get its last messages.
                     process.talk = None;
                 }
             }
@@ -231,7 +232,8 @@ impl Trial {
         }
     }
 
-    /// What all gave belongs to this exchange, to one life of each rank, and is the same for all.
+    /// All contributions belong to this exchange and to one life of each rank, and all ranks get
+    /// the same.
     fn check(&mut self, process: &Process, everybody: &[Vec<u8>]) {
         let (seed, step) = (self.seed, process.step);
         let texts: Vec<String> =
@@ -265,7 +267,7 @@ fn sweep(kind: Kind, seeds: u64) {
         let took = trial.now() - before;
         assert!(kind != Kind::CloseToOpen || took < SHORT, "seed {seed}: {took:?}");
         let bytes = trial.world.borrow().bytes();
-        // A part and a half of each, and what the slowest have not read.
+        // One and a half parts per rank, and what the slowest has not read.
         assert!(bytes < 400_000, "seed {seed}: {bytes} bytes are left");
     }
     covered(&format!("seeds of ranks, {kind:?}"), seeds);

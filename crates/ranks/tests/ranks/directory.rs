@@ -1,5 +1,5 @@
-//! Ranks that talk through a directory: what they gather, also when one gives up, dies, forks or is
-//! damaged.
+//! Ranks that communicate through a directory: what they gather, including when a rank times out,
+//! dies, forks, or finds damaged files.
 
 use std::{
     fs::{self, File},
@@ -15,7 +15,7 @@ use outcrop_testing::{Companion, answer, child_directory, listen};
 use tempfile::tempdir;
 
 const LONG: Duration = Duration::from_secs(60);
-/// Long enough to meet on a busy machine.
+/// Long enough to join on a busy machine.
 const SHORT: Duration = Duration::from_secs(2);
 
 fn open(dir: &Path, rank: u32, count: u32, patience: Duration) -> SharedDirectory {
@@ -37,7 +37,7 @@ fn a_rank_that_gives_up_and_tries_again_is_in_step_with_the_others() {
     thread::scope(|scope| {
         let late = scope.spawn(|| {
             let ranks = open(dir.path(), 0, 2, LONG);
-            // Only when the other has lost its patience.
+            // Only after the other one has timed out.
             gave_up.wait();
             (0..4).map(|round| text(ranks.gather("a", format!("zero {round}").as_bytes()))).collect::<Vec<_>>()
         });
@@ -84,7 +84,7 @@ fn what_was_contributed_first_stands() {
     });
 }
 
-/// In a child: rank 1 of 2, which does what it is told.
+/// In a child process: rank 1 of 2, which follows commands.
 #[test]
 fn child_takes_part() {
     let Some(dir) = child_directory() else { return };
@@ -109,7 +109,7 @@ fn child_takes_part() {
     }
 }
 
-/// This process as rank 0, and another as rank 1.
+/// This process as rank 0, and a child as rank 1.
 fn pair(dir: &Path) -> (SharedDirectory, Companion) {
     let mut other = Companion::start("directory::child_takes_part", dir);
     let ranks = open(dir, 0, 2, LONG);
@@ -152,7 +152,7 @@ fn a_forked_child_does_not_take_part() {
 fn a_rank_that_was_started_again_is_not_the_one_that_was_met() {
     let dir = tempdir().unwrap();
     let (ranks, other) = pair(dir.path());
-    // At once, so that its lock is held again.
+    // At once, so that the lock of the rank is held again.
     other.kill();
     let mut again = Companion::start("directory::child_takes_part", dir.path());
     let error = ranks.gather("a", b"zero").unwrap_err();
@@ -172,7 +172,7 @@ fn last_words_are_heard_also_when_their_rank_has_begun_again() {
             let other = scope.spawn(|| open(dir.path(), 1 - rank, 2, LONG));
             let ranks = open(dir.path(), rank, 2, LONG);
             let other = other.join().unwrap();
-            // The second are in another part, if they are long.
+            // If they are long, the second message is in another part.
             (0..2u8).for_each(|number| ranks.announce(&vec![number; size]).unwrap());
             other
         });
@@ -241,8 +241,8 @@ fn bytes_that_are_late_are_waited_for_and_damage_is_said() {
         let gathering = scope.spawn(move || (text(other.gather("a", b"one")), other));
         outcrop_testing::until("said", || file.metadata().unwrap().len() > before);
         let whole = fs::read(dir.path().join("rank-00001.mailbox")).unwrap();
-        // The length is there, the bytes are not; then the head is there; then one bit of the body
-        // is another.
+        // First the length is there and the bytes are not; then the head is there; then one bit of
+        // the body is wrong.
         let said = &whole[before as usize..];
         let mut flipped = said.to_vec();
         *flipped.last_mut().unwrap() ^= 1;
@@ -252,7 +252,7 @@ fn bytes_that_are_late_are_waited_for_and_damage_is_said() {
             let error = ranks.gather("a", b"zero").unwrap_err().to_string();
             assert!(error.contains("the record in a mailbox was changed"), "{error}");
         }
-        // A half-written record is no damage.
+        // An incomplete record is not damage.
         file.set_len(before + 20).unwrap();
         let error = ranks.gather("a", b"zero").unwrap_err().to_string();
         assert!(!error.contains("changed"), "{error}");
@@ -325,8 +325,8 @@ fn a_mailbox_that_was_read_takes_no_more_room() {
                 let files = files.filter(|file| file.file_name().to_string_lossy().starts_with(&mine));
                 let bytes: u64 = files.map(|file| file.metadata().unwrap().len()).sum();
                 ranks.gather("end", b"").unwrap();
-                // Of two MiB of each rank in each round, others may be some rounds behind with
-                // saying what they have read.
+                // Each rank writes two MiB in each round. Others may be some rounds late in
+                // reporting what they have read.
                 let said = if rank == 0 { 6 } else { 2 } * MIB as u64;
                 assert!(bytes < 6 * said, "{bytes} bytes are left of {}", u64::from(rounds) * said);
             });

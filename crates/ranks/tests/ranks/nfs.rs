@@ -13,19 +13,19 @@ use outcrop_ranks::{Ranks, SharedDirectory};
 use outcrop_testing::{amount, child_directory, covered, skip};
 use tempfile::tempdir;
 
-/// The root of an unpacked package with a kernel that knows NFS, if none is installed.
+/// The root of an unpacked package with a kernel that supports NFS, if none is installed.
 const KERNEL: &str = "OUTCROP_GUEST_KERNEL";
-/// Set in the guest: which rank a process is.
+/// Set in the guest: the rank of a process.
 const RANK: &str = "OUTCROP_GUEST_RANK";
 
 const RANKS: u32 = 4;
 const ROUNDS: u64 = 40;
 const PATIENCE: Duration = Duration::from_secs(120);
-/// The guest takes no longer, in seconds.
+/// The time limit of the guest, in seconds.
 const LIMIT: &str = "900";
 
-/// What the guest does: rank 3 dies at the end of each run, and the next run finds the files of the
-/// one before.
+/// The init script of the guest. Rank 3 dies at the end of each run, and the next run finds the
+/// files of the one before.
 const INIT: &str = r#"#!/bin/busybox sh
 /bin/busybox --install -s /bin
 export PATH=/usr/sbin:/bin
@@ -110,7 +110,7 @@ fn child_is_a_rank() {
         }
     }
     println!("GUEST rank {rank}: {:?} for an exchange", start.elapsed() / ROUNDS as u32);
-    // Everything was said before the contribution to the last exchange.
+    // All messages were sent before the contribution to the last exchange.
     for (from, messages) in heard.iter().enumerate().filter(|(from, _)| *from != rank as usize) {
         let expected: Vec<_> = (0..ROUNDS).map(|round| said(from as u32, round).into_bytes()).collect();
         assert!(*messages == expected, "rank {rank} heard {} of rank {from}", messages.len());
@@ -152,7 +152,7 @@ fn ranks_talk_through_nfs() {
     covered("exchanges of ranks on NFS", 2 * ROUNDS);
 }
 
-/// What the virtual machine is made of.
+/// What the virtual machine needs.
 struct Guest {
     image: PathBuf,
     modules: PathBuf,
@@ -160,7 +160,7 @@ struct Guest {
 }
 
 impl Guest {
-    /// What is there; or what is missing.
+    /// Finds it on this machine; an error names what is missing.
     fn find() -> Result<Self, String> {
         let which = |name: &str| {
             let places = ["/usr/bin", "/usr/sbin", "/bin", "/sbin"].map(|place| Path::new(place).join(name));
@@ -191,7 +191,7 @@ impl Guest {
         Ok(Self { image, modules, programs: programs.into() })
     }
 
-    /// Makes the first file system of the guest.
+    /// Makes the root file system of the guest.
     fn fill(&self, root: &Path) {
         for folder in ["bin", "usr/sbin", "lib/modules"] {
             fs::create_dir_all(root.join(folder)).unwrap();
@@ -212,7 +212,7 @@ impl Guest {
             if *program != this {
                 copy(program, &format!("{place}/{name}"));
             }
-            // A program without libraries has none to list.
+            // A statically linked program has no libraries to list.
             let listed = Command::new("ldd").arg(program).output().unwrap();
             let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
             libraries.extend(listed.split_whitespace().filter(|word| word.starts_with('/')).map(str::to_owned));
