@@ -1,4 +1,4 @@
-//! Memory for reading past the page cache.
+//! A buffer for reads that bypass the page cache.
 
 use std::{io, ops::Range};
 
@@ -20,7 +20,7 @@ impl Buffer {
         &mut self.memory[self.start..self.start + bytes]
     }
 
-    /// These bytes of a file, past the page cache where there is a way.
+    /// These bytes of a file, read with O_DIRECT if the file allows it.
     pub(crate) fn read(&mut self, file: &dyn File, range: Range<u64>) -> io::Result<&[u8]> {
         let from = range.start / ALIGN * ALIGN;
         let to = range.end.next_multiple_of(ALIGN);
@@ -31,8 +31,8 @@ impl Buffer {
             Some(direct) => rustix::io::pread(direct, &mut *memory, from).unwrap_or(0),
             None => 0,
         };
-        // What the short way did not give, because the file ends there or for any other reason,
-        // comes the usual way or with an error that says why not.
+        // What O_DIRECT did not return, at the end of the file or for any other reason, is read in
+        // the usual way. If that fails too, its error says why.
         if read < wanted {
             let read = read.max(skipped);
             file.read_at(from + read as u64, &mut memory[read..wanted])?;

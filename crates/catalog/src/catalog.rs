@@ -1,4 +1,4 @@
-//! Sessions and versions.
+//! The catalog: sessions and versions of a directory.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,9 +17,9 @@ use crate::{
     pack::{KnownPacks, file_name, is_damage, unreadable},
 };
 
-/// What is in a directory that survives.
+/// The sessions and versions in a directory of a store.
 ///
-/// Few of its files are open at a time, whatever their number.
+/// It has few files open at a time, whatever their number.
 #[derive(Clone)]
 pub struct Catalog {
     files: Arc<dyn Files>,
@@ -30,18 +30,18 @@ pub struct Catalog {
 pub struct Sessions {
     /// Their names, in ascending order.
     pub names: Vec<String>,
-    /// What could not be looked into, and might be one.
+    /// Why some directories, which might be sessions, could not be read.
     pub unread: Vec<Error>,
 }
 
 /// What one rank has of a session in one directory.
 #[derive(Debug, Default)]
 pub struct Holding {
-    /// What it has saved, by version, or what is wrong with it.
+    /// Its manifests, by version, or why one cannot be read.
     pub manifests: BTreeMap<u64, std::result::Result<Arc<Manifest>, Arc<Error>>>,
     /// The lengths of its packs, by number.
     pub packs: BTreeMap<u64, u64>,
-    /// The names in the store of files that were not finished.
+    /// The names of files that were not finished.
     pub drafts: Vec<String>,
 }
 
@@ -52,7 +52,7 @@ impl fmt::Debug for Catalog {
 }
 
 impl Catalog {
-    /// The catalog of a directory that is there.
+    /// The catalog of an existing directory.
     pub fn open(path: &Path) -> Result<Self> {
         let files = DiskFiles::open(path).map_err(|source| Error::Open { path: path.display().to_string(), source })?;
         Ok(Self::new(Arc::new(files)))
@@ -63,19 +63,19 @@ impl Catalog {
         Self { files }
     }
 
-    /// What it reads.
+    /// The files that it reads.
     pub fn files(&self) -> &dyn Files {
         &*self.files
     }
 
-    /// The sessions, by name; an error if something that might be one cannot be looked into.
+    /// The names of the sessions. Fails if a directory that might be a session cannot be read.
     pub fn sessions(&self) -> Result<Vec<String>> {
         let Sessions { names, unread } = self.look()?;
         unread.into_iter().next().map_or(Ok(names), Err)
     }
 
-    /// The sessions, and what could not be looked into. What else is in the directory is not looked
-    /// at.
+    /// The sessions, and the errors of directories that could not be read. Other files in the
+    /// directory are ignored.
     pub fn look(&self) -> Result<Sessions> {
         let mut sessions = Sessions::default();
         for name in list(self.files(), "")? {
@@ -100,14 +100,14 @@ impl Catalog {
         }
     }
 
-    /// The versions of a session that there is anything of, ascending. Ranks that were saved by
-    /// different runs are versions of their own, even if they have the same number.
+    /// The versions of which at least one manifest exists, in ascending order. Manifests of
+    /// different runs form different versions, even if they have the same number.
     pub fn versions(&self, session: &str) -> Result<Vec<Version>> {
         Ok(grouped(self.listing(session)?.manifests))
     }
 
-    /// A version of a session that is complete: the one asked for, or the newest. Fails if that
-    /// cannot be told because a manifest could not be read.
+    /// A complete version of a session: the given one, or the newest. Fails if a manifest that
+    /// might decide this cannot be read.
     pub fn version(&self, session: &str, version: Option<u64>) -> Result<Version> {
         let (mut complete, others): (Vec<_>, Vec<_>) =
             self.versions(session)?.into_iter().partition(Version::is_complete);
@@ -130,10 +130,10 @@ impl Catalog {
         })
     }
 
-    /// What a session takes.
+    /// The number and size of the files of a session.
     pub fn usage(&self, session: &str) -> Result<Usage> {
         let listing = self.listing(session)?;
-        // What could not be read may need any pack.
+        // A manifest that cannot be read may need any pack.
         let mut errors = listing.manifests.iter().filter_map(|listed| listed.manifest.as_ref().err());
         if let Some(error) = errors.find(|error| !error.is_damage()) {
             return Err(error.again());
@@ -160,17 +160,17 @@ impl Catalog {
         Ok(usage)
     }
 
-    /// What one rank has saved in a version; nothing if there is none.
+    /// The manifest of a rank for a version; `None` if there is none.
     pub fn manifest(&self, session: &str, rank: u32, version: u64) -> Result<Option<Arc<Manifest>>> {
         read_one(self.files(), session, rank, version)
     }
 
-    /// The runs that have used the directory of a rank; nothing if that was not noted.
+    /// The runs that have used the directory of a rank; `None` if it has no mark.
     pub fn mark(&self, session: &str, rank: u32) -> Result<Option<Mark>> {
         read_mark(self.files(), session, rank)
     }
 
-    /// What one rank has.
+    /// The files of one rank.
     pub fn holding(&self, session: &str, rank: u32) -> Result<Holding> {
         let Listing { manifests, packs, drafts, .. } = Listing::of_rank(self.files(), session, rank)?;
         let mut holding = Holding { drafts, ..Holding::default() };
@@ -181,7 +181,7 @@ impl Catalog {
         Ok(holding)
     }
 
-    /// The versions that there is anything of from one rank, ascending, whether they can be read or
+    /// The versions of which one rank has a manifest, in ascending order, whether it can be read or
     /// not.
     pub fn numbers(&self, session: &str, rank: u32) -> Result<Vec<u64>> {
         let names = list(self.files(), &format!("{session}/{}", rank_name(rank)))?;
@@ -190,8 +190,8 @@ impl Catalog {
         Ok(numbers)
     }
 
-    /// Opens the part of a version that one rank has saved, as it is now: a running program may
-    /// have merged packs since the manifest was read.
+    /// Opens one rank's part of a version. The manifest is read again, because a running program
+    /// may have merged packs since.
     pub fn reader(&self, manifest: &Arc<Manifest>) -> Result<Reader> {
         let mut manifest = Arc::clone(manifest);
         loop {
@@ -205,7 +205,7 @@ impl Catalog {
         }
     }
 
-    /// Its files as they are now, for packs.
+    /// Its files, for reading packs.
     pub(crate) fn packs(&self) -> Arc<OpenFiles> {
         OpenFiles::new(Arc::clone(&self.files))
     }
@@ -219,7 +219,7 @@ impl Catalog {
     }
 }
 
-/// The length of a file; 0 if it is gone by now, or no file at all.
+/// The length of a file; 0 if it was removed in the meantime, or is not a file.
 pub(crate) fn file_bytes(files: &dyn Files, name: &str) -> Result<u64> {
     match files.open(name).and_then(|file| file.bytes()) {
         Err(error) if is_damage(&error) => Ok(0),
@@ -227,7 +227,7 @@ pub(crate) fn file_bytes(files: &dyn Files, name: &str) -> Result<u64> {
     }
 }
 
-/// How many files a session has, and how long they are together.
+/// The number and size of the files of a session.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Packs that versions need.
@@ -238,35 +238,35 @@ pub struct Usage {
     pub manifests: u64,
     /// Their bytes.
     pub manifest_bytes: u64,
-    /// Packs that no version needs, and files that were not finished.
+    /// Packs that no version needs, and drafts.
     pub garbage: u64,
     /// Their bytes.
     pub garbage_bytes: u64,
 }
 
-/// What there is of one version in one directory.
+/// A version in one directory.
 #[derive(Debug, Clone)]
 pub struct Version {
     /// Its number.
     pub version: u64,
     /// The run that saved it; unknown if no manifest can be read.
     pub run: Option<RunId>,
-    /// How many ranks that run had; 0 if that is unknown.
+    /// The number of ranks of that run; 0 if unknown.
     pub ranks: u32,
     /// The manifests, by rank.
     pub manifests: BTreeMap<u32, Arc<Manifest>>,
-    /// What is wrong with those that cannot be used, by rank. They may belong to this run or to
-    /// another one. Some may not be damaged: see [`unread`](Self::unread).
+    /// By rank: why a manifest cannot be used. It may belong to this run or to another one, and
+    /// need not be damaged: see [`unread`](Self::unread).
     pub damaged: BTreeMap<u32, Arc<Error>>,
 }
 
 impl Version {
-    /// Whether all ranks have it, so that it can be restored.
+    /// Whether all ranks have it, so it can be restored.
     pub fn is_complete(&self) -> bool {
         self.run.is_some() && self.manifests.len() == self.ranks as usize
     }
 
-    /// Why manifests could not be read that need not be damaged.
+    /// The errors of manifests that could not be read, and that need not be damaged.
     pub fn unread(&self) -> impl Iterator<Item = &Error> {
         self.damaged.values().map(|error| &**error).filter(|error| !error.is_damage())
     }
@@ -281,13 +281,13 @@ impl Version {
         self.manifests.values().map(|manifest| manifest.stored_bytes).fold(0, u64::saturating_add)
     }
 
-    /// When its last rank was saved, in nanoseconds since 1970.
+    /// When the last rank saved it, in nanoseconds since 1970.
     pub fn saved_at_unix_ns(&self) -> u64 {
         self.manifests.values().map(|manifest| manifest.saved_at_unix_ns).max().unwrap_or(0)
     }
 }
 
-/// Puts together what belongs to the same version of the same run.
+/// Groups manifests of the same version and run.
 pub(crate) fn grouped(listed: Vec<Listed>) -> Vec<Version> {
     let mut groups: BTreeMap<(u64, Option<(RunId, u32)>), Version> = BTreeMap::new();
     let new =

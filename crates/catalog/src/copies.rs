@@ -1,4 +1,5 @@
-//! Stored blocks as they are, each proven by its hash, from whichever place has them undamaged.
+//! Reads stored blocks without decoding them, from any copy that is undamaged. Each block is
+//! verified by its hash.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,33 +13,31 @@ use crate::{
     pack::{Pack, file_name},
 };
 
-/// The packs of one session in several places that should have the same bytes: host memory, and
-/// directories. The nearest is first.
+/// The packs of one session in several copies that should be equal: in host memory and in
+/// directories. The fastest copy comes first.
 ///
-/// For whoever makes new packs out of old ones: nothing comes out of here that is not what was
-/// saved.
+/// Used to make new packs from old ones, so it returns only blocks whose hashes match.
 pub struct Copies {
     session: String,
     places: Vec<Copy>,
     fetcher: Fetcher,
 }
 
-/// One of the places, and the packs that are known there, or why they could not be opened.
+/// One copy: the packs that have been opened there, or why they could not be opened.
 struct Copy {
     open: Arc<OpenFiles>,
     packs: BTreeMap<PackId, std::result::Result<Arc<Pack>, String>>,
 }
 
 impl Copies {
-    /// The packs of `session` in these places.
+    /// The packs of `session` in these copies.
     pub fn new(session: &str, places: Vec<Arc<dyn Files>>) -> Self {
         let place = |files| Copy { open: OpenFiles::new(files), packs: BTreeMap::new() };
         let places = places.into_iter().map(place).collect();
         Self { session: session.to_owned(), places, fetcher: Fetcher::default() }
     }
 
-    /// The header and the index of a pack, from the first place that has the one that a manifest
-    /// names.
+    /// The header and the index of a pack, from the first copy that matches the manifest.
     pub fn index(&self, named: &ManifestPack) -> Result<(PackHeader, Index)> {
         let mut problems = Vec::new();
         for place in &self.places {
@@ -55,8 +54,8 @@ impl Copies {
         Err(self.nowhere(named.id, &problems))
     }
 
-    /// Fills `into` with the stored bytes of these blocks, one after the other, each from the first
-    /// place where its hash is right.
+    /// Fills `into` with the stored bytes of these blocks, one after the other. Each block comes
+    /// from the first copy in which its hash matches.
     pub fn read(&mut self, blocks: &[Place], hash_kind: HashKind, into: &mut [u8]) -> Result<()> {
         let mut starts = Vec::with_capacity(blocks.len());
         let mut end = 0;
@@ -113,13 +112,13 @@ impl Copies {
         problems.dedup();
         Error::Damaged {
             path: file_name(&self.session, id),
-            reason: format!("no place has it whole: {}", problems.join("; ")),
+            reason: format!("no copy of it is undamaged: {}", problems.join("; ")),
         }
     }
 }
 
 impl Copy {
-    /// A pack of this place, or what is wrong with it, opened now unless that was tried before.
+    /// A pack of this copy, or why it cannot be used. It is opened at most once.
     fn pack(&mut self, session: &str, id: PackId) -> Result<std::result::Result<Arc<Pack>, String>> {
         if let Some(known) = self.packs.get(&id) {
             return Ok(known.clone());

@@ -1,4 +1,4 @@
-//! What changed between two versions.
+//! Compares two versions.
 
 use std::ops::Range;
 
@@ -6,12 +6,12 @@ use outcrop_format::ManifestRegion;
 
 use crate::{Reader, Result, fetch::WINDOW_BYTES, reader::Mapped};
 
-/// What became of a region.
+/// How a region differs between two versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     /// It is the same in both.
     Same,
-    /// Its bytes, its length, what it is made of or its shape differ.
+    /// Its bytes, length, element type or shape differ.
     Changed,
     /// Only the second version has it.
     Added,
@@ -19,18 +19,18 @@ pub enum Change {
     Removed,
 }
 
-/// What became of one region.
+/// The difference of one region.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegionDiff {
     /// Its name.
     pub region: String,
-    /// What became of it.
+    /// How it differs.
     pub change: Change,
     /// Its length in the first version.
     pub bytes_before: u64,
     /// Its length in the second version.
     pub bytes_after: u64,
-    /// How many blocks it has in the longer one.
+    /// The number of its blocks in the longer version.
     pub blocks: u64,
     /// How many of these differ, or are in one version only.
     pub blocks_changed: u64,
@@ -39,7 +39,7 @@ pub struct RegionDiff {
 }
 
 impl RegionDiff {
-    /// A region that only one version has: `change` says which.
+    /// A region that only one version has. `change` says which.
     pub fn whole(region: &ManifestRegion, change: Change) -> Self {
         let blocks = region.blocks;
         let is_before = change == Change::Removed;
@@ -54,7 +54,7 @@ impl RegionDiff {
         }
     }
 
-    /// A region that both versions have, and of which no block is known to differ yet.
+    /// A region that both versions have, before its blocks are compared.
     fn between(before: &ManifestRegion, after: &ManifestRegion) -> Self {
         let (bytes_before, bytes_after) = (before.blocks.bytes(), after.blocks.bytes());
         let is_alike = bytes_before == bytes_after && before.element == after.element && before.shape == after.shape;
@@ -76,12 +76,12 @@ impl RegionDiff {
     }
 }
 
-/// Compares two versions region by region: by the hashes of their blocks if these were made in the
-/// same way, else by reading both; always by reading if `is_certain`, as two different blocks might
-/// have the same hash.
+/// Compares two versions region by region. It compares the hashes of blocks if both versions have
+/// the same kind of hash and block size, and reads the bytes otherwise. With `is_certain` it always
+/// reads, because two different blocks might have the same hash.
 ///
-/// Bytes that were excluded from saving count as zero where a block is read, and a block that only
-/// one version has as changed. `progress` hears how many bytes have been compared.
+/// Excluded bytes count as zero where a block is read. A block that only one version has counts as
+/// changed. `progress` is told how many bytes have been compared.
 pub fn diff(
     before: &Reader,
     after: &Reader,
@@ -118,7 +118,7 @@ fn by_hashes(a: Mapped<'_>, b: Mapped<'_>, progress: &(dyn Fn(u64) + Sync)) -> R
     let (blocks_a, blocks_b) = (a.region.blocks, b.region.blocks);
     let mut places_a = a.places(0..u64::MAX).peekable();
     let mut places_b = b.places(0..u64::MAX).peekable();
-    // A block that neither has was excluded from both.
+    // A block that neither version has was excluded from both.
     while let Some(block) = places_a.peek().into_iter().chain(places_b.peek()).map(|place| place.0).min() {
         let hash_a = places_a.next_if(|place| place.0 == block).map(|place| place.2.hash);
         let hash_b = places_b.next_if(|place| place.0 == block).map(|place| place.2.hash);
@@ -142,7 +142,7 @@ fn by_bytes(
     let end = diff.bytes_before.max(diff.bytes_after);
     let block_bytes = b.region.blocks.block_bytes() as usize;
     let window_bytes = WINDOW_BYTES.max(block_bytes as u64);
-    // What neither has saved may be far more than there is.
+    // Skip what neither version has saved: it may be far larger than the rest.
     let saved: Vec<Vec<Range<u64>>> = [before.saved(name)?.collect(), after.saved(name)?.collect()].into();
     let next_saved = |at: u64| {
         let next = |ranges: &Vec<Range<u64>>| ranges.get(ranges.partition_point(|range| range.end <= at)).cloned();

@@ -1,4 +1,4 @@
-//! What can go wrong when a store is read.
+//! The errors of reading a store.
 
 use std::{io, ops::Range};
 
@@ -7,10 +7,10 @@ use outcrop_layers::files::Files;
 
 use crate::open::{again, is_shortage};
 
-/// The outcome of reading a store.
+/// The result of reading a store.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What failed, on what, and what can be done.
+/// What failed, on what, and what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -19,36 +19,36 @@ pub enum Error {
     Open {
         /// The directory.
         path: String,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// A file or directory of the store cannot be read, or not be removed.
+    /// A file or directory of the store cannot be read or removed.
     #[error("cannot {attempt} {path}: {source}")]
     Storage {
         /// What was tried.
         attempt: &'static str,
         /// On which file.
         path: String,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// There is nothing of a store there.
+    /// The directory does not contain a store.
     #[error("{location} has no sessions: it is not the directory of a store, or nothing has been saved to it yet")]
     Empty {
         /// The directory, or several.
         location: String,
     },
-    /// There is no such session.
+    /// The session does not exist.
     #[error("{location} has no session {session}; {}", there_is("sessions", known))]
     NoSession {
         /// The store.
         location: String,
         /// The session asked for.
         session: String,
-        /// Those that are there.
+        /// The sessions that exist.
         known: Vec<String>,
     },
-    /// There is no such version, or it is not complete.
+    /// The version does not exist, or is not complete.
     #[error("{location} has no complete version {version} of {session}; {}", there_is("complete versions", known))]
     NoVersion {
         /// The store.
@@ -57,10 +57,10 @@ pub enum Error {
         session: String,
         /// The version asked for, a number or `latest`.
         version: String,
-        /// Those that are there and complete.
+        /// The complete versions that exist.
         known: Vec<String>,
     },
-    /// There is no such region.
+    /// The region does not exist.
     #[error("version {version} of {session} has no region {region:?} on rank {rank}; {}", there_is("regions", known))]
     NoRegion {
         /// The session.
@@ -71,17 +71,17 @@ pub enum Error {
         rank: u32,
         /// The region asked for.
         region: String,
-        /// Those that are there.
+        /// The regions that exist.
         known: Vec<String>,
     },
-    /// More was asked for than a region has.
+    /// A read beyond the end of a region.
     #[error("bytes {} to {} of region {region:?} were asked for, which has {available} bytes", bytes.start, bytes.end)]
     OutOfRange {
         /// The region.
         region: String,
         /// The bytes asked for.
         bytes: Range<u64>,
-        /// The bytes there are.
+        /// The length of the region.
         available: u64,
     },
     /// There is not enough memory.
@@ -100,7 +100,7 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
-    /// A mark is of a format that this Outcrop does not know. It is whole for all that is known.
+    /// A mark has a format that this version of Outcrop does not know. It need not be damaged.
     #[error("{path} cannot be used: {reason}")]
     Newer {
         /// The file.
@@ -126,10 +126,10 @@ pub enum Error {
         region: String,
         /// Which of its bytes.
         bytes: Range<u64>,
-        /// In which file what was found.
+        /// Which file, and what is wrong with it.
         reason: String,
     },
-    /// Somebody writes to the session.
+    /// A running program has locked the session.
     #[error("rank {rank} of session {session} in {location} is in use by a running program; wait until it has ended")]
     Held {
         /// The store.
@@ -142,18 +142,18 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether bytes have changed, as opposed to a wrong call or a failing medium.
+    /// Whether stored bytes are damaged, as opposed to a wrong call or a failing medium.
     pub fn is_damage(&self) -> bool {
         matches!(self, Self::Damaged { .. } | Self::Lost { .. })
     }
 
-    /// Whether something could not be read because this process or system lacks descriptors or
-    /// memory: that says nothing about what is stored.
+    /// Whether this process or the system lacks descriptors or memory. Such an error proves nothing
+    /// about what is stored.
     pub fn is_shortage(&self) -> bool {
         matches!(self, Self::Open { source, .. } | Self::Storage { source, .. } if is_shortage(source))
     }
 
-    /// The same error once more, of a file that cannot be used.
+    /// A copy of this error, for a file that cannot be used.
     pub(crate) fn again(&self) -> Self {
         match self {
             Self::Storage { attempt, path, source } => {
@@ -165,15 +165,15 @@ impl Error {
         }
     }
 
-    /// That a file or directory cannot be listed.
+    /// The error if a file or directory cannot be listed.
     pub(crate) fn listing(files: &dyn Files, name: &str, source: io::Error) -> Self {
         Self::Storage { attempt: "list", path: format!("{}/{name}", files.location()), source }
     }
 }
 
-/// As in `the sessions are: a, b`.
+/// A list of names for a message: `the sessions are: a, b`.
 fn there_is(what: &str, names: &[String]) -> String {
-    /// A screen is not a listing.
+    /// How many names a message lists.
     const SHOWN_MAX: usize = 20;
     match names.len() {
         0 => format!("there are no {what}"),

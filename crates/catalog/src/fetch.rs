@@ -1,4 +1,4 @@
-//! Reads stored blocks, many at a time, and lets none pass that is not what was saved.
+//! Reads stored blocks, many at a time, and verifies each of them.
 
 use std::{fmt, io, ops::Range, sync::Mutex, thread};
 
@@ -12,36 +12,36 @@ use crate::{
 
 /// The default amount of work for one thread at a time.
 pub(crate) const WINDOW_BYTES: u64 = 8 << 20;
-/// Blocks that lie closer to each other than this are read together with what is between them: that
-/// takes less time than another read.
+/// Blocks that are closer to each other than this are read together with the bytes between them,
+/// because that takes less time than another read.
 const GAP_BYTES_MAX: u64 = 256 << 10;
-/// So much is read at once, unless a block is larger: it stays in a core's cache while it is
-/// checked and copied.
+/// The size of one read, unless a block is larger. It stays in a core's cache while it is verified
+/// and copied.
 const READ_BYTES_MAX: u64 = 1 << 20;
-/// So many threads read, check and copy, whatever the number of cores: most of them wait for the
-/// medium. Measured on two busy cores, 1 GiB, over reading one file in pieces of 16 MiB: 4 MiB at a
-/// time by 2 threads 0.5 to 0.7, 2 MiB by 8 threads 0.8, 1 MiB by 8 threads 1.0.
+/// The number of threads that read, verify and copy. It does not depend on the number of cores,
+/// because most threads wait for the medium. Measured on two busy cores with 1 GiB, as a ratio to
+/// reading one file in pieces of 16 MiB: 2 threads and 4 MiB, 0.5 to 0.7; 8 threads and 2 MiB, 0.8;
+/// 8 threads and 1 MiB, 1.0.
 const THREADS: usize = 8;
 
-/// How much of `bytes` that are to be read one thread works on at a time. The more it is, the more
-/// of the blocks that lie in the same pack can be read together; but all threads should have
-/// something to do.
+/// How much of `bytes` one thread works on at a time. With more, more blocks of one pack can be
+/// read together. With less, the work is spread more evenly over the threads.
 pub(crate) fn window_bytes(bytes: u64) -> u64 {
     (bytes / 16).clamp(WINDOW_BYTES / 4, WINDOW_BYTES * 4)
 }
 
-/// A block that is to be read.
+/// A block to read.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted<'a> {
-    /// What the caller knows it by.
+    /// The caller's number for it.
     pub(crate) tag: usize,
-    /// The file it lies in.
+    /// The pack whose file contains it.
     pub(crate) pack: &'a Pack,
     pub(crate) place: Place,
     pub(crate) hash_kind: HashKind,
 }
 
-/// A block that was read and is what was saved.
+/// A block that was read, and whose hash matches.
 pub(crate) struct Fetched<'a> {
     /// Its bytes as they are stored.
     pub(crate) stored: &'a [u8],
@@ -49,12 +49,12 @@ pub(crate) struct Fetched<'a> {
     pub(crate) plain: &'a [u8],
 }
 
-/// Why there is nothing to be had of a block.
+/// Why a block could not be read.
 #[derive(Debug)]
 pub(crate) enum Problem {
-    /// What is there, if anything is, is not what was saved.
+    /// Its bytes are missing, or not what was saved.
     Changed(String),
-    /// Nobody knows what is there, because it could not be read.
+    /// It could not be read, so nobody knows whether it is damaged.
     Unread(io::Error),
 }
 
@@ -85,8 +85,7 @@ pub(crate) struct Fetcher {
 }
 
 impl Fetcher {
-    /// Reads blocks, and gives the bytes of each, or what is wrong with them, to `take`; in any
-    /// order.
+    /// Reads blocks, in any order. Passes each of them, or what is wrong with it, to `take`.
     pub(crate) fn fetch(
         &mut self,
         wanted: &mut [Wanted<'_>],
@@ -117,7 +116,7 @@ impl Fetcher {
         }
     }
 
-    /// The first byte in `range` of a pack that is not zero, if there is one.
+    /// The first byte in `range` of a pack that is not zero, if any.
     pub(crate) fn first_not_zero(&mut self, pack: &Pack, range: Range<u64>) -> Result<Option<u64>, Problem> {
         let file = pack.file().map_err(|error| Problem::of(&error))?;
         let mut at = range.start;
@@ -133,7 +132,7 @@ impl Fetcher {
     }
 }
 
-/// How many of these blocks are read at once, and the bytes of the file that this takes.
+/// How many of these blocks to read at once, and their range in the file.
 fn read_together(blocks: &[Wanted<'_>]) -> (usize, Range<u64>) {
     let mut range = blocks[0].place.range();
     let mut count = 1;
@@ -150,7 +149,7 @@ fn read_together(blocks: &[Wanted<'_>]) -> (usize, Range<u64>) {
     (count, range)
 }
 
-/// The plain bytes of a block, if they are those that were saved.
+/// The plain bytes of a block, if its hash matches.
 fn checked<'a>(
     decoder: &mut Decoder,
     plain: &'a mut Vec<u8>,
@@ -167,11 +166,11 @@ fn checked<'a>(
     };
     match block.hash_kind.hash(bytes) == hash {
         true => Ok(bytes),
-        false => Err(format!("the {} hash of what is there is not the one of what was saved", block.hash_kind)),
+        false => Err(format!("its {} hash does not match the saved one", block.hash_kind)),
     }
 }
 
-/// Hands out `work`, of at most `items_max` items, to some threads until there is none left.
+/// Distributes `work`, of at most `items_max` items, among threads until none is left.
 pub(crate) fn share<W: Send>(
     work: impl Iterator<Item = W> + Send,
     items_max: u64,
@@ -196,7 +195,7 @@ pub(crate) fn share<W: Send>(
     });
 }
 
-/// The next piece of work; none either if another thread has panicked while it took one.
+/// The next piece of work; `None` also if another thread has panicked while it took one.
 fn next<W>(work: &Mutex<impl Iterator<Item = W>>) -> Option<W> {
     work.lock().ok()?.next()
 }

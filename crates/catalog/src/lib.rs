@@ -1,9 +1,9 @@
-//! Reads what directories that survive hold.
+//! Reads stores.
 //!
-//! A [`Catalog`] lists the sessions and versions of a directory. A [`Reader`] puts a version of one
-//! rank together and lets no byte pass that is not what was saved. [`verify`] looks at every byte
-//! of everything, [`diff`] tells what changed between two versions, and a [`Removal`] takes out
-//! versions and what nobody needs any more. Nothing else in here writes.
+//! A [`Catalog`] lists the sessions and versions of a directory. A [`Reader`] reads a version of
+//! one rank, and verifies every byte. [`verify`] checks everything in a store, [`diff`] compares
+//! two versions, and a [`Removal`] removes versions and files that nobody needs any more. Nothing
+//! else in this crate writes.
 
 #![forbid(unsafe_code)]
 

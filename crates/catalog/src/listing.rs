@@ -1,4 +1,4 @@
-//! Everything that there is in the directory of a session.
+//! Lists all files in the directory of a session.
 
 use std::{io, sync::Arc};
 
@@ -10,17 +10,16 @@ use outcrop_layers::files::{Files, read_whole};
 
 use crate::{Error, Result, pack::unreadable};
 
-/// The files of a session, sorted by what they are.
+/// The files of a session, by kind.
 #[derive(Default)]
 pub(crate) struct Listing {
     /// The ranks that have a directory, ascending.
     pub(crate) ranks: Vec<u32>,
     pub(crate) manifests: Vec<Listed>,
     pub(crate) packs: Vec<PackId>,
-    /// The names of files that were being written when their program ended, or are being written
-    /// now.
+    /// The names of files that are being written, or were when their program ended.
     pub(crate) drafts: Vec<String>,
-    /// The names of what is not from a store.
+    /// The names of files that do not belong to a store.
     pub(crate) foreign: Vec<String>,
 }
 
@@ -29,12 +28,12 @@ pub(crate) struct Listed {
     pub(crate) version: u64,
     pub(crate) rank: u32,
     pub(crate) name: String,
-    /// What is in it, if that is the manifest that its name promises.
+    /// The manifest, if its content matches its name.
     pub(crate) manifest: std::result::Result<Arc<Manifest>, Arc<Error>>,
 }
 
 impl Listing {
-    /// Looks at everything, and reads all manifests.
+    /// Lists all files, and reads all manifests.
     pub(crate) fn read(files: &dyn Files, session: &str) -> Result<Self> {
         let mut listing = Self::default();
         for name in list(files, session)? {
@@ -51,7 +50,7 @@ impl Listing {
         Ok(listing)
     }
 
-    /// Looks at what one rank has, and reads its manifests.
+    /// Lists the files of one rank, and reads its manifests.
     pub(crate) fn of_rank(files: &dyn Files, session: &str, rank: u32) -> Result<Self> {
         let mut listing = Self::default();
         listing.add_rank(files, session, rank)?;
@@ -91,13 +90,14 @@ pub(crate) fn list(files: &dyn Files, dir: &str) -> Result<Vec<String>> {
     files.list(dir).map_err(|source| Error::listing(files, dir, source))
 }
 
-/// Whether what was to be listed is a file, a link or gone, and so nothing of a store.
+/// Whether this name is a file or a link, or does not exist any more, and so is not part of a
+/// store.
 pub(crate) fn is_no_directory(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidData, NotADirectory, NotFound};
     matches!(error.kind(), InvalidData | NotADirectory | NotFound)
 }
 
-/// The manifest of one rank; nothing if there is none, or if it is gone by now.
+/// The manifest of one rank; `None` if it does not exist, or does not exist any more.
 pub(crate) fn read_one(files: &dyn Files, session: &str, rank: u32, version: u64) -> Result<Option<Arc<Manifest>>> {
     let name = format!("{session}/{}/{}", rank_name(rank), version_name(version));
     let path = format!("{}/{name}", files.location());
@@ -115,12 +115,13 @@ pub(crate) fn read_one(files: &dyn Files, session: &str, rank: u32, version: u64
     Err(Error::Damaged { path, reason: format!("it is the manifest of {manifest}, and lies in the wrong place") })
 }
 
-/// What has become of a manifest: whoever writes to the session may have replaced or removed it.
+/// What happened to a manifest since it was read: a running program may have replaced or removed
+/// it.
 pub(crate) enum Now {
     Same,
     /// It lists other packs.
     Replaced(Arc<Manifest>),
-    /// There is none, or one of another run.
+    /// It was removed, or belongs to another run.
     Gone,
 }
 
@@ -135,7 +136,7 @@ pub(crate) fn read_again(files: &dyn Files, manifest: &Manifest) -> Result<Now> 
     })
 }
 
-/// The mark of a rank: which runs have used its directory. Nothing if there is none.
+/// The mark of a rank, which lists the runs that have used its directory. `None` if it has no mark.
 pub(crate) fn read_mark(files: &dyn Files, session: &str, rank: u32) -> Result<Option<Mark>> {
     let name = format!("{session}/{}/{MARK_NAME}", rank_name(rank));
     let path = format!("{}/{name}", files.location());

@@ -1,4 +1,4 @@
-//! The files of packs that are open, of which there are never many.
+//! A cache of open pack files, with a small limit.
 
 use std::{
     collections::VecDeque,
@@ -9,27 +9,28 @@ use std::{
 use outcrop_layers::files::{File, Files};
 use rustix::io::Errno;
 
-/// So many files of packs are open at most, two descriptors each, beside those that threads are
-/// reading from: far below the usual limit of a process, and enough for the packs that a window of
-/// a region is spread over.
+/// How many pack files are kept open at most, with two descriptors each, in addition to those that
+/// threads are reading. This is far below the usual limit of a process, and enough for the packs to
+/// which one window of a region is spread.
 const OPEN_MAX: usize = 32;
 
-/// Whether the process or the system lacks something that has nothing to do with what is stored.
+/// Whether the process or the system lacks descriptors or memory. Such an error proves nothing
+/// about what is stored.
 pub(crate) fn is_shortage(error: &io::Error) -> bool {
     let shortages = [Errno::MFILE, Errno::NFILE, Errno::NOMEM];
     Errno::from_io_error(error).is_some_and(|errno| shortages.contains(&errno))
 }
 
-/// The same error once more.
+/// A copy of this error.
 pub(crate) fn again(error: &io::Error) -> io::Error {
     error.raw_os_error().map_or_else(|| io::Error::new(error.kind(), error.to_string()), io::Error::from_raw_os_error)
 }
 
-/// A tree of files in which packs are read. They are opened when they are read, and closed when
-/// others have been read since.
+/// Files in which packs are read. A file is opened when it is read, and closed when enough others
+/// have been read since (LRU).
 pub(crate) struct OpenFiles {
     pub(crate) files: Arc<dyn Files>,
-    /// The one that was used last is the last.
+    /// The most recently used file is the last.
     open: Mutex<VecDeque<(String, Arc<dyn File>)>>,
 }
 
@@ -52,7 +53,7 @@ impl OpenFiles {
         Ok(file)
     }
 
-    /// The file of this name, if it is open. It stays so while others read it.
+    /// The file of this name, if it is open. Marks it as most recently used.
     fn known(&self, name: &str) -> Option<Arc<dyn File>> {
         let mut open = self.open();
         let found = open.iter().rposition(|(known, _)| known == name)?;
@@ -65,7 +66,7 @@ impl OpenFiles {
     fn open_now(&self, name: &str) -> io::Result<Arc<dyn File>> {
         match self.files.open(name) {
             Err(error) if is_shortage(&error) => {
-                // The program may need them all.
+                // Close all cached files, and try once more.
                 self.open().clear();
                 self.files.open(name)
             }

@@ -1,4 +1,4 @@
-//! A pack whose header and, if needed, index have been read and checked.
+//! A pack, after its header and, if needed, its index have been read and verified.
 
 use std::{collections::BTreeMap, io, sync::Arc};
 
@@ -18,19 +18,19 @@ pub(crate) struct Pack {
     index: Option<Index>,
 }
 
-/// Where the file of a pack is in its store.
+/// The name of the file of a pack.
 pub(crate) fn file_name(session: &str, id: PackId) -> String {
     format!("{session}/{}/{}", rank_name(id.rank), pack_name(id.number))
 }
 
-/// Whether a file that cannot be read is not what was written, as opposed to a failure of the
-/// medium or the system.
+/// Whether a file that cannot be read is damaged, as opposed to a failure of the medium or the
+/// system.
 pub(crate) fn is_damage(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidData, IsADirectory, NotADirectory, NotFound, UnexpectedEof};
     matches!(error.kind(), NotFound | UnexpectedEof | InvalidData | IsADirectory | NotADirectory)
 }
 
-/// The error of a file that cannot be read: damaged, or what the medium reports.
+/// The error for a file that cannot be read: damage, or what the medium reports.
 pub(crate) fn unreadable(path: String, source: io::Error) -> Error {
     match source.kind() {
         io::ErrorKind::NotFound => Error::Damaged { path, reason: "it is missing".to_owned() },
@@ -41,7 +41,7 @@ pub(crate) fn unreadable(path: String, source: io::Error) -> Error {
 }
 
 impl Pack {
-    /// Opens a pack and checks everything but what it holds.
+    /// Opens a pack, and verifies everything except its blocks.
     pub(crate) fn open(open: &Arc<OpenFiles>, session: &str, id: PackId, with_index: bool) -> Result<Self> {
         let name = file_name(session, id);
         let path = format!("{}/{name}", open.files.location());
@@ -56,7 +56,7 @@ impl Pack {
         file.read_at(0, &mut page).map_err(failed)?;
         let header = PackHeader::decode(&page).map_err(|error| damaged(error.to_string()))?;
         if header.origin().id != id {
-            return Err(damaged(format!("it says that it is {}", header.origin().id)));
+            return Err(damaged(format!("its header says that it is {}", header.origin().id)));
         }
         if header.file_bytes() != file_bytes {
             let reason = format!("it is {file_bytes} bytes long, and should be {}", header.file_bytes());
@@ -72,21 +72,21 @@ impl Pack {
         Ok(Self { id, path, open: Arc::clone(open), name, header, index })
     }
 
-    /// Its file, for as long as it is read.
+    /// Its file, opened if necessary.
     pub(crate) fn file(&self) -> io::Result<Arc<dyn File>> {
         self.open.get(&self.name)
     }
 
-    /// That it is the pack which a manifest names.
+    /// Checks that it is the pack that a manifest names.
     pub(crate) fn check_named(&self, named: &ManifestPack) -> Result<()> {
         if (self.header.file_bytes(), self.header.index_check()) == (named.file_bytes, named.index_check) {
             return Ok(());
         }
-        let reason = "it is not the pack that the manifest means: its index is another one".to_owned();
+        let reason = "it is not the pack that the manifest lists: its index is another one".to_owned();
         Err(Error::Damaged { path: self.path.clone(), reason })
     }
 
-    /// What was read of it.
+    /// Its header and index.
     pub(crate) fn into_index(self) -> Option<(PackHeader, Index)> {
         Some((self.header, self.index?))
     }
@@ -101,13 +101,12 @@ impl Pack {
     }
 }
 
-/// Packs that are known, for versions that are looked at one after the other and share most of
-/// theirs.
+/// Packs that have been opened, for reading several versions that share most of their packs.
 #[derive(Default)]
 pub(crate) struct KnownPacks(BTreeMap<PackId, Arc<Pack>>);
 
 impl KnownPacks {
-    /// A pack, opened now unless it is known.
+    /// A pack, opened unless it is known.
     pub(crate) fn get(
         &mut self,
         open: &Arc<OpenFiles>,
@@ -123,7 +122,7 @@ impl KnownPacks {
         Ok(pack)
     }
 
-    /// Forgets all but these, so that only the indexes of one version are in memory.
+    /// Forgets all packs but these, so that only the indexes of one version are in memory.
     pub(crate) fn keep(&mut self, is_kept: impl Fn(PackId) -> bool) {
         self.0.retain(|&id, _| is_kept(id));
     }

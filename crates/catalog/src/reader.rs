@@ -1,4 +1,4 @@
-//! Puts a version together from its packs.
+//! Reads a version from its packs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,26 +18,26 @@ use outcrop_format::{Blocks, HashKind, IndexRegion, Manifest, ManifestRegion, Pa
 /// One version of one rank, ready to be read.
 pub struct Reader {
     manifest: Arc<Manifest>,
-    /// All that the manifest names.
+    /// All packs that the manifest lists.
     packs: BTreeMap<PackId, Arc<Pack>>,
-    /// Those in whose indexes blocks are looked up, newest first.
+    /// The packs in whose indexes blocks are looked up, newest first.
     chain: Vec<Arc<Pack>>,
-    /// For each region of the manifest: which pack of the chain says where which blocks are.
-    /// Ascending.
+    /// By region of the manifest: which blocks are found through which pack of the chain, in
+    /// ascending order.
     maps: Vec<Vec<Segment>>,
-    /// The numbers of the regions, by ascending names.
+    /// The regions in order of their names, as numbers in the manifest.
     by_name: Vec<usize>,
 }
 
-/// Blocks that the same pack of the chain says the place of.
+/// Blocks that are found through the same pack of the chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) blocks: Range<u64>,
-    /// Its place in the chain.
+    /// The position of the pack in the chain.
     pub(crate) pack: usize,
 }
 
-/// One of the regions of a version, and where its blocks are.
+/// A region of a version, and where its blocks are.
 #[derive(Clone, Copy)]
 pub(crate) struct Mapped<'a> {
     reader: &'a Reader,
@@ -56,8 +56,8 @@ impl fmt::Debug for Reader {
 }
 
 impl Reader {
-    /// Looks at the packs that a manifest names, some of which may be known already, and finds the
-    /// place of every block. No block is read yet.
+    /// Opens the packs that a manifest lists, unless they are known, and finds the place of every
+    /// block. Reads no block yet.
     pub(crate) fn open(open: &Arc<OpenFiles>, manifest: Arc<Manifest>, known: &mut KnownPacks) -> Result<Self> {
         let named: BTreeSet<PackId> = manifest.packs.iter().map(|named| named.id).collect();
         known.keep(|id| named.contains(&id));
@@ -88,22 +88,20 @@ impl Reader {
         Ok(reader)
     }
 
-    /// What it reads.
+    /// The manifest of the version.
     pub fn manifest(&self) -> &Arc<Manifest> {
         &self.manifest
     }
 
-    /// Fills `into` with the bytes of a region from byte `at` on, each of them compared with its
-    /// hash. Bytes that were excluded from saving stay as they are. After an error, `into` holds
-    /// anything.
+    /// Fills `into` with the bytes of a region, starting at byte `at`. Verifies the hash of every
+    /// block. Excluded bytes stay unchanged. After an error the content of `into` is undefined.
     ///
-    /// Several threads tell `progress` how many bytes they have done.
+    /// Several threads call `progress` with the number of bytes that they have read.
     pub fn read(&self, region: &str, at: u64, into: &mut [u8], progress: &(dyn Fn(u64) + Sync)) -> Result<()> {
         self.read_pieces(vec![self.piece(region, at, into)?], progress)
     }
 
-    /// As [`read`](Self::read), of several regions from their first byte on. Small regions are read
-    /// together.
+    /// Like [`read`](Self::read), for several whole regions. Small regions are read together.
     pub fn read_regions<'a>(
         &self,
         regions: impl IntoIterator<Item = (&'a str, &'a mut [u8])>,
@@ -139,7 +137,7 @@ impl Reader {
         failure.result()
     }
 
-    /// Reads every block of every region, and compares it with its hash.
+    /// Reads every block of every region, and verifies its hash.
     pub fn verify(&self) -> Result<()> {
         let bytes = self.manifest.regions.iter().map(|region| region.blocks.bytes()).sum();
         let window_bytes = fetch::window_bytes(bytes);
@@ -168,7 +166,7 @@ impl Reader {
         failure.result()
     }
 
-    /// All bytes of a region; those that were excluded from saving are zero.
+    /// All bytes of a region. Excluded bytes are zero.
     pub fn read_region(&self, region: &str) -> Result<Vec<u8>> {
         let count = self.map(region)?.region.blocks.bytes();
         let no_room = |_| Error::TooLarge { region: region.to_owned(), bytes: count };
@@ -179,8 +177,8 @@ impl Reader {
         Ok(bytes)
     }
 
-    /// The bytes of a region that were saved, as ranges in ascending order with something between
-    /// them. All others were excluded.
+    /// The ranges of a region that were saved, in ascending order and not adjacent. All other bytes
+    /// were excluded.
     pub fn saved(&self, region: &str) -> Result<impl Iterator<Item = Range<u64>>> {
         let mapped = self.map(region)?;
         let mut segments = mapped.segments.iter().peekable();
@@ -194,13 +192,13 @@ impl Reader {
         Ok(stretches.flat_map(|bytes| without(bytes, &mapped.region.excluded)))
     }
 
-    /// For which version one of its packs was made.
+    /// The version for which one of its packs was made.
     pub fn generation(&self, id: PackId) -> Option<u64> {
         self.packs.get(&id).map(|pack| pack.header.origin().version)
     }
 
-    /// The blocks of a region that have been saved, in ascending order: where they are and how they
-    /// were hashed.
+    /// The saved blocks of a region, in ascending order: their places, and the kind of their
+    /// hashes.
     pub fn places(&self, region: &str) -> Result<impl Iterator<Item = (u64, HashKind, Place)>> {
         Ok(self.map(region)?.places(0..u64::MAX).map(|(block, through, place)| {
             let hash_kind = through.header.origin().hash_kind;
@@ -216,7 +214,7 @@ impl Reader {
         Mapped { reader: self, region: &self.manifest.regions[number], segments: &self.maps[number] }
     }
 
-    /// The number of a region.
+    /// The number of a region in the manifest.
     fn number(&self, region: &str) -> Option<usize> {
         let name = |number: &usize| self.manifest.regions[*number].name.as_str();
         let found = self.by_name.binary_search_by(|number| name(number).cmp(region)).ok()?;
@@ -227,7 +225,7 @@ impl Reader {
         self.number(region).map(|number| self.nth(number))
     }
 
-    /// What the manifest says of a region.
+    /// The description of a region in the manifest.
     pub fn region(&self, region: &str) -> Option<&ManifestRegion> {
         self.find(region).map(|mapped| mapped.region)
     }
@@ -246,8 +244,7 @@ impl Reader {
         &self.chain[pack]
     }
 
-    /// Finds which pack says where which blocks of a region are: for each block the newest that has
-    /// it.
+    /// Finds the pack for each block of each region: the newest pack that has the block.
     fn find_segments(&mut self) {
         let mut maps = mem::take(&mut self.maps);
         for (nth, pack) in self.chain.iter().enumerate() {
@@ -261,9 +258,8 @@ impl Reader {
     }
 }
 
-/// The ranges of blocks that a pack has of a region as it is in a version: the region may have had
-/// another length when the pack was made, and then only blocks that are whole in both are the same
-/// blocks.
+/// The blocks of a pack that belong to a region of a version. If the region had another length when
+/// the pack was made, only blocks that have their full length in both count.
 fn usable(listed: &IndexRegion, blocks: Blocks) -> impl Iterator<Item = Range<u64>> {
     let theirs = listed.blocks();
     let whole = |blocks: Blocks| blocks.bytes() / u64::from(blocks.block_bytes());
@@ -280,7 +276,7 @@ fn usable(listed: &IndexRegion, blocks: Blocks) -> impl Iterator<Item = Range<u6
         .filter(|range| !range.is_empty())
 }
 
-/// Adds those parts of `ranges`, which are ascending, that no segment has yet.
+/// Adds the parts of `ranges`, which are ascending, that no segment covers yet.
 fn overlay(segments: &mut Vec<Segment>, ranges: impl Iterator<Item = Range<u64>>, pack: usize) {
     let mut added: Vec<Segment> = Vec::new();
     let mut add = |blocks: Range<u64>| match added.last_mut() {
@@ -305,13 +301,13 @@ fn overlay(segments: &mut Vec<Segment>, ranges: impl Iterator<Item = Range<u64>>
         }
     }
     segments.append(&mut added);
-    // Stable, because that is fast for two sorted lists, one after the other.
+    // A stable sort is fast here: the input is two sorted lists, one after the other.
     segments.sort_by_key(|segment| segment.blocks.start);
 }
 
 impl<'a> Mapped<'a> {
-    /// The blocks in `range` that have been saved, ascending: the pack that says where each is, and
-    /// what it says.
+    /// The saved blocks in `range`, in ascending order: the pack in whose index each is found, and
+    /// its place.
     pub(crate) fn places(self, range: Range<u64>) -> impl Iterator<Item = (u64, &'a Pack, Place)> {
         let first = self.segments.partition_point(|segment| segment.blocks.end <= range.start);
         let segments = self.segments[first..].iter().take_while(move |segment| segment.blocks.start < range.end);
@@ -323,7 +319,7 @@ impl<'a> Mapped<'a> {
         })
     }
 
-    /// That every block which was saved has a place, inside a pack that the manifest names.
+    /// Checks that every saved block has a place in a pack that the manifest lists.
     fn check(self) -> Result<()> {
         let blocks = self.region.blocks;
         let mut from = 0;
@@ -341,8 +337,8 @@ impl<'a> Mapped<'a> {
         Ok(())
     }
 
-    /// That what a pack of the chain says to lie in other packs can lie there. What lies in itself
-    /// was checked with its index.
+    /// Checks the blocks that lie in other packs than the one whose index lists them: their places
+    /// must exist there. Blocks in the pack itself were checked with its index.
     fn check_borrowed(self, pack: usize, listed: &IndexRegion) -> Result<()> {
         let through = self.reader.chain(pack);
         let extents: Vec<_> = listed.extents().filter(|extent| extent.pack != through.id).collect();
@@ -382,7 +378,7 @@ impl<'a> Mapped<'a> {
     }
 }
 
-/// What is left of `bytes` without the ranges of `excluded`, which are ascending.
+/// `bytes` without the ranges in `excluded`, which are ascending.
 fn without(bytes: Range<u64>, excluded: &[Range<u64>]) -> impl Iterator<Item = Range<u64>> {
     let first = excluded.partition_point(|range| range.end <= bytes.start);
     let mut holes = excluded[first..].iter();
@@ -400,7 +396,7 @@ fn without(bytes: Range<u64>, excluded: &[Range<u64>]) -> impl Iterator<Item = R
     })
 }
 
-/// The bytes of a region from byte `at` on, and where they are to be put.
+/// A part of a region, starting at byte `at`, and the memory to read it into.
 struct Piece<'a> {
     mapped: Mapped<'a>,
     at: u64,
@@ -408,7 +404,7 @@ struct Piece<'a> {
 }
 
 impl<'a> Piece<'a> {
-    /// Cuts off what follows about `bytes`, at the border of a block.
+    /// Splits it after about `bytes` bytes, at the boundary of a block.
     fn split(self, bytes: u64) -> (Self, Option<Self>) {
         let Self { mapped, at, into } = self;
         let end = (at + bytes.max(1)).next_multiple_of(u64::from(mapped.region.blocks.block_bytes()));
@@ -419,12 +415,12 @@ impl<'a> Piece<'a> {
     }
 }
 
-/// What has gone wrong on one of several threads.
+/// The first error of several threads.
 #[derive(Default)]
 struct Failure(Mutex<Option<Error>>);
 
 impl Failure {
-    /// The work, until something goes wrong.
+    /// Passes on the work until there is an error.
     fn until<W>(&self, work: impl Iterator<Item = W>) -> impl Iterator<Item = W> {
         work.take_while(|_| self.0.lock().unwrap_or_else(PoisonError::into_inner).is_none())
     }
@@ -440,7 +436,7 @@ impl Failure {
     }
 }
 
-/// Fills several pieces.
+/// Reads several pieces.
 fn read_window(fetcher: &mut Fetcher, window: &mut [Piece<'_>]) -> Result<()> {
     let blocks = |piece: &Piece<'_>| piece.mapped.region.blocks.touching(piece.at..piece.at + piece.into.len() as u64);
     let pieces: Vec<_> = window.iter().map(|piece| (piece.mapped, blocks(piece))).collect();
@@ -454,8 +450,8 @@ fn read_window(fetcher: &mut Fetcher, window: &mut [Piece<'_>]) -> Result<()> {
     })
 }
 
-/// Reads blocks of several regions, those that lie near each other together. Gives the bytes of
-/// each to `take`, with the number of its piece and its range in the region.
+/// Reads blocks of several regions. Blocks that are close to each other are read together. Passes
+/// the bytes of each to `take`, with the number of its piece and its range in the region.
 fn read_blocks<'a>(
     fetcher: &mut Fetcher,
     pieces: impl IntoIterator<Item = (Mapped<'a>, Range<u64>)>,
@@ -488,8 +484,8 @@ fn read_blocks<'a>(
     result
 }
 
-/// Cuts the memory that is to be filled into windows for the threads: parts of a large region, or
-/// several small ones.
+/// Splits the memory to fill into windows for the threads: parts of a large region, or several
+/// small ones.
 struct Windows<'a> {
     window_bytes: u64,
     pieces: std::vec::IntoIter<Piece<'a>>,

@@ -1,4 +1,4 @@
-//! Removes versions, and files that are not needed any more.
+//! Removes versions, and files that nobody needs any more.
 
 use std::{collections::BTreeSet, io};
 
@@ -15,25 +15,25 @@ use crate::{
 /// What is to be removed from a session.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Removal {
-    /// The versions of which all manifests go.
+    /// The versions whose manifests are all removed.
     pub versions: Vec<u64>,
-    /// The manifests: files, by their names in the store.
+    /// The names of the manifests.
     pub manifests: Vec<String>,
-    /// The packs that no manifest names once those are gone.
+    /// The packs that no remaining manifest lists.
     pub packs: Vec<String>,
     /// Files that were being written when their program ended.
     pub drafts: Vec<String>,
-    /// The length of all these packs.
+    /// The total length of these packs.
     pub bytes: u64,
 }
 
 impl Removal {
-    /// What has to go for these versions to be gone, and what crashed programs have left: drafts,
-    /// packs that no manifest names, and versions that are not complete although a newer one is.
-    /// Fails if a manifest cannot be read, or the directory of a rank is missing, because it is not
-    /// known then which packs are needed.
+    /// Plans the removal of these versions, and of what crashed programs have left: drafts, packs
+    /// that no manifest lists, and incomplete versions below the newest complete one. Fails if a
+    /// manifest cannot be read or the directory of a rank is missing, because then the needed packs
+    /// are not known.
     ///
-    /// Valid only while nothing writes to the session: see [`lock_session`].
+    /// The plan is valid only while nothing writes to the session: see [`lock_session`].
     pub fn plan(catalog: &Catalog, session: &str, dropped: &[u64]) -> Result<Self> {
         let files = catalog.files();
         let Listing { manifests, packs, drafts, ranks, .. } = catalog.listing(session)?;
@@ -54,11 +54,11 @@ impl Removal {
         }
         let count = named.iter().map(|(_, _, manifest)| manifest.ranks).max().unwrap_or(0);
         if let Some(missing) = (0..count).find(|rank| !ranks.contains(rank)) {
-            let reason = "it is not there; nothing was removed, as its versions may need packs of other ranks: make \
+            let reason = "it is missing; nothing was removed, as its versions may need packs of other ranks: make \
                           the directory available";
             let path = format!("{}/{session}/{}", files.location(), rank_name(missing));
             let source = io::Error::new(io::ErrorKind::NotFound, reason);
-            return Err(Error::Storage { attempt: "look into", path, source });
+            return Err(Error::Storage { attempt: "read", path, source });
         }
         let versions = grouped(manifests);
         let complete: BTreeSet<_> =
@@ -87,15 +87,15 @@ impl Removal {
         self.manifests.is_empty() && self.packs.is_empty() && self.drafts.is_empty()
     }
 
-    /// Removes it: manifests first, and only when they are gone for good what they named, so that
-    /// after a crash in the middle nothing is missing from any version that is left.
+    /// Removes the files. Manifests are removed durably before their packs, so after a crash in
+    /// between all remaining versions have their packs.
     pub fn carry_out(&self, files: &dyn Files) -> Result<()> {
         remove_all(files, self.manifests.iter())?;
         remove_all(files, self.packs.iter().chain(&self.drafts))
     }
 }
 
-/// Removes files so that they stay removed.
+/// Removes files durably.
 fn remove_all<'a>(files: &dyn Files, names: impl Iterator<Item = &'a String>) -> Result<()> {
     let path = |name: &str| format!("{}/{name}", files.location());
     let mut dirs = BTreeSet::new();
@@ -109,8 +109,8 @@ fn remove_all<'a>(files: &dyn Files, names: impl Iterator<Item = &'a String>) ->
     Ok(())
 }
 
-/// Takes the locks of all ranks of a session, so that no program writes to it until they are
-/// dropped. Fails if one does now.
+/// Locks all ranks of a session, so that no program writes to it until the locks are dropped. Fails
+/// if a program holds one of them.
 pub fn lock_session(catalog: &Catalog, session: &str) -> Result<Vec<FileLock>> {
     let files = catalog.files();
     let mut locks = Vec::new();

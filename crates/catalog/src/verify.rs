@@ -1,4 +1,4 @@
-//! Looks at every byte of a store, and says what it harms if one is not as it was written.
+//! Verifies every byte of a store, and reports which versions are affected by damage.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,16 +18,16 @@ use crate::{
     pack::{KnownPacks, Pack, file_name},
 };
 
-/// What was looked at, and what was found.
+/// The result of a verification.
 #[derive(Debug, Default)]
 pub struct Verified {
-    /// How many manifests.
+    /// The number of manifests.
     pub manifests: u64,
-    /// How many packs.
+    /// The number of packs.
     pub packs: u64,
-    /// The length of these packs.
+    /// The total length of these packs.
     pub bytes: u64,
-    /// Everything that is not as it should be.
+    /// Everything that is wrong.
     pub findings: Vec<Finding>,
 }
 
@@ -42,20 +42,20 @@ impl Verified {
         self.findings.iter().any(|finding| finding.kind == kind)
     }
 
-    /// Whether everything could be verified, damaged or not.
+    /// Whether everything could be read, damaged or not.
     pub fn is_whole(&self) -> bool {
         !self.has(FindingKind::Unread) && !self.has(FindingKind::Changing)
     }
 }
 
-/// Something that is not as it should be.
+/// Something that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// What kind of thing.
+    /// What kind of finding it is.
     pub kind: FindingKind,
-    /// The file, by its name in the store.
+    /// The name of the file.
     pub file: String,
-    /// Which bytes of it; all if nothing is said.
+    /// The affected bytes of the file; all if `None`.
     pub bytes: Option<Range<u64>>,
     /// What is wrong.
     pub problem: String,
@@ -68,36 +68,37 @@ pub struct Finding {
 pub enum FindingKind {
     /// Bytes are not what was written.
     Damage,
-    /// Something could not be read, or was written by a newer Outcrop: nobody knows whether it is
-    /// damaged.
+    /// Something could not be read, or was written by a newer version of Outcrop. It may be damaged
+    /// or not.
     Unread,
-    /// A version that not all ranks have: its program crashed, or is still at it.
+    /// A version that not all ranks have: its program crashed, or is still writing it.
     Incomplete,
-    /// What a crashed program has left behind, or a running one has not finished: of no use to
-    /// anybody else.
+    /// A file that a crashed program has left behind, or that a running one has not finished. No
+    /// version needs it.
     Garbage,
-    /// A running program has replaced a manifest after it was read: its version was not verified.
+    /// A running program has replaced a manifest after it was read, so its version was not
+    /// verified.
     Changing,
-    /// Not from a store.
+    /// A file that does not belong to a store.
     Foreign,
 }
 
-/// A part of a version that is not there any more.
+/// A part of a version that cannot be restored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Harm {
     /// The version.
     pub version: u64,
-    /// The run that saved it, if that can be told.
+    /// The run that saved it, if known.
     pub run: Option<RunId>,
     /// The rank.
     pub rank: u32,
-    /// The region, and its bytes; all of them if nothing is said.
+    /// The region, and the range of its bytes; everything of that rank if `None`.
     pub region: Option<(String, Range<u64>)>,
 }
 
-/// A block that is not what was saved.
+/// A block that is damaged, or could not be read.
 struct BadBlock {
-    /// The pack whose index says where it is.
+    /// The pack in whose index it was found.
     through: PackId,
     region: String,
     block: u64,
@@ -105,10 +106,10 @@ struct BadBlock {
     problem: Problem,
 }
 
-/// Looks at every byte of the manifests and packs of all sessions, or of one, or of one of its
-/// versions; changes nothing.
+/// Verifies every byte of the manifests and packs of all sessions, of one session, or of one
+/// version. Changes nothing.
 ///
-/// Several threads tell `progress` how many bytes they have done, and how many there are.
+/// Several threads call `progress` with the number of bytes that they have read, and the total.
 pub fn verify(
     catalog: &Catalog,
     session: Option<&str>,
@@ -120,7 +121,7 @@ pub fn verify(
         Some(session) => Sessions { names: vec![session.to_owned()], unread: Vec::new() },
     };
     let mut verified = Verified::default();
-    // What cannot be listed keeps nobody from verifying the rest.
+    // Directories that cannot be listed do not prevent the verification of the others.
     for error in sessions.unread {
         verified.findings.push(plain(FindingKind::Unread, String::new(), &error.to_string()));
     }
@@ -146,9 +147,9 @@ struct SessionCheck<'a> {
     packs: Arc<OpenFiles>,
     session: String,
     listing: Listing,
-    /// Only this one.
+    /// The only version to verify, if given.
     version: Option<u64>,
-    /// The packs that manifests name, how long they are, and which manifests do.
+    /// The packs that manifests list, with their lengths and those manifests.
     needed: BTreeMap<PackId, (u64, Vec<Arc<Manifest>>)>,
 }
 
@@ -157,7 +158,7 @@ impl<'a> SessionCheck<'a> {
         let listing = catalog.listing(&session)?;
         let mut check = Self { catalog, packs: catalog.packs(), session, listing, version, needed: BTreeMap::new() };
         if version.is_some() && check.selected().next().is_none() {
-            // It says which there are.
+            // This fails, and its error lists the versions that exist.
             catalog.version(&check.session, version)?;
         }
         let mut needed = BTreeMap::new();
@@ -187,7 +188,7 @@ impl<'a> SessionCheck<'a> {
             match self.open(id, true) {
                 Ok(pack) => self.check_pack(&pack, users, progress, &mut findings, &mut bad_blocks),
                 Err(error) => {
-                    // A borrower of its blocks does not need its index.
+                    // A pack that only borrows its blocks does not need its index.
                     let can_lend = self.open(id, false).is_ok();
                     bad_packs.insert(id, (unusable(file_name(&self.session, id), &error, Vec::new()), can_lend));
                     progress(*bytes);
@@ -216,7 +217,7 @@ impl<'a> SessionCheck<'a> {
                 Err(error) => error,
             };
             match read_again(self.catalog.files(), manifest) {
-                // There is nothing to verify any more.
+                // The version was removed, so there is nothing to verify.
                 Ok(Now::Gone) => {}
                 Ok(Now::Replaced(_)) => {
                     let problem = "a running program has replaced it since it was read; verify again";
@@ -254,7 +255,7 @@ impl<'a> SessionCheck<'a> {
         Pack::open(&self.packs, &self.session, id, with_index)
     }
 
-    /// Looks at all blocks of a pack, and at what lies between them.
+    /// Verifies all blocks of a pack, and the bytes between them.
     fn check_pack(
         &self,
         pack: &Pack,
@@ -264,7 +265,7 @@ impl<'a> SessionCheck<'a> {
         bad: &mut Vec<BadBlock>,
     ) {
         let Some(index) = pack.index() else { return };
-        // Blocks of packs that no manifest names are not needed.
+        // Blocks in packs that no manifest lists are not needed.
         let is_named = |id: &PackId| users.iter().any(|user| user.packs.iter().any(|named| named.id == *id));
         let extents = index.regions().iter().flat_map(|region| region.extents());
         let elsewhere: BTreeSet<_> = extents.map(|extent| extent.pack).filter(|id| *id != pack.id).collect();
@@ -275,7 +276,7 @@ impl<'a> SessionCheck<'a> {
                 Err(error @ Error::Storage { .. }) => {
                     findings.push(unusable(file_name(&self.session, id), &error, Vec::new()));
                 }
-                // That is said of the pack itself.
+                // This is reported for that pack itself.
                 Err(_) => {}
             }
         }
@@ -322,7 +323,7 @@ impl<'a> SessionCheck<'a> {
             let problem = match fetcher.first_not_zero(pack, range.clone()) {
                 Ok(None) => continue,
                 Ok(Some(at)) => {
-                    Problem::Changed(format!("byte {at} belongs to nothing, and is not zero; no version needs it"))
+                    Problem::Changed(format!("byte {at} belongs to no block, and is not zero; no version needs it"))
                 }
                 Err(problem) => problem,
             };
@@ -330,7 +331,8 @@ impl<'a> SessionCheck<'a> {
         }
     }
 
-    /// What no version needs, and what is not in order. Only for a whole session.
+    /// Files that no version needs, and other irregularities. Only when a whole session is
+    /// verified.
     fn other_findings(self) -> Vec<Finding> {
         if self.version.is_some() {
             return Vec::new();
@@ -350,7 +352,7 @@ impl<'a> SessionCheck<'a> {
             findings.push(plain(FindingKind::Garbage, file, "a file that was not finished"));
         }
         for file in self.listing.foreign {
-            findings.push(plain(FindingKind::Foreign, file, "not from a store"));
+            findings.push(plain(FindingKind::Foreign, file, "this file does not belong to a store"));
         }
         for group in grouped(self.listing.manifests) {
             if group.run.is_some() && !group.is_complete() {
@@ -364,13 +366,13 @@ impl<'a> SessionCheck<'a> {
     }
 }
 
-/// A file that is damaged, or could not be read.
+/// The finding for a file that is damaged or could not be read.
 fn unusable(file: String, error: &Error, harms: Vec<Harm>) -> Finding {
     let kind = if error.is_damage() { FindingKind::Damage } else { FindingKind::Unread };
     Finding { kind, file, bytes: None, problem: error.to_string(), harms }
 }
 
-/// Bytes of a file that are damaged, or could not be read.
+/// The finding for bytes of a file that are damaged or could not be read.
 fn bad_bytes(file: String, bytes: Range<u64>, problem: &Problem) -> Finding {
     let kind = match problem {
         Problem::Changed(_) => FindingKind::Damage,
@@ -383,12 +385,12 @@ fn plain(kind: FindingKind, file: String, problem: &str) -> Finding {
     Finding { kind, file, bytes: None, problem: problem.to_owned(), harms: Vec::new() }
 }
 
-/// That nothing is left of what a rank has saved in a version.
+/// The harm if nothing of one rank's part of a version can be restored.
 fn whole(manifest: &Manifest) -> Harm {
     Harm { version: manifest.version, run: Some(manifest.run), rank: manifest.rank, region: None }
 }
 
-/// A version that cannot be put together although all its packs are there.
+/// The finding for a version that cannot be read although all its packs are there.
 fn unreadable(listed: &Listed, manifest: &Manifest, error: &Error) -> Finding {
     let region = match error {
         Error::Lost { region, bytes, .. } => Some((region.clone(), bytes.clone())),
@@ -397,15 +399,15 @@ fn unreadable(listed: &Listed, manifest: &Manifest, error: &Error) -> Finding {
     unusable(listed.name.clone(), error, vec![Harm { region, ..whole(manifest) }])
 }
 
-/// All blocks that are not what was saved: what is said about them, and where they are looked up.
+/// All bad blocks: their findings, and where they are looked up.
 struct BadBlocks {
     findings: Vec<Finding>,
-    /// By the pack whose index says where they are, their region and number: the finding.
+    /// By pack and region in which they are looked up, and by block: the number of the finding.
     places: BTreeMap<(PackId, String), BTreeMap<u64, usize>>,
 }
 
 impl BadBlocks {
-    /// Blocks that follow each other in their region and in their file are one finding.
+    /// Blocks that are adjacent in their region and in their file become one finding.
     fn new(session: &str, mut blocks: Vec<BadBlock>) -> Self {
         blocks.sort_by(|a, b| (a.through, &a.region, a.block).cmp(&(b.through, &b.region, b.block)));
         let mut bad = Self { findings: Vec::new(), places: BTreeMap::new() };
@@ -429,7 +431,7 @@ impl BadBlocks {
         bad
     }
 
-    /// Notes what of this version cannot be read because of them.
+    /// Records which parts of this version cannot be read because of them.
     fn add_harms(&mut self, reader: &Reader) {
         let manifest = reader.manifest();
         for mapped in reader.mapped() {
@@ -449,7 +451,8 @@ impl BadBlocks {
         }
     }
 
-    /// The findings, those on the same bytes put together: blocks of several packs may share them.
+    /// The findings. Those about the same bytes are merged, because blocks of several packs may
+    /// share them.
     fn into_findings(self) -> Vec<Finding> {
         let mut together: BTreeMap<(String, u64, u64), Finding> = BTreeMap::new();
         for mut finding in self.findings {

@@ -1,4 +1,4 @@
-//! Differences between versions, and what goes when versions go.
+//! Differences between versions, and the removal of versions.
 
 use std::{
     fs, io,
@@ -71,8 +71,7 @@ fn versions_with_other_blocks_or_hashes_are_compared_by_reading() {
     }
 }
 
-/// Five versions of two ranks that share blocks with each other, of which each needs what came
-/// before.
+/// Five versions of two ranks that share blocks. Each version needs packs of earlier ones.
 fn history(directory: &Path) -> (Catalog, Vec<Vec<u8>>) {
     let mut writer = Writer::new(directory, "heat", 2);
     writer.is_deduplicating = true;
@@ -158,7 +157,7 @@ fn a_session_that_is_written_to_is_left_alone() {
     assert!(matches!(lock_session(&catalog, "heat"), Err(Error::Held { rank: 0, .. })));
 }
 
-/// Notes what is removed and synced, and crashes after some of it: nothing more happens.
+/// Records removals and syncs. After a number of them it crashes, and nothing more happens.
 struct Noting {
     files: DiskFiles,
     notes: Mutex<Vec<String>>,

@@ -1,5 +1,5 @@
-//! Every byte of a small store changed in turn, and every file cut off everywhere: it is found, it
-//! is said what it harms, and no wrong byte is ever read.
+//! Changes every byte of a small store, one by one, and truncates every file at every length. Each
+//! damage is found, its harm is reported, and no wrong byte is ever read.
 
 use std::{collections::BTreeSet, sync::Arc, thread};
 
@@ -13,8 +13,8 @@ type Saved = Vec<(u64, u32, String, Vec<u8>)>;
 /// Version, rank, region.
 type Part = (u64, u32, String);
 
-/// Two ranks with blocks of each other, two versions, blocks that only the first one needs, coded
-/// ones, gaps between blocks.
+/// Two ranks that share blocks, two versions, blocks that only the first version needs, compressed
+/// blocks, and gaps between blocks.
 fn small_store() -> (MemoryFiles, Saved) {
     let directory = tempfile::tempdir().unwrap();
     let mut writer = Writer::new(directory.path(), "heat", 2);
@@ -47,7 +47,7 @@ fn look(files: &MemoryFiles) -> Verified {
     verify(&Catalog::new(Arc::new(files.clone())), None, None, &|_, _| {}).unwrap()
 }
 
-/// The parts that cannot be read. Those that can are right.
+/// The parts that cannot be read. Checks that the others are correct.
 fn lost(files: &MemoryFiles, saved: &Saved) -> BTreeSet<Part> {
     let catalog = Catalog::new(Arc::new(files.clone()));
     let versions = catalog.versions("heat").unwrap();
@@ -73,7 +73,7 @@ fn lost(files: &MemoryFiles, saved: &Saved) -> BTreeSet<Part> {
     lost
 }
 
-/// The parts that a verification says are harmed.
+/// The parts that a verification reports as harmed.
 fn harmed(verified: &Verified, saved: &Saved) -> BTreeSet<Part> {
     let mut harmed = BTreeSet::new();
     for harm in verified.findings.iter().flat_map(|finding| &finding.harms) {
@@ -87,7 +87,7 @@ fn harmed(verified: &Verified, saved: &Saved) -> BTreeSet<Part> {
     harmed
 }
 
-/// Looks at a damaged store from both sides.
+/// Compares what a verification of a damaged store reports with what cannot be read.
 fn check(files: &MemoryFiles, saved: &Saved, file: &str, what: &str) -> usize {
     let verified = look(files);
     let damaged: Vec<_> = verified.findings.iter().filter(|finding| finding.kind == FindingKind::Damage).collect();
@@ -153,7 +153,7 @@ fn every_truncation_and_every_longer_file_is_found() {
     }
 }
 
-/// The right checksums, but the wrong place: what an operator can do with `mv` and `cp`.
+/// Valid checksums in the wrong place: what an operator can do with `mv` and `cp`.
 #[test]
 fn exchanged_files_are_found() {
     let (files, saved) = small_store();

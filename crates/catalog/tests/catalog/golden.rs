@@ -1,4 +1,4 @@
-//! A store that an Outcrop of format 1 has written can be listed, verified and read.
+//! A store of format 1, written by an older version of Outcrop, can be listed, verified and read.
 
 use std::path::{Path, PathBuf};
 
@@ -42,7 +42,7 @@ fn every_version_of_format_1_is_read() {
             assert!(mask[4096..].iter().copied().eq((4096..5000u32).map(|i| (i % 7) as u8)));
             assert!(mask[..4096].iter().all(|&byte| byte == 0));
             assert_eq!(of_bytes(&reader.read_region("step").unwrap(), u64::from_le_bytes), [number]);
-            // What was not said is one dimension.
+            // Format 1 has no shapes: a region has one dimension.
             assert_eq!(manifest.region("field").unwrap().shape, Shape::flat(1024));
             assert_eq!(manifest.region("step").unwrap().shape, Shape::flat(1));
         }

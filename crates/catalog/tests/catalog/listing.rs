@@ -1,4 +1,4 @@
-//! What a catalog lists: sessions and versions, complete or not, and whatever else can lie in a
+//! What a catalog lists: sessions and versions, complete or not, and any other files in a
 //! directory.
 
 use std::{
@@ -71,7 +71,7 @@ fn a_version_counts_only_when_all_ranks_of_one_run_have_it() {
             writer.save(1, version, &field(version));
         }
     }
-    // Another run begins again at version 2, and gets no further than its first rank.
+    // Another run saves version 2 again, and is killed after its first rank.
     writer.run = RunId(8);
     writer.start_anew();
     writer.save(0, 2, &field(9));
@@ -197,8 +197,8 @@ fn files_that_promise_too_much_are_refused_without_memory_for_it() {
         drop(file);
         fs::write(&path, before).unwrap();
     }
-    // A manifest with right checksums that names packs which are not there, and many more ranks
-    // than there are.
+    // A manifest with valid checksums that lists packs which do not exist, and many more ranks than
+    // there are.
     let path = writer.rank_dir(0).join(version_name(1));
     let mut manifest = Manifest::decode(&fs::read(&path).unwrap()).unwrap();
     manifest.ranks = 1 << 24;
@@ -207,7 +207,7 @@ fn files_that_promise_too_much_are_refused_without_memory_for_it() {
     let catalog = open(directory.path());
     assert!(!catalog.versions("heat").unwrap()[0].is_complete());
     assert_eq!(damage_of(&catalog).len(), 1);
-    // One that names no pack at all, of a region as large as can be.
+    // A manifest without packs, of a region with the largest possible size.
     let path = writer.rank_dir(0).join(version_name(2));
     manifest = Manifest { version: 2, ranks: 1, packs: Vec::new(), ..manifest };
     manifest.regions[0].blocks = Blocks::new(1 << 48, 256).unwrap();
@@ -236,8 +236,8 @@ fn names_that_lead_elsewhere_are_no_sessions() {
     }
 }
 
-/// Files that a running program merges and removes while they are looked at: when the first pack is
-/// opened, everything is as it will be afterwards.
+/// Files that a running program merges and removes while they are read: when the first pack is
+/// opened, everything changes at once.
 struct Merging {
     before: MemoryFiles,
     after: MemoryFiles,

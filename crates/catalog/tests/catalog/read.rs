@@ -1,4 +1,5 @@
-//! What was saved is what is read: all chains, codings, hashes and block sizes, whole or in parts.
+//! What was saved is what is read: all kinds of chains, codings, hashes and block sizes, whole or
+//! in parts.
 
 use std::{
     fs,

@@ -1,5 +1,5 @@
-//! What cannot be read, for whatever reason that says nothing about what is stored: it is said, and
-//! nothing is concluded from it.
+//! Files that cannot be read for reasons that prove nothing about what is stored. That is reported,
+//! and nothing is concluded from it.
 
 use std::{
     fs, io,
@@ -21,11 +21,11 @@ fn field(seed: u64) -> [Region; 1] {
     [Region::new("field", 256, pattern(seed, 2000))]
 }
 
-/// Files of which the n-th call to list or open one, or all from then on, fails.
+/// Files whose n-th call to list or open fails, alone or with all calls after it.
 struct Lacking {
     files: DiskFiles,
     calls: AtomicU64,
-    /// How many calls succeed, whether all that follow fail, and with what.
+    /// How many calls succeed, whether all later calls fail, and with which error.
     lack: Mutex<(u64, bool, Errno)>,
 }
 
@@ -89,7 +89,7 @@ impl Files for Lacking {
     }
 }
 
-/// Two ranks, three versions, blocks that one borrows from the other, and marks.
+/// Two ranks, three versions, blocks that one rank borrows from the other, and marks.
 fn history(root: &Path) {
     let mut writer = Writer::new(root, "heat", 2);
     writer.is_deduplicating = true;
@@ -103,8 +103,8 @@ fn history(root: &Path) {
     }
 }
 
-/// Calls `look` with files of which every call has failed once, alone or with all that follow.
-/// Gives how many calls there are.
+/// Calls `look` repeatedly. Each time another call of the files fails, alone or with all calls
+/// after it. Returns the number of calls.
 fn sweep(root: &Path, errno: Errno, look: impl Fn(&Catalog, bool)) -> u64 {
     let all = Lacking::new(root, u64::MAX, false, errno);
     look(&Catalog::new(all.clone()), false);
@@ -126,7 +126,8 @@ fn whatever_cannot_be_read_is_not_verified_and_is_no_damage() {
             sweep(directory.path(), errno, |catalog, is_lacking| match verify(catalog, None, None, &|_, _| {}) {
                 Ok(verified) => {
                     assert!(!verified.has_damage(), "{errno}: {verified:?}");
-                    // Packs are opened again when descriptors that are not needed have been closed.
+                    // With `EMFILE`, packs are opened again after unused descriptors have been
+                    // closed.
                     assert!(verified.is_whole() != is_lacking || errno == Errno::MFILE, "{errno}: {verified:?}");
                     assert!(verified.is_whole() || verified.has(FindingKind::Unread), "{errno}: {verified:?}");
                 }
@@ -134,7 +135,7 @@ fn whatever_cannot_be_read_is_not_verified_and_is_no_damage() {
             });
         assert!(calls >= 20, "{calls}");
     }
-    // With every call from one on failing, nothing can be whole.
+    // If every call from one on fails, not everything can be read.
     let lacking = Lacking::new(directory.path(), 12, true, Errno::MFILE);
     assert!(!verify(&Catalog::new(lacking), None, None, &|_, _| {}).unwrap().is_whole());
 }
@@ -151,7 +152,7 @@ fn the_newest_version_is_never_an_older_one_because_something_could_not_be_read(
             }
         }
     });
-    // One that is damaged is another matter: there is a newest that is not.
+    // A damaged manifest is different: the newest undamaged version is found.
     fs::write(directory.path().join("heat/rank-00001").join(version_name(3)), "nonsense").unwrap();
     assert_eq!(Catalog::open(directory.path()).unwrap().version("heat", None).unwrap().version, 2);
 }
