@@ -11,7 +11,7 @@ pub const BLOCK_BYTES_MAX: u32 = 16 << 20;
 /// The largest region: more than a process can address.
 pub const REGION_BYTES_MAX: u64 = 1 << 48;
 
-/// A region of so many bytes, cut into blocks of the same size, of which the last may be shorter.
+/// A region, cut into blocks of equal size. The last block may be shorter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Blocks {
     bytes: u64,
@@ -42,22 +42,22 @@ impl Blocks {
         self.bytes
     }
 
-    /// The length of every block but perhaps the last.
+    /// The length of every block except perhaps the last.
     pub const fn block_bytes(&self) -> u32 {
         self.block_bytes
     }
 
-    /// How many blocks there are: none in an empty region.
+    /// The number of blocks. An empty region has none.
     pub const fn count(&self) -> u64 {
         self.bytes.div_ceil(self.block_bytes as u64)
     }
 
-    /// The bytes of the region that are block `block`; empty if there is no such block.
+    /// The range of block `block` in the region; empty if there is no such block.
     pub fn range(&self, block: u64) -> Range<u64> {
         self.range_of(block..block.saturating_add(1))
     }
 
-    /// The bytes of the region that are these blocks, as far as they exist.
+    /// The range of these blocks in the region, as far as they exist.
     pub fn range_of(&self, blocks: Range<u64>) -> Range<u64> {
         let start = |block: u64| block.saturating_mul(u64::from(self.block_bytes)).min(self.bytes);
         start(blocks.start)..start(blocks.end)
@@ -74,7 +74,7 @@ impl Blocks {
         self.bytes == 0
     }
 
-    /// The blocks that have any of these bytes of the region.
+    /// The blocks that contain any of these bytes of the region.
     pub fn touching(&self, bytes: Range<u64>) -> Range<u64> {
         let end = bytes.end.min(self.bytes);
         if bytes.start >= end {

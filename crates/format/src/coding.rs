@@ -1,4 +1,4 @@
-//! Blocks in fewer bytes: compression after a byte shuffle, and when it pays.
+//! Compression of blocks after a byte shuffle, and whether it pays.
 
 mod shuffle;
 
@@ -12,7 +12,7 @@ use crate::{
     hash::short_checksum,
 };
 
-/// Which compression.
+/// A kind of compression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum CodingKind {
     /// None.
@@ -25,7 +25,7 @@ pub enum CodingKind {
 }
 
 impl CodingKind {
-    /// The number that stands for it in a file.
+    /// Its number in a file.
     pub const fn code(self) -> u8 {
         match self {
             Self::Raw => 0,
@@ -44,37 +44,36 @@ pub struct Coding {
 }
 
 impl Coding {
-    /// Stored as they are.
+    /// Stored without compression.
     pub const RAW: Self = Self { kind: CodingKind::Raw, shuffle: 0 };
 
-    /// Compressed with `kind`, after the bytes of elements of `shuffle` bytes have been put
-    /// together by their place in the element. Widths of 0 and 1 stand for no shuffle, and so does
-    /// everything with [`CodingKind::Raw`].
+    /// Compressed with `kind`, after a byte shuffle of elements of `shuffle` bytes. Widths of 0 and
+    /// 1 mean no shuffle, and [`CodingKind::Raw`] has none.
     pub const fn new(kind: CodingKind, shuffle: u8) -> Self {
         let is_shuffled = shuffle > 1 && !matches!(kind, CodingKind::Raw);
         Self { kind, shuffle: if is_shuffled { shuffle } else { 0 } }
     }
 
-    /// Which compression.
+    /// The kind of compression.
     pub const fn kind(self) -> CodingKind {
         self.kind
     }
 
-    /// The width of an element whose bytes are shuffled; 0 without shuffle.
+    /// The width of the shuffled elements; 0 without a shuffle.
     pub const fn shuffle(self) -> u8 {
         self.shuffle
     }
 
-    /// Whether blocks are stored as they are.
+    /// Whether blocks are stored without compression.
     pub const fn is_raw(self) -> bool {
         matches!(self.kind, CodingKind::Raw)
     }
 
-    /// The coding that these numbers of a file stand for.
+    /// The coding with these numbers in a file.
     pub(crate) fn from_codes(kind: u8, shuffle: u8) -> Option<Self> {
         let kind =
             [CodingKind::Raw, CodingKind::Lz4, CodingKind::Zstd].into_iter().find(|known| known.code() == kind)?;
-        // There is one way only to say that there is no shuffle.
+        // Only one encoding of "no shuffle" is valid.
         Some(Self::new(kind, shuffle)).filter(|coding| coding.shuffle == shuffle)
     }
 }
@@ -93,15 +92,16 @@ impl fmt::Display for Coding {
 /// The stored bytes of one block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stored {
-    /// How many: never more than the block has. As many as it has means that it is stored as it is,
-    /// however its extent is coded.
+    /// How many there are, at most the length of the block. If they are equally many, the block is
+    /// stored without compression, whatever the coding of its extent.
     pub bytes: u32,
-    /// Their checksum, if the extent is coded. It finds changes that decoding would forgive; 0 if
-    /// the extent is not coded, where the block's hash finds all.
+    /// Their checksum, if the extent is coded. It detects changes that do not affect the decoded
+    /// block. It is 0 if the extent is not coded, because then the hash of the block detects all
+    /// changes.
     pub check: u32,
 }
 
-/// Makes blocks smaller. It keeps memory of a few times the largest block for the next one.
+/// Compresses blocks. It keeps memory of a few times the largest block for reuse.
 pub struct Encoder {
     coding: Coding,
     state: EncoderState,
@@ -115,7 +115,7 @@ enum EncoderState {
 }
 
 impl Encoder {
-    /// An encoder, with this level if it is zstd (1 to 22; 0 is zstd's usual one).
+    /// An encoder. `zstd_level` is used for zstd only: 1 to 22, or 0 for the default of zstd.
     pub fn new(coding: Coding, zstd_level: i32) -> Result<Self> {
         let state = match coding.kind {
             CodingKind::Raw => EncoderState::Raw,
@@ -138,8 +138,8 @@ impl Encoder {
         self.coding
     }
 
-    /// Writes `block` to the front of `into`, which is at least as long, in no more bytes than it
-    /// has.
+    /// Writes `block` to the front of `into`, in at most as many bytes as the block has. `into`
+    /// must be at least as long as the block.
     pub fn encode(&mut self, block: &[u8], into: &mut [u8]) -> Result<Stored> {
         let room = into.len();
         let Some(into) = into.get_mut(..block.len()) else {
@@ -167,8 +167,8 @@ impl Encoder {
 }
 
 impl EncoderState {
-    /// Compresses to the front of `into`, which is as long as `plain`; nothing if it does not
-    /// become shorter.
+    /// Compresses `plain` to the front of `into`, which is equally long. Returns `None` if it does
+    /// not become shorter.
     fn compress(&mut self, plain: &[u8], into: &mut [u8]) -> Result<Option<usize>> {
         if plain.is_empty() {
             return Ok(None);
@@ -176,7 +176,7 @@ impl EncoderState {
         match self {
             Self::Raw => Ok(None),
             Self::Lz4 { table, scratch } => {
-                // LZ4 wants room for the worst case.
+                // LZ4 needs room for the worst case.
                 scratch.resize(scratch.len().max(get_maximum_output_size(plain.len())), 0);
                 let bytes = compress_into_with_table(plain, scratch, table).map_err(failed)?;
                 if bytes >= plain.len() {
@@ -185,14 +185,14 @@ impl EncoderState {
                 into[..bytes].copy_from_slice(&scratch[..bytes]);
                 Ok(Some(bytes))
             }
-            // It fails if there is no room, which is to say that the block does not become shorter,
-            // or no memory.
+            // This fails if there is not enough room, so the block does not become shorter, or if
+            // there is no memory.
             Self::Zstd(compressor) => Ok(compressor.compress_to_buffer(plain, &mut into[..plain.len() - 1]).ok()),
         }
     }
 }
 
-/// Makes blocks plain again. It keeps memory of the size of the largest block for the next one.
+/// Decompresses blocks. It keeps memory of the size of the largest block for reuse.
 #[derive(Default)]
 pub struct Decoder {
     zstd: Option<Decompressor<'static>>,
@@ -205,11 +205,11 @@ impl Decoder {
         Self::default()
     }
 
-    /// Fills `block` from its stored bytes, which must have the checksum `check` if they are coded.
-    /// After an error `block` holds anything.
+    /// Fills `block` from its stored bytes. If they are coded, their checksum must be `check`.
+    /// After an error the content of `block` is undefined.
     ///
-    /// The caller compares the hash of the block: only that proves that the bytes are the right
-    /// ones.
+    /// The caller must compare the hash of the block: only the hash proves that these are the right
+    /// bytes.
     pub fn decode(&mut self, coding: Coding, check: u32, stored: &[u8], block: &mut [u8]) -> Result<()> {
         let undecodable = |problem: Problem| Error::Undecodable { coding, problem };
         if !coding.is_raw() {
@@ -264,28 +264,26 @@ fn failed(error: impl fmt::Display) -> Error {
     Error::unfit(Structure::Block, format!("the compression failed: {error}"))
 }
 
-/// What coding some blocks has cost and brought.
+/// The cost and the gain of compressing some blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Trial {
     /// The bytes of the blocks.
     pub plain_bytes: u64,
-    /// The bytes in which they were stored.
+    /// Their size after compression.
     pub stored_bytes: u64,
-    /// The time that it took.
+    /// The time that compression took.
     pub coding_ns: u64,
 }
 
-/// What coding has to save at least, as a part of the way without it: less is not worth the cores
-/// that it takes from the program.
+/// The smallest gain, as a fraction of the time without compression. A smaller gain is not worth
+/// the processor time that it takes from the program.
 const GAIN_MIN: f64 = 0.05;
 
-/// Whether coding makes the way to a medium shorter that takes `bytes_per_s`: whether to code and
-/// then to write what is left takes clearly less time than to write all. A trial of nothing, and a
-/// medium without speed, decide nothing: no.
+/// Whether compression saves time on a medium with this rate: whether compressing and then writing
+/// takes clearly less time than writing everything. False if the trial is empty or the rate is 0.
 ///
-/// The two are added and not overlapped, although a store may write one block while it codes the
-/// next: the cores are the program's, and what coding takes of them is to come back as time on the
-/// medium.
+/// The two times are added, although a store may write one block while it compresses the next. The
+/// cores belong to the program, so the processor time must be recovered on the medium.
 pub fn pays(trial: &Trial, bytes_per_s: f64) -> bool {
     let way_s = |bytes: u64| bytes as f64 / bytes_per_s;
     let plain_s = way_s(trial.plain_bytes);
@@ -365,16 +363,16 @@ mod tests {
 
     #[test]
     fn coding_pays_when_the_medium_is_slow_and_the_bytes_are_alike() {
-        // A gigabyte becomes half of it in one second.
+        // A gigabyte is compressed to half its size in one second.
         let trial = Trial { plain_bytes: 1_000_000_000, stored_bytes: 500_000_000, coding_ns: 1_000_000_000 };
         assert!(pays(&trial, 0.1e9));
         assert!(!pays(&trial, 3e9));
-        // At half a gigabyte per second both ways take two seconds, and a gain of a hundredth is
-        // none.
+        // At half a gigabyte per second both take two seconds, and a gain of one percent is too
+        // small.
         assert!(!pays(&trial, 0.5e9));
         assert!(!pays(&trial, 0.495e9));
         assert!(pays(&trial, 0.45e9));
-        // What does not become shorter never pays, even if it costs nothing.
+        // Blocks that do not become shorter never pay, even if compressing them costs nothing.
         let useless = Trial { stored_bytes: trial.plain_bytes, coding_ns: 0, ..trial };
         assert!(!pays(&useless, 1.0));
     }

@@ -1,4 +1,4 @@
-//! Reads a structure from front to back, and knows where it is.
+//! Reads a structure from front to back, and knows its position.
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
@@ -15,7 +15,7 @@ impl<'a> Cursor<'a> {
         Self { structure, bytes, at: 0 }
     }
 
-    /// Where the next byte is.
+    /// The position of the next byte.
     pub(crate) fn at(&self) -> u64 {
         self.at as u64
     }
@@ -32,7 +32,7 @@ impl<'a> Cursor<'a> {
         Ok(taken)
     }
 
-    /// The next `count` values. Nothing is copied, so that a large count costs nothing.
+    /// The next `count` values. Nothing is copied, so a large count costs nothing.
     pub(crate) fn slice<T>(&mut self, count: u64) -> Result<&'a [T]>
     where
         T: FromBytes + Immutable + KnownLayout + Unaligned,
@@ -56,7 +56,7 @@ impl<'a> Cursor<'a> {
         std::str::from_utf8(taken).map_err(|_| self.wrong_at(at, "a name that is not UTF-8"))
     }
 
-    /// That nothing follows.
+    /// Checks that nothing follows.
     pub(crate) fn end(&self) -> Result<()> {
         let rest = self.bytes.len() - self.at;
         if rest == 0 { Ok(()) } else { Err(self.wrong(format!("{rest} bytes follow where it should end"))) }
@@ -73,7 +73,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// The magic and the number of the format, with which every file begins. Gives that number, from 1
+/// Checks the magic bytes and the format number at the start of a file. Returns that number, from 1
 /// to `newest`.
 pub(crate) fn check_start(structure: Structure, expected: [u8; 8], newest: u32, bytes: &[u8]) -> Result<u32> {
     let mut cursor = Cursor::new(structure, bytes);

@@ -1,15 +1,15 @@
-//! What can be wrong with bytes, where, and what to do about it.
+//! The errors of encoding and decoding: what is wrong, where, and what to do.
 
 use std::{borrow::Cow, fmt};
 
 use outcrop_error::{ErrorKind, OfKind};
-/// The outcome of encoding or decoding.
+/// The result of encoding or decoding.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What is wrong, for use in an [`Error`] that knows where.
+/// What is wrong, without the position.
 pub(crate) type Problem = Cow<'static, str>;
 
-/// What bytes are meant to be.
+/// The kind of structure that bytes should contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Structure {
@@ -21,11 +21,11 @@ pub enum Structure {
     Manifest,
     /// The stored bytes of one coded block.
     Block,
-    /// The beginning of the file through which a rank talks.
+    /// The header of the file through which a rank communicates.
     Mailbox,
-    /// What a rank says in it.
+    /// A record in it.
     MailboxRecord,
-    /// The beginning of a file in which processes share memory, and its tables.
+    /// The header of a file in which processes share memory, and its tables.
     Segment,
     /// A message between ranks, or the mark of a rank.
     Message,
@@ -46,21 +46,21 @@ impl fmt::Display for Structure {
     }
 }
 
-/// What failed, on what, and what can be done.
+/// What failed, on what, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// It is something else.
-    #[error("this is no {structure}: it begins with \"{}\", not with \"{}\"", found.escape_ascii(), expected.escape_ascii())]
+    /// It is a different kind of file.
+    #[error("this is not a {structure}: it begins with \"{}\", not with \"{}\"", found.escape_ascii(), expected.escape_ascii())]
     Magic {
-        /// What it should have been.
+        /// The expected structure.
         structure: Structure,
-        /// How it begins.
+        /// Its first bytes.
         found: [u8; 8],
-        /// How it should have begun.
+        /// The expected first bytes.
         expected: [u8; 8],
     },
-    /// It was written by another Outcrop.
+    /// It was written by another version of Outcrop.
     #[error(
         "the {structure} has format {found}, and this Outcrop reads formats up to {newest}: use the Outcrop that wrote it, or a newer one"
     )]
@@ -69,7 +69,7 @@ pub enum Error {
         structure: Structure,
         /// The number of its format.
         found: u32,
-        /// The newest that can be read.
+        /// The newest format that can be read.
         newest: u32,
     },
     /// It ends too early.
@@ -81,24 +81,24 @@ pub enum Error {
         structure: Structure,
         /// The byte, counted from the start of the structure.
         at: u64,
-        /// So many bytes should follow.
+        /// How many bytes should follow.
         needed: u64,
-        /// So many do.
+        /// How many do follow.
         available: u64,
     },
-    /// These are not the bytes that were written.
+    /// The checksum does not match.
     #[error(
         "the {structure} was changed: its checksum is {computed:x}, and {written:x} was written; use another copy of it"
     )]
     Changed {
         /// What it is.
         structure: Structure,
-        /// The checksum that was written.
+        /// The stored checksum.
         written: u128,
-        /// The checksum that the bytes have.
+        /// The checksum of the bytes.
         computed: u128,
     },
-    /// The bytes are as they were written, or have no checksum, but make no sense.
+    /// The content is invalid, although its checksum matches or it has none.
     #[error("the {structure} is wrong at byte {at}: {problem}; use another copy of it")]
     Wrong {
         /// What it is.
@@ -108,29 +108,29 @@ pub enum Error {
         /// What is wrong.
         problem: Cow<'static, str>,
     },
-    /// A coded block cannot be made plain.
+    /// A compressed block cannot be decoded.
     #[error("a block coded with {coding} cannot be decoded: {problem}; use another copy of it")]
     Undecodable {
-        /// How it was said to be coded.
+        /// Its coding, according to the index.
         coding: crate::Coding,
         /// What is wrong.
         problem: Cow<'static, str>,
     },
-    /// This cannot be written.
+    /// The value cannot be encoded.
     #[error("cannot write this {structure}: {problem}")]
     Unfit {
-        /// What was to be written.
+        /// The structure.
         structure: Structure,
-        /// Why it cannot be, and what could.
+        /// Why, and what is possible.
         problem: Cow<'static, str>,
     },
     /// A region cannot be cut into such blocks.
-    #[error("a region cannot be cut like this: {0}")]
+    #[error("a region cannot be cut into such blocks: {0}")]
     Cut(Cow<'static, str>),
-    /// Not a name.
+    /// The name is not valid.
     #[error("\"{}\" cannot be the name of a {what}: {problem}", name.escape_debug())]
     Name {
-        /// What was to be named.
+        /// What has this name.
         what: &'static str,
         /// The name.
         name: String,

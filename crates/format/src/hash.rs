@@ -5,10 +5,10 @@ use std::fmt;
 use md5::Digest;
 use twox_hash::{XxHash3_64, XxHash3_128};
 
-/// 16 bytes of a block's hash.
+/// The hash of a block: 16 bytes.
 pub type Hash = [u8; 16];
 
-/// How blocks are hashed.
+/// A kind of hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum HashKind {
     /// XXH3 with 128 bits, the most significant byte first.
@@ -24,7 +24,7 @@ impl HashKind {
     /// All kinds.
     pub const ALL: [Self; 3] = [Self::Xxh3, Self::Blake3, Self::Md5];
 
-    /// The hash of one block, in the order of bytes in which the tools of each kind print it.
+    /// The hash of a block, in the byte order in which common tools print it.
     pub fn hash(self, block: &[u8]) -> Hash {
         match self {
             Self::Xxh3 => XxHash3_128::oneshot(block).to_be_bytes(),
@@ -33,7 +33,7 @@ impl HashKind {
         }
     }
 
-    /// The number that stands for it in a file.
+    /// Its number in a file.
     pub const fn code(self) -> u8 {
         match self {
             Self::Xxh3 => 1,
@@ -42,7 +42,7 @@ impl HashKind {
         }
     }
 
-    /// The kind that a number stands for.
+    /// The kind with this number.
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
             1 => Some(Self::Xxh3),
@@ -63,7 +63,7 @@ impl fmt::Display for HashKind {
     }
 }
 
-/// The random number that all ranks of one run share.
+/// The identifier of a run: a random number that all its ranks share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RunId(pub u128);
 
@@ -78,8 +78,8 @@ pub(crate) fn checksum(bytes: &[u8]) -> u128 {
     XxHash3_128::oneshot(bytes)
 }
 
-/// The checksum of the stored bytes of one coded block. Short, because the block's hash is compared
-/// as well: this one is only there to find changes that decoding would forgive.
+/// The checksum of the stored bytes of one compressed block. It is short because the hash of the
+/// block is compared as well. It only has to detect changes that do not affect the decoded block.
 pub(crate) fn short_checksum(bytes: &[u8]) -> u32 {
     XxHash3_64::oneshot(bytes) as u32
 }

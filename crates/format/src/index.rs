@@ -1,5 +1,4 @@
-//! The index of a pack: which blocks of which regions it has, where their bytes lie, and their
-//! hashes.
+//! The index of a pack: its blocks by region, where their bytes lie, and their hashes.
 
 use std::ops::Range;
 
@@ -15,16 +14,16 @@ use crate::{
     names::{check_region_name, region_name_problem},
 };
 
-/// Blocks of a region that follow each other, and whose stored bytes do so too.
+/// Consecutive blocks of a region whose stored bytes are consecutive too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
     /// The first of them.
     pub first_block: u64,
-    /// How many there are.
+    /// The number of blocks.
     pub count: u32,
-    /// The pack in whose file their bytes lie: mostly the one that the index belongs to.
+    /// The pack whose file contains their bytes: mostly the pack of this index.
     pub pack: PackId,
-    /// The byte of that file where the first one begins.
+    /// The offset of the first block in that file.
     pub at: u64,
     /// How they are stored.
     pub coding: Coding,
@@ -42,43 +41,43 @@ impl Extent {
     }
 }
 
-/// Where one block lies, and how to know that it is the right one.
+/// Where a block lies, and its hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
-    /// The pack in whose file it lies.
+    /// The pack whose file contains it.
     pub pack: PackId,
-    /// The byte of that file where it begins.
+    /// Its offset in that file.
     pub at: u64,
     /// Its stored bytes.
     pub stored: Stored,
-    /// The length of the block itself.
+    /// The length of the block itself, decoded.
     pub plain_bytes: u32,
     /// How it is stored.
     pub coding: Coding,
-    /// The hash of the block itself.
+    /// The hash of the block itself, decoded.
     pub hash: Hash,
 }
 
 impl Place {
-    /// The bytes of the file.
+    /// Its range in the file.
     pub fn range(&self) -> Range<u64> {
         self.at..self.at + u64::from(self.stored.bytes)
     }
 }
 
-/// The counts that the size of an index follows from. Whoever writes a pack can ask for the size
-/// before the index is known, with the largest counts that are possible.
+/// The counts that determine the size of an index. A writer of a pack can compute the size before
+/// the index is known, from the largest possible counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct IndexSize {
-    /// How many regions.
+    /// The number of regions.
     pub regions: u64,
-    /// The bytes of all their names together.
+    /// The total length of their names.
     pub name_bytes: u64,
-    /// How many extents.
+    /// The number of extents.
     pub extents: u64,
-    /// How many blocks, coded or not.
+    /// The number of blocks, coded or not.
     pub blocks: u64,
-    /// How many coded blocks.
+    /// The number of coded blocks.
     pub coded_blocks: u64,
 }
 
@@ -93,7 +92,7 @@ impl IndexSize {
             .saturating_add(self.coded_blocks.saturating_mul(size_of::<RawStored>() as u64))
     }
 
-    /// The length of the file of a pack with such an index and so many bytes of payload.
+    /// The length of a pack file with such an index and a payload of this length.
     pub const fn file_bytes(&self, payload_bytes: u64) -> u64 {
         let end = (PAGE_BYTES as u64).saturating_add(payload_bytes).saturating_add(self.bytes());
         match end.checked_next_multiple_of(PAGE_BYTES as u64) {
@@ -103,19 +102,19 @@ impl IndexSize {
     }
 }
 
-/// What a pack has of one region.
+/// The blocks of one region in a pack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IndexRegion {
     name: String,
     blocks: Blocks,
     extents: Vec<Listed>,
-    /// Of all extents, one after the other.
+    /// The hashes of all extents, one after the other.
     hashes: Vec<Hash>,
-    /// Of all coded extents, one after the other, with the byte where each begins.
+    /// The stored blocks of all coded extents, one after the other, with the offset of each.
     stored: Vec<(u64, Stored)>,
 }
 
-/// An extent, and where its blocks begin in the lists of the region.
+/// An extent, and the position of its blocks in the lists of the region.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Listed {
     extent: Extent,
@@ -152,15 +151,15 @@ struct RawStored {
 }
 
 impl IndexRegion {
-    /// Nothing of this region so far.
+    /// A region without extents.
     pub fn new(name: impl Into<String>, blocks: Blocks) -> Result<Self> {
         let name = name.into();
         check_region_name(&name)?;
         Ok(Self { name, blocks, extents: Vec::new(), hashes: Vec::new(), stored: Vec::new() })
     }
 
-    /// Adds an extent behind those that are there: one hash for each block, and one [`Stored`] for
-    /// each if they are coded.
+    /// Appends an extent. There is one hash per block and, if the blocks are coded, one [`Stored`]
+    /// per block.
     pub fn push(&mut self, extent: Extent, hashes: &[Hash], stored: &[Stored]) -> Result<()> {
         self.add(extent, hashes, stored.iter().copied())
             .map_err(|problem| Error::unfit(Structure::PackIndex, format!("region \"{}\": {problem}", self.name)))
@@ -185,7 +184,8 @@ impl IndexRegion {
                 return Err(format!("block {block} of {plain_bytes} bytes is stored in {} bytes", stored.bytes).into());
             }
             self.stored.push((at, stored));
-            // No overflow: fewer bytes than the plain ones, whose end has been checked.
+            // This cannot overflow: there are fewer stored bytes than plain ones, whose end was
+            // checked.
             at += u64::from(stored.bytes);
         }
         self.hashes.extend_from_slice(hashes);
@@ -193,7 +193,7 @@ impl IndexRegion {
         Ok(())
     }
 
-    /// That an extent can follow those that are there.
+    /// Checks that an extent can follow the others.
     fn check_extent(&self, extent: &Extent) -> std::result::Result<(), Problem> {
         if extent.count == 0 {
             return Err("an extent without blocks".into());
@@ -224,31 +224,31 @@ impl IndexRegion {
         self.blocks
     }
 
-    /// The extents, by ascending blocks.
+    /// The extents, in ascending order of blocks.
     pub fn extents(&self) -> impl ExactSizeIterator<Item = &Extent> + DoubleEndedIterator {
         self.extents.iter().map(|listed| &listed.extent)
     }
 
-    /// How many blocks there are in all extents.
+    /// The number of blocks in all extents.
     pub fn block_count(&self) -> usize {
         self.hashes.len()
     }
 
-    /// Where block `block` lies, if the pack has it.
+    /// The place of a block, if the pack has it.
     pub fn find(&self, block: u64) -> Option<Place> {
         let next = self.extents.partition_point(|listed| listed.extent.first_block <= block);
         let listed = self.extents.get(next.checked_sub(1)?)?;
         listed.extent.blocks().contains(&block).then(|| self.place(listed, block))
     }
 
-    /// All blocks, ascending, and where they lie.
+    /// All blocks in ascending order, and their places.
     pub fn places(&self) -> impl Iterator<Item = (u64, Place)> + '_ {
         self.extents
             .iter()
             .flat_map(move |listed| listed.extent.blocks().map(move |block| (block, self.place(listed, block))))
     }
 
-    /// Where a block of this extent lies.
+    /// The place of a block of this extent.
     fn place(&self, listed: &Listed, block: u64) -> Place {
         let extent = &listed.extent;
         let nth = (block - extent.first_block) as usize;
@@ -263,13 +263,13 @@ impl IndexRegion {
         Place { pack: extent.pack, at, stored, plain_bytes, coding: extent.coding, hash }
     }
 
-    /// The bytes of the pack's file in which the blocks of this extent lie.
+    /// The range of the file in which the blocks of this extent lie.
     fn file_range(&self, listed: &Listed) -> Range<u64> {
         let last = self.place(listed, listed.extent.blocks().end - 1);
         listed.extent.at..last.range().end
     }
 
-    /// That what lies in the pack `own` lies in its payload.
+    /// Checks that an extent in the pack `own` lies inside its payload.
     fn check_own(&self, listed: &Listed, own: PackId, payload_bytes: u64) -> std::result::Result<(), Problem> {
         let end = (PAGE_BYTES as u64).saturating_add(payload_bytes);
         let range = self.file_range(listed);
@@ -280,15 +280,15 @@ impl IndexRegion {
     }
 }
 
-/// Which blocks a pack has, region by region.
+/// The blocks of a pack, by region.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Index {
-    /// By ascending names.
+    /// In ascending order of names.
     regions: Vec<IndexRegion>,
 }
 
 impl Index {
-    /// An index of these regions, which may come in any order.
+    /// An index of these regions, given in any order.
     pub fn new(mut regions: Vec<IndexRegion>) -> Result<Self> {
         regions.sort_by(|a, b| a.name.cmp(&b.name));
         if let Some(pair) = regions.windows(2).find(|pair| pair[0].name == pair[1].name) {
@@ -302,18 +302,18 @@ impl Index {
         Ok(Self { regions })
     }
 
-    /// The regions, by ascending names.
+    /// The regions, in ascending order of names.
     pub fn regions(&self) -> &[IndexRegion] {
         &self.regions
     }
 
-    /// The region of this name.
+    /// The region with this name.
     pub fn region(&self, name: &str) -> Option<&IndexRegion> {
         let found = self.regions.binary_search_by(|region| region.name.as_str().cmp(name)).ok()?;
         Some(&self.regions[found])
     }
 
-    /// What its size follows from.
+    /// The counts that determine its size.
     pub fn size(&self) -> IndexSize {
         let mut size = IndexSize { regions: self.regions.len() as u64, ..IndexSize::default() };
         for region in &self.regions {
@@ -325,14 +325,14 @@ impl Index {
         size
     }
 
-    /// Its bytes. [`PackHeader::seal`](crate::PackHeader::seal) writes them where they belong.
+    /// Encodes it. [`PackHeader::seal`](crate::PackHeader::seal) writes it to its place in a pack.
     pub fn encode(&self) -> Result<Vec<u8>> {
         let mut bytes = vec![0; self.size().bytes().min(INDEX_BYTES_MAX) as usize];
         self.encode_into(&mut bytes)?;
         Ok(bytes)
     }
 
-    /// Writes its bytes to `into`, which has exactly the length that [`size`](Self::size) gives.
+    /// Encodes it to `into`, which must have exactly the length that [`size`](Self::size) gives.
     pub fn encode_into(&self, into: &mut [u8]) -> Result<()> {
         let bytes = self.size().bytes();
         if bytes > INDEX_BYTES_MAX || into.len() as u64 != bytes {
@@ -364,7 +364,7 @@ impl Index {
         Ok(())
     }
 
-    /// Reads the index of the pack `own`, which has `payload_bytes` bytes of payload.
+    /// Decodes the index of the pack `own`, which has `payload_bytes` bytes of payload.
     pub(crate) fn decode(bytes: &[u8], own: PackId, payload_bytes: u64) -> Result<Self> {
         let mut cursor = Cursor::new(Structure::PackIndex, bytes);
         let count = cursor.value::<U32>()?.get() as usize;
@@ -384,7 +384,7 @@ impl Index {
         Ok(Self { regions })
     }
 
-    /// That what lies in the pack `own` lies in its payload.
+    /// Checks that all extents in the pack `own` lie inside its payload.
     pub(crate) fn check_own(&self, own: PackId, payload_bytes: u64) -> Result<()> {
         self.listed()
             .try_for_each(|(region, listed)| region.check_own(listed, own, payload_bytes))
@@ -395,7 +395,7 @@ impl Index {
         self.regions.iter().flat_map(|region| region.extents.iter().map(move |listed| (region, listed)))
     }
 
-    /// The bytes of the file of `own` that extents name, in any order; they may overlap.
+    /// The ranges of the file of `own` that extents refer to, in any order. They may overlap.
     pub(crate) fn own_ranges(&self, own: PackId) -> Vec<Range<u64>> {
         let own = self.listed().filter(|(_, listed)| listed.extent.pack == own);
         own.map(|(region, listed)| region.file_range(listed)).collect()
@@ -471,7 +471,7 @@ impl RawExtent {
     }
 }
 
-/// Writes `value` to the front of `rest`, which has room for it.
+/// Writes `value` to the front of `rest`, which must have room for it.
 fn put<T: IntoBytes + Immutable + ?Sized>(rest: &mut &mut [u8], value: &T) {
     let bytes = value.as_bytes();
     let (front, back) = std::mem::take(rest).split_at_mut(bytes.len());

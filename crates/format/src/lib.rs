@@ -1,9 +1,9 @@
-//! The bytes of checkpoints that survive: packs, manifests, the names of their files, and blocks
-//! that are stored in fewer bytes.
+//! The file formats of stores: packs, manifests, file names, compressed blocks, and messages
+//! between processes.
 //!
-//! Bytes in, bytes out: no files, no threads, no clock. Whatever bytes a decoder is given, it
-//! returns a value or an error, and never takes more memory than a small multiple of what it was
-//! given. `docs/format.md` describes every byte.
+//! Bytes in, bytes out: no files, no threads, no clock. A decoder accepts any bytes. It returns a
+//! value or an error, and never allocates more than a small multiple of its input. `docs/format.md`
+//! describes every byte.
 //!
 //! ```
 //! use outcrop_format::{Blocks, Coding, Extent, HashKind, Index, IndexRegion, PackHeader, PackId, PackOrigin, RunId, PAGE_BYTES};
@@ -64,12 +64,11 @@ pub use segment::{
     CHUNK_BYTES_MAX, CHUNK_UNIT_BYTES, SEGMENT_HEADER_BYTES, SEGMENT_OWNERS_MAX, SegmentHeader, encode_segment_number,
 };
 
-/// The number of the format of packs that is written. A newer one is refused.
+/// The format number of packs that are written. Newer ones are refused.
 pub const PACK_FORMAT: u32 = 1;
 
-/// The number of the format of manifests that is written. Older ones are read, a newer one is
-/// refused.
+/// The format number of manifests that are written. Older ones can be read, newer ones are refused.
 pub const MANIFEST_FORMAT: u32 = 2;
 
-/// So many regions at most in one version of one rank.
+/// The largest number of regions in one version of one rank.
 pub const REGIONS_MAX: usize = 1 << 20;

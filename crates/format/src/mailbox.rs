@@ -1,11 +1,12 @@
-//! Mailboxes: the files through which the ranks of a run talk. Each rank appends to its own. Rank 0
-//! reads those of all others and passes on what they say; the others read that of rank 0.
+//! Mailboxes: the files through which the ranks of a run communicate. Each rank appends to its own.
+//! Rank 0 reads the mailboxes of all others and forwards their messages; the others read that of
+//! rank 0.
 //!
-//! A mailbox begins with a [`Hello`]; [`Record`]s follow. When it has become long it goes on in
-//! another file, its next part, which begins with the same [`Hello`]. A reader may look while a
-//! record is being written, and on a shared file system it may see the length of a file before its
-//! bytes. So a record has two checksums: one of its head, so that its length can be believed, and
-//! one of its body.
+//! A mailbox starts with a [`Hello`], and [`Record`]s follow. When it has become long, it continues
+//! in another file, its next part, which starts with the same [`Hello`]. A reader may read while a
+//! record is being written, and on a shared file system the length of a file may be visible before
+//! its bytes. So a record has two checksums: one of its head, so that its length can be trusted,
+//! and one of its body.
 
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
@@ -29,7 +30,7 @@ pub const RECORD_BYTES_MAX: u32 = 1 << 30;
 pub const TOPIC_BYTES_MAX: usize = 1024;
 
 const MAGIC: [u8; 8] = *b"OUTCMAIL";
-/// The number of its format.
+/// Its format number.
 const FORMAT: u32 = 2;
 
 const SEEN: u8 = 1;
@@ -39,66 +40,66 @@ const READ: u8 = 4;
 const NEXT: u8 = 5;
 const GONE: u8 = 6;
 
-/// A random number that no other opening of a mailbox has.
+/// A random number, chosen each time a mailbox is made.
 pub type Nonce = [u8; 16];
 
-/// How a mailbox begins: whose it is.
+/// The header of a mailbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hello {
-    /// Which rank.
+    /// The rank that owns it.
     pub rank: u32,
-    /// How many ranks the run has.
+    /// The number of ranks of the run.
     pub count: u32,
     /// Chosen when the mailbox was made.
     pub nonce: Nonce,
 }
 
-/// What a rank tells the others.
+/// A record in the mailbox of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Record<'a> {
-    /// It has seen the mailbox of another rank, with this number in it: both belong to the same
+    /// The rank has seen the mailbox of another rank with this nonce, so both belong to the same
     /// run.
     Seen {
         /// The other rank.
         rank: u32,
-        /// Of the other's [`Hello`].
+        /// The nonce of the other rank's [`Hello`].
         nonce: Nonce,
     },
     /// A contribution to an exchange between all ranks.
     Gather {
-        /// Whose: its own, or what rank 0 passes on.
+        /// The rank that contributed. Rank 0 forwards contributions of others.
         from: u32,
-        /// What it is about.
+        /// The topic of the exchange.
         topic: &'a str,
-        /// Which exchange of this topic, counted from 0.
+        /// The number of the exchange, counted from 0 for each topic.
         number: u64,
-        /// What it contributes.
+        /// The contribution.
         contribution: &'a [u8],
     },
-    /// An announcement, which means something to who stands on the ranks.
+    /// A message to all ranks, which the users of `Ranks` interpret.
     Message {
-        /// Whose: its own, or what rank 0 passes on.
+        /// The rank that sent it. Rank 0 forwards messages of others.
         from: u32,
-        /// What it says.
+        /// The message.
         message: &'a [u8],
     },
-    /// It reads a part of the mailbox of another rank, and will not read those before it again.
+    /// The rank reads this part of the mailbox of another rank, and no earlier part any more.
     Read {
         /// The other rank.
         rank: u32,
-        /// Which part, counted from 0.
+        /// The part, counted from 0.
         part: u32,
     },
-    /// The mailbox goes on in its next part.
+    /// The mailbox continues in its next part.
     Next,
-    /// Another rank has taken part and does no more.
+    /// Another rank is gone.
     Gone {
         /// The other rank.
         rank: u32,
     },
 }
 
-/// The head of a record, which says how long its body is.
+/// The head of a record, with the length of its body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordHead {
     kind: u8,
@@ -150,7 +151,7 @@ struct RawGather {
 }
 
 impl Hello {
-    /// The first bytes of a mailbox.
+    /// Encodes the header of a mailbox.
     pub fn encode(&self) -> [u8; HELLO_BYTES] {
         let Self { rank, count, nonce } = *self;
         let mut raw = RawHello {
@@ -165,12 +166,12 @@ impl Hello {
         zerocopy::transmute!(raw)
     }
 
-    /// Reads the first bytes of a mailbox; what follows them is not looked at.
+    /// Decodes the header of a mailbox. Ignores what follows.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let structure = Structure::Mailbox;
         let found = check_start(structure, MAGIC, FORMAT, bytes)?;
         if found != FORMAT {
-            // Of an earlier run: mailboxes mean nothing after theirs.
+            // A mailbox of an earlier run. It is of no use after that run.
             return Err(Error::Format { structure, found, newest: FORMAT });
         }
         let mut cursor = Cursor::new(structure, bytes);
@@ -188,12 +189,12 @@ impl Hello {
 }
 
 impl RecordHead {
-    /// How many bytes of body follow the head.
+    /// The length of the body that follows.
     pub fn body_bytes(&self) -> u32 {
         self.body_bytes
     }
 
-    /// Reads the head of a record; what follows it is not looked at.
+    /// Decodes the head of a record. Ignores what follows.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let structure = Structure::MailboxRecord;
         let mut cursor = Cursor::new(structure, bytes);
@@ -215,7 +216,7 @@ impl RecordHead {
         Ok(Self { kind: head.kind, body_bytes, body_check: head.body_check.get() })
     }
 
-    /// Reads the body that follows it, of exactly [`body_bytes`](Self::body_bytes).
+    /// Decodes the body, which must have exactly [`body_bytes`](Self::body_bytes) bytes.
     pub fn decode_body<'a>(&self, body: &'a [u8]) -> Result<Record<'a>> {
         let structure = Structure::MailboxRecord;
         if body.len() as u64 != u64::from(self.body_bytes) {
@@ -268,7 +269,7 @@ impl RecordHead {
 }
 
 impl<'a> Record<'a> {
-    /// The bytes of a record: a head, and a body.
+    /// Encodes a record: a head and a body.
     pub fn encode(&self) -> Result<Vec<u8>> {
         let mut bytes = vec![0; RECORD_HEAD_BYTES];
         let kind = match self {
@@ -315,8 +316,8 @@ impl<'a> Record<'a> {
         Ok(bytes)
     }
 
-    /// Reads the record with which `bytes` begin, and tells how long it is. [`Error::Short`] if it
-    /// is not all there.
+    /// Decodes the record at the start of `bytes`, and returns its length. [`Error::Short`] if it
+    /// is not complete.
     pub fn decode(bytes: &'a [u8]) -> Result<(Self, usize)> {
         let head = RecordHead::decode(bytes)?;
         let end = RECORD_HEAD_BYTES + head.body_bytes as usize;

@@ -1,4 +1,4 @@
-//! A manifest: what one version of one rank is put together from.
+//! A manifest: the regions and packs of one version of one rank.
 
 use std::{fmt, ops::Range};
 
@@ -16,11 +16,11 @@ use crate::{
     names::{check_session_name, element_name_problem, region_name_problem},
 };
 
-/// So many packs at most in one manifest.
+/// The largest number of packs in one manifest.
 pub const PACKS_MAX: usize = 1 << 20;
-/// So many ranks at most in one run.
+/// The largest number of ranks in one run.
 pub const RANKS_MAX: u32 = 1 << 24;
-/// So many excluded ranges at most in one region.
+/// The largest number of excluded ranges in one region.
 pub const EXCLUDED_MAX: usize = 1 << 20;
 /// The largest manifest.
 pub const MANIFEST_BYTES_MAX: u64 = 128 << 20;
@@ -34,20 +34,19 @@ pub struct Manifest {
     pub run: RunId,
     /// The session that it belongs to.
     pub session: String,
-    /// Which version of the session.
+    /// The version.
     pub version: u64,
-    /// Which rank of the run.
+    /// The rank.
     pub rank: u32,
-    /// How many ranks the run has.
+    /// The number of ranks of the run.
     pub ranks: u32,
     /// When it was saved, in nanoseconds since 1970.
     pub saved_at_unix_ns: u64,
-    /// The bytes that this version added to the layer.
+    /// How many bytes this version has added to the layer.
     pub stored_bytes: u64,
     /// Its regions, in the order of the program.
     pub regions: Vec<ManifestRegion>,
-    /// The packs that it needs, newest first: a block's bytes are those of the first pack that has
-    /// it.
+    /// The packs that it needs, newest first. A block is taken from the first pack that has it.
     pub packs: Vec<ManifestPack>,
 }
 
@@ -56,32 +55,32 @@ pub struct Manifest {
 pub struct ManifestRegion {
     /// Its name.
     pub name: String,
-    /// The name of its elements' type, such as `f32`; empty if it has none.
+    /// The name of its element type, such as `f32`; empty if it has none.
     pub element: String,
     /// The length of an element.
     pub element_bytes: u32,
-    /// How its elements form an array. A manifest of format 1 says nothing of it: one dimension.
+    /// How its elements form an array. Format 1 has no shapes: its regions have one dimension.
     pub shape: Shape,
     /// Its length, and how it is cut into blocks.
     pub blocks: Blocks,
     /// How its blocks are hashed.
     pub hash_kind: HashKind,
-    /// The bytes that were not saved: ascending ranges with something between them. A block all of
-    /// whose bytes are excluded lies nowhere.
+    /// The bytes that were not saved: ascending ranges that are not adjacent. A block that is
+    /// excluded entirely has no place.
     pub excluded: Vec<Range<u64>>,
 }
 
 /// A pack that a version needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ManifestPack {
-    /// Which one.
+    /// Its rank and number.
     pub id: PackId,
     /// The length of its file.
     pub file_bytes: u64,
     /// The checksum of its index.
     pub index_check: u128,
-    /// Whether only bytes of it are needed, to which other packs refer: its own index says nothing
-    /// about this version. Packs of other ranks can only be borrowed.
+    /// Whether other packs of this manifest refer to its bytes and its own index is not used. Packs
+    /// of other ranks can only be borrowed.
     pub is_borrowed: bool,
 }
 
@@ -101,7 +100,7 @@ struct Head {
     session_bytes: u8,
 }
 
-/// What a region of all formats begins with.
+/// The start of a region, in all formats.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RegionHead {
@@ -113,7 +112,7 @@ struct RegionHead {
     name_bytes: u8,
 }
 
-/// What follows from format 2 on; format 1 has one byte for the length of the element's name, and
+/// What follows in format 2. Format 1 has one byte here for the length of the element's name, and
 /// nothing else.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -135,14 +134,14 @@ struct RawPack {
 }
 
 impl ManifestRegion {
-    /// Whether all bytes of this block are excluded, so that it lies nowhere.
+    /// Whether all bytes of this block are excluded, so it has no place.
     pub fn is_excluded(&self, block: u64) -> bool {
         let bytes = self.blocks.range(block);
         let next = self.excluded.partition_point(|range| range.start <= bytes.start);
         next > 0 && bytes.end <= self.excluded[next - 1].end
     }
 
-    /// How many blocks are not excluded.
+    /// The number of blocks that are not excluded entirely.
     fn saved_blocks(&self) -> u64 {
         let (bytes, block_bytes) = (self.blocks.bytes(), u64::from(self.blocks.block_bytes()));
         let excluded = |range: &Range<u64>| {
@@ -183,17 +182,17 @@ impl ManifestRegion {
 }
 
 impl Manifest {
-    /// The region of this name.
+    /// The region with this name.
     pub fn region(&self, name: &str) -> Option<&ManifestRegion> {
         self.regions.iter().find(|region| region.name == name)
     }
 
-    /// The bytes of all regions, excluded ones included.
+    /// The total length of all regions, including excluded bytes.
     pub fn full_bytes(&self) -> u64 {
         self.regions.iter().map(|region| region.blocks.bytes()).fold(0, u64::saturating_add)
     }
 
-    /// Its bytes.
+    /// Encodes it.
     pub fn encode(&self) -> Result<Vec<u8>> {
         self.regions.iter().try_for_each(ManifestRegion::check).map_err(unfit)?;
         self.packs.iter().try_for_each(|pack| pack.check(self.rank)).map_err(unfit)?;
@@ -238,9 +237,9 @@ impl Manifest {
         Ok(bytes)
     }
 
-    /// Reads a manifest, which is a whole file.
+    /// Decodes a manifest, which is a whole file.
     ///
-    /// The caller compares where the file was found with the session, version and rank in it.
+    /// The caller must compare its session, version and rank with the name of the file.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let structure = Structure::Manifest;
         let format = check_start(structure, MAGIC, MANIFEST_FORMAT, bytes)?;
@@ -258,7 +257,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// That what is neither one region nor one pack makes sense.
+    /// Checks everything that concerns more than one region or pack.
     fn check_whole(&self) -> std::result::Result<(), Problem> {
         check_session_name(&self.session).map_err(|error| error.to_string())?;
         if self.rank >= self.ranks || self.ranks > RANKS_MAX {
@@ -280,7 +279,7 @@ impl Manifest {
 }
 
 impl Manifest {
-    /// That its packs can have all its blocks: the index of a pack has a hash for each.
+    /// Checks that its packs can contain all its blocks: a pack's index has a hash for each block.
     fn check_room(&self) -> std::result::Result<(), Problem> {
         let own = self.packs.iter().filter(|pack| !pack.is_borrowed);
         let room: u64 = own.map(|pack| pack.file_bytes - PAGE_BYTES as u64).fold(0, u64::saturating_add);
@@ -293,7 +292,7 @@ impl Manifest {
 }
 
 impl ManifestPack {
-    /// That a manifest of this rank can have it.
+    /// Checks that a manifest of this rank can list it.
     fn check(&self, rank: u32) -> std::result::Result<(), Problem> {
         let Self { id, file_bytes, is_borrowed, .. } = *self;
         if id.rank != rank && !is_borrowed {
@@ -344,7 +343,7 @@ impl ManifestRegion {
     }
 }
 
-/// Everything but the checksum; [`Manifest::check_whole`] is up to the caller.
+/// Decodes everything except the checksum. The caller must call [`Manifest::check_whole`].
 fn decode_body(cursor: &mut Cursor<'_>, format: u32) -> Result<Manifest> {
     let head: &Head = cursor.value()?;
     let session = cursor.text(head.session_bytes.into())?.to_owned();
@@ -427,7 +426,7 @@ fn decode_shape(cursor: &mut Cursor<'_>, head: &ShapeHead) -> Result<Shape> {
     });
     let shape = shape.map_err(|error| cursor.wrong_at(at, error.to_string()))?;
     if shape.order() != order {
-        // There is one way to write each shape.
+        // Only one encoding of each shape is valid.
         return Err(cursor.wrong_at(at, "column-major order where there is only one order"));
     }
     Ok(shape)
@@ -437,7 +436,7 @@ fn check_count(what: &str, count: usize, max: usize) -> std::result::Result<(), 
     if count > max { Err(format!("{count} {what}; at most {max} are possible").into()) } else { Ok(()) }
 }
 
-/// Something that is there twice.
+/// A value that occurs twice.
 fn twice<T: Ord + Copy>(all: &mut [T]) -> Option<T> {
     all.sort_unstable();
     all.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0])

@@ -1,8 +1,7 @@
-//! What the ranks of a job tell each other, and the mark by which a rank's directory knows its
-//! runs.
+//! Messages between the ranks of a job, and the mark in the directory of a rank.
 //!
-//! Every message begins with what it is and the number of its format, and ends with a checksum: a
-//! rank that gets something else says so instead of believing it.
+//! Every message starts with its kind and format number, and ends with a checksum. A rank refuses
+//! anything else with an error.
 
 mod agreement;
 mod holdings;
@@ -30,16 +29,16 @@ use crate::{
     error::{Error, Result, Structure},
 };
 
-/// The number of the format of messages. All ranks of a job must have the same.
+/// The format number of messages. All ranks of a job must use the same.
 pub const MESSAGE_FORMAT: u16 = 1;
 
-/// The longest text in a message, such as the reason of a failure. What is longer is cut off.
+/// The longest text in a message, such as the reason of a failure. Longer texts are cut off.
 pub const TEXT_BYTES_MAX: usize = 4096;
 
 const MAGIC: [u8; 2] = *b"OM";
 const CHECK_BYTES: usize = 8;
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Kind {
@@ -65,19 +64,19 @@ struct Head {
     format: U16,
 }
 
-/// The beginning of a message.
+/// Starts a message.
 fn begin(kind: Kind) -> Vec<u8> {
     Head { magic: MAGIC, kind: kind as u8, zero: 0, format: MESSAGE_FORMAT.into() }.as_bytes().to_vec()
 }
 
-/// The end of a message.
+/// Ends a message with its checksum.
 fn end(mut bytes: Vec<u8>) -> Vec<u8> {
     let check = XxHash3_64::oneshot(&bytes);
     bytes.extend_from_slice(&check.to_le_bytes());
     bytes
 }
 
-/// What is between the beginning and the end of a message of this kind.
+/// What is between the start and the end of a message of this kind.
 fn body(kind: Kind, bytes: &[u8]) -> Result<Cursor<'_>> {
     let structure = Structure::Message;
     let Some((checked, written)) = bytes.split_last_chunk::<CHECK_BYTES>() else {
@@ -111,7 +110,7 @@ fn take_runs(cursor: &mut Cursor<'_>, count: u32) -> Result<BTreeSet<RunId>> {
     Ok(raw.iter().map(|run| RunId(run.get())).collect())
 }
 
-/// A text with its length before it, cut off where it is too long.
+/// Appends a text with its length before it. A text that is too long is cut off.
 fn push_text(bytes: &mut Vec<u8>, text: &str) {
     let end = (0..=text.len().min(TEXT_BYTES_MAX)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     let text = &text[..end];

@@ -1,14 +1,14 @@
-//! Names: of the files of a rank, of sessions and of regions.
+//! Names of files, sessions and regions.
 
 use crate::error::{Error, Result};
 
 /// The lock file of a rank.
 pub const LOCK_NAME: &str = "lock";
-/// The mark of a rank: which runs have used its directory.
+/// The mark of a rank, which lists the runs that have used its directory.
 pub const MARK_NAME: &str = "runs";
 /// The longest name of a session, in bytes.
 pub const SESSION_NAME_BYTES_MAX: usize = 128;
-/// The longest name of a region, in bytes: short enough for a file to be named after it.
+/// The longest name of a region, in bytes: short enough for a file name.
 pub const REGION_NAME_BYTES_MAX: usize = 240;
 /// The longest name of an element type, in bytes.
 pub const ELEMENT_NAME_BYTES_MAX: usize = 65_535;
@@ -20,7 +20,7 @@ pub fn pack_name(number: u64) -> String {
     format!("pack-{number:020}")
 }
 
-/// The number of the pack that is in a file of this name.
+/// The number of the pack with this file name.
 pub fn parse_pack_name(name: &str) -> Option<u64> {
     digits(name.strip_prefix("pack-")?, 20..=20)
 }
@@ -30,7 +30,7 @@ pub fn version_name(version: u64) -> String {
     format!("version-{version:020}")
 }
 
-/// The version whose manifest is in a file of this name.
+/// The version whose manifest has this file name.
 pub fn parse_version_name(name: &str) -> Option<u64> {
     digits(name.strip_prefix("version-")?, 20..=20)
 }
@@ -40,20 +40,20 @@ pub fn rank_name(rank: u32) -> String {
     format!("rank-{rank:05}")
 }
 
-/// The rank that has a directory of this name.
+/// The rank whose directory has this name.
 pub fn parse_rank_name(name: &str) -> Option<u32> {
     let text = name.strip_prefix("rank-")?;
-    // A sixth digit is there because it is needed.
+    // Numbers above 99,999 have more than five digits, and no leading zeros.
     let is_padded = text.len() > 5 && text.starts_with('0');
     digits(text, 5..=10).filter(|_| !is_padded)?.try_into().ok()
 }
 
-/// The name under which a file is written before it takes the name `name`.
+/// The name under which a file is written before it is renamed to `name`.
 pub fn draft_name(name: &str) -> String {
     format!("{name}{DRAFT}")
 }
 
-/// The name that the file would have taken that was written under this one.
+/// The final name of a file with this draft name.
 pub fn parse_draft_name(name: &str) -> Option<&str> {
     name.strip_suffix(DRAFT)
 }
@@ -63,8 +63,8 @@ fn digits(text: &str, count: std::ops::RangeInclusive<usize>) -> Option<u64> {
     if is_number { text.parse().ok() } else { None }
 }
 
-/// Whether a session may have this name: 1 to 128 letters, digits, `-`, `_` and `.` of ASCII, not a
-/// dot first, and not `lock`.
+/// Checks the name of a session: 1 to 128 ASCII letters, digits, `-`, `_` and `.`. It must not
+/// start with a dot, and must not be `lock`.
 pub fn check_session_name(name: &str) -> Result<()> {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     let problem = if name.is_empty() {
@@ -83,8 +83,8 @@ pub fn check_session_name(name: &str) -> Result<()> {
     Err(Error::Name { what: "session", name: name.to_owned(), problem })
 }
 
-/// Whether a region may have this name: at most 240 bytes, without `/` and control characters, not
-/// `.` or `..`. The empty name is that of a region which needs none.
+/// Checks the name of a region: at most 240 bytes, without `/` and control characters, and not `.`
+/// or `..`. It may be empty.
 pub fn check_region_name(name: &str) -> Result<()> {
     match region_name_problem(name) {
         None => Ok(()),

@@ -1,4 +1,4 @@
-//! A pack: the header page, and how all parts of the file come together.
+//! A pack: its header page, and the layout of the file.
 
 use std::{fmt, ops::Range};
 
@@ -14,7 +14,7 @@ use crate::{
     hash::checksum,
 };
 
-/// The size of a page: packs begin with one, and their length is a multiple of it.
+/// The size of a page. The header of a pack is one page, and its length is a multiple of it.
 pub const PAGE_BYTES: usize = 4096;
 /// The largest pack.
 pub const FILE_BYTES_MAX: u64 = 1 << 56;
@@ -23,10 +23,10 @@ pub const INDEX_BYTES_MAX: u64 = 1 << 32;
 
 const MAGIC: [u8; 8] = *b"OUTCPACK";
 const PAGE: u64 = PAGE_BYTES as u64;
-/// What the checksum of a header page covers.
+/// How many bytes the checksum of a header page covers.
 const CHECKED_BYTES: usize = PAGE_BYTES - size_of::<U128>();
 
-/// Which pack of a session.
+/// The identifier of a pack in a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PackId {
     /// The rank that wrote it.
@@ -54,7 +54,7 @@ pub struct PackOrigin {
     pub hash_kind: HashKind,
 }
 
-/// What the first page of a pack says.
+/// The header of a pack: its first page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PackHeader {
     origin: PackOrigin,
@@ -64,7 +64,7 @@ pub struct PackHeader {
     index_check: u128,
 }
 
-/// The first page of a pack, as it is in the file.
+/// The first page of a pack, byte by byte.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Page {
@@ -86,19 +86,20 @@ struct Page {
 const _: () = assert!(size_of::<Page>() == PAGE_BYTES);
 
 impl PackHeader {
-    /// The header of a pack whose index, at byte `index_at` of the file, is `index`, and whose
-    /// payload is `payload_bytes` long.
+    /// The header of a pack with a payload of `payload_bytes` bytes, and with the encoded `index`
+    /// at offset `index_at` of the file.
     ///
-    /// [`seal`](Self::seal) does this and the rest for a pack that is one piece of memory.
+    /// [`seal`](Self::seal) does this, and everything else, for a pack that is in one piece of
+    /// memory.
     pub fn new(origin: PackOrigin, payload_bytes: u64, index_at: u64, index: &[u8]) -> Result<Self> {
         let index_bytes = index.len() as u64;
         check_layout(payload_bytes, index_at, index_bytes).map_err(|(_, problem)| unfit(problem))?;
         Ok(Self { origin, payload_bytes, index_at, index_bytes, index_check: checksum(index) })
     }
 
-    /// Completes a pack in memory: writes the index behind the payload, which the caller has put at
-    /// [`PAGE_BYTES`], zeros up to a whole number of pages, and the header. What follows in `file`
-    /// stays as it is; its first [`file_bytes`](Self::file_bytes) are the pack.
+    /// Completes a pack in memory. The caller has put the payload at [`PAGE_BYTES`]. This writes
+    /// the index after it, zeros up to a whole number of pages, and the header. The pack is the
+    /// first [`file_bytes`](Self::file_bytes) of `file`; what follows stays unchanged.
     pub fn seal(origin: PackOrigin, payload_bytes: u64, index: &Index, file: &mut [u8]) -> Result<Self> {
         let size = index.size();
         let (file_bytes, room) = (size.file_bytes(payload_bytes), file.len());
@@ -106,7 +107,7 @@ impl PackHeader {
             return Err(unfit(format!("it has {file_bytes} bytes, and there is room for {room}")));
         };
         index.check_own(origin.id, payload_bytes)?;
-        // Both lie in the slice.
+        // Both are inside the slice.
         let index_start = PAGE_BYTES + payload_bytes as usize;
         let index_end = index_start + size.bytes() as usize;
         index.encode_into(&mut file[index_start..index_end])?;
@@ -116,7 +117,7 @@ impl PackHeader {
         Ok(header)
     }
 
-    /// The first page of the file.
+    /// Encodes the first page of the file.
     pub fn encode(&self) -> [u8; PAGE_BYTES] {
         let mut page = Page::new_zeroed();
         page.magic = MAGIC;
@@ -134,10 +135,10 @@ impl PackHeader {
         zerocopy::transmute!(page)
     }
 
-    /// Reads the first page of a file; what follows it is not looked at.
+    /// Decodes the first page of a file. Ignores what follows.
     ///
-    /// The caller compares the length of the file with [`file_bytes`](Self::file_bytes), and where
-    /// the file was found with [`origin`](Self::origin).
+    /// The caller must compare the length of the file with [`file_bytes`](Self::file_bytes), and
+    /// its name with [`origin`](Self::origin).
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let structure = Structure::PackHeader;
         check_start(structure, MAGIC, PACK_FORMAT, bytes)?;
@@ -169,7 +170,7 @@ impl PackHeader {
         Ok(header)
     }
 
-    /// Reads the index, which is what is at [`index_range`](Self::index_range) of the file.
+    /// Decodes the index, which is at [`index_range`](Self::index_range) of the file.
     pub fn decode_index(&self, bytes: &[u8]) -> Result<Index> {
         let structure = Structure::PackIndex;
         if (bytes.len() as u64) < self.index_bytes {
@@ -187,17 +188,17 @@ impl PackHeader {
         &self.origin
     }
 
-    /// The bytes of the file in which stored blocks lie.
+    /// The range of the file that contains the stored blocks.
     pub const fn payload_range(&self) -> Range<u64> {
         PAGE..PAGE + self.payload_bytes
     }
 
-    /// The bytes of the file in which the index lies.
+    /// The range of the file that contains the index.
     pub const fn index_range(&self) -> Range<u64> {
         self.index_at..self.index_at + self.index_bytes
     }
 
-    /// The checksum of the index, with which manifests make sure that this is the pack they mean.
+    /// The checksum of the index. Manifests identify a pack by it.
     pub const fn index_check(&self) -> u128 {
         self.index_check
     }
@@ -207,8 +208,8 @@ impl PackHeader {
         (self.index_at + self.index_bytes).next_multiple_of(PAGE)
     }
 
-    /// The bytes of the file that mean nothing, in ascending order: no block of `index`, which is
-    /// the one of this pack, lies there. They are zero in a pack that is not damaged.
+    /// The ranges of the file that are not in use, in ascending order: no block of `index`, the
+    /// index of this pack, lies there. In an undamaged pack they are zero.
     pub fn zero_ranges(&self, index: &Index) -> Vec<Range<u64>> {
         let mut used = index.own_ranges(self.origin.id);
         used.push(self.index_range());
@@ -226,7 +227,7 @@ impl PackHeader {
     }
 }
 
-/// What is wrong with the parts of a file, and the byte of the header that says so.
+/// Checks the layout of a file. An error has the offset of the wrong field in the header.
 fn check_layout(payload_bytes: u64, index_at: u64, index_bytes: u64) -> std::result::Result<(), (u64, Problem)> {
     if payload_bytes > FILE_BYTES_MAX {
         return Err((48, format!("a payload of {payload_bytes} bytes; at most {FILE_BYTES_MAX} are possible").into()));
@@ -277,7 +278,7 @@ mod tests {
         assert_eq!(PackHeader::seal(ORIGIN, 512, &index(PAGE), &mut file).unwrap().file_bytes(), file.len() as u64);
         let error = PackHeader::seal(ORIGIN, 512, &index(PAGE), &mut file[1..]).unwrap_err();
         assert!(error.to_string().contains("it has 8192 bytes, and there is room for 8191"), "{error}");
-        // No count is too large to be asked for.
+        // Any count can be asked for.
         let size = IndexSize { regions: u64::MAX, blocks: u64::MAX, ..size };
         assert_eq!((size.bytes(), size.file_bytes(u64::MAX)), (u64::MAX, u64::MAX));
         assert!(PackHeader::seal(ORIGIN, u64::MAX, &index(PAGE), &mut file).is_err());
@@ -306,7 +307,7 @@ mod tests {
         assert!(region.push(Extent { at: 0, ..good }, &hash, &[]).is_err());
         region.push(good, &hash, &[]).unwrap();
         assert!(region.push(Extent { first_block: 0, ..good }, &hash, &[]).is_err());
-        // What was refused has left nothing behind.
+        // The refused extent has left nothing behind.
         assert_eq!((region.extents().len(), region.block_count(), region.find(0)), (1, 1, None));
         assert!(Index::new(vec![region.clone(), region]).is_err());
     }

@@ -1,11 +1,11 @@
-//! Segments: the files in which processes of one machine share memory, and who has which part of
-//! it.
+//! Segments: the files through which processes of one machine share memory, with the owner of each
+//! part.
 //!
-//! A segment begins with a [`SegmentHeader`], which never changes. Two tables follow, which do, a
-//! number at a time: by owner, how many chunks it waits for; by chunk, its owner. Then the chunks.
-//! Owners are numbered from 1; 0 is nobody. What an owner is, and who may write when, is not the
-//! format's business: whoever reads the tables believes no number without asking whether its owner
-//! lives.
+//! A segment starts with a [`SegmentHeader`], which never changes. Two tables follow, whose entries
+//! change one at a time: by owner, how many chunks it waits for; and by chunk, its owner. Then come
+//! the chunks. Owners are numbered from 1; 0 means none. The format does not define what an owner
+//! is, or who may write when. A reader of the tables must check that an owner is alive before it
+//! trusts its entries.
 
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
@@ -20,20 +20,20 @@ use crate::{
 
 /// The length of a [`SegmentHeader`].
 pub const SEGMENT_HEADER_BYTES: usize = size_of::<Raw>();
-/// So many owners at most in one segment.
+/// The largest number of owners of one segment.
 pub const SEGMENT_OWNERS_MAX: u32 = 1024;
-/// Chunks begin at, and are, multiples of this: a huge page.
+/// Chunks start at multiples of this size, and their size is a multiple of it: a huge page.
 pub const CHUNK_UNIT_BYTES: u64 = 2 << 20;
-/// The longest chunk.
+/// The largest chunk.
 pub const CHUNK_BYTES_MAX: u64 = 16 << 20;
 
 const MAGIC: [u8; 8] = *b"OUTCSHAR";
-/// The number of its format.
+/// Its format number.
 const FORMAT: u32 = 1;
 const WANTED_AT: u64 = 64;
 const OWNERS_AT: u64 = WANTED_AT + 4 * (SEGMENT_OWNERS_MAX as u64 + 1);
 
-/// How a segment is divided.
+/// The layout of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentHeader {
     chunk_bytes: u64,
@@ -59,7 +59,7 @@ impl SegmentHeader {
         Ok(Self { chunk_bytes, chunks })
     }
 
-    /// The first bytes of a segment.
+    /// Encodes the header of a segment.
     pub fn encode(&self) -> [u8; SEGMENT_HEADER_BYTES] {
         let mut raw = Raw {
             magic: MAGIC,
@@ -74,7 +74,7 @@ impl SegmentHeader {
         zerocopy::transmute!(raw)
     }
 
-    /// Reads the first bytes of a segment; what follows them is not looked at.
+    /// Decodes the header of a segment. Ignores what follows.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let structure = Structure::Segment;
         check_start(structure, MAGIC, FORMAT, bytes)?;
@@ -100,32 +100,32 @@ impl SegmentHeader {
         self.chunk_bytes
     }
 
-    /// How many chunks there are.
+    /// The number of chunks.
     pub const fn chunks(&self) -> u32 {
         self.chunks
     }
 
-    /// The bytes of all chunks together.
+    /// The total size of all chunks.
     pub const fn bytes(&self) -> u64 {
         self.chunks as u64 * self.chunk_bytes
     }
 
-    /// Where the number of chunks lies that `owner` waits for.
+    /// The offset of the number of chunks that `owner` waits for.
     pub const fn wanted_at(&self, owner: u32) -> u64 {
         WANTED_AT + 4 * owner as u64
     }
 
-    /// Where the owner of a chunk lies.
+    /// The offset of the owner of a chunk.
     pub const fn owner_at(&self, chunk: u32) -> u64 {
         OWNERS_AT + 4 * chunk as u64
     }
 
-    /// The bytes of the header and of both tables.
+    /// The length of the header and both tables.
     pub const fn table_bytes(&self) -> u64 {
         self.owner_at(self.chunks)
     }
 
-    /// Where a chunk begins.
+    /// The offset of a chunk.
     pub const fn chunk_at(&self, chunk: u32) -> u64 {
         self.table_bytes().next_multiple_of(CHUNK_UNIT_BYTES) + chunk as u64 * self.chunk_bytes
     }
@@ -135,14 +135,14 @@ impl SegmentHeader {
         self.chunk_at(self.chunks)
     }
 
-    /// By owner the number of chunks that it waits for: at most as many as there are. `bytes` are
-    /// those from [`wanted_at`](Self::wanted_at) 0 up to [`owner_at`](Self::owner_at) 0.
+    /// By owner: how many chunks it waits for, at most as many as there are. `bytes` are those from
+    /// [`wanted_at`](Self::wanted_at) 0 up to [`owner_at`](Self::owner_at) 0.
     pub fn decode_wanted(&self, bytes: &[u8]) -> Result<Vec<u32>> {
         let wanted = numbers(bytes, SEGMENT_OWNERS_MAX + 1)?;
         Ok(wanted.iter().map(|number| number.get().min(self.chunks)).collect())
     }
 
-    /// By chunk its owner; a number that no owner can have is nobody. `bytes` are those from
+    /// By chunk: its owner. An invalid owner counts as none. `bytes` are those from
     /// [`owner_at`](Self::owner_at) 0 up to [`table_bytes`](Self::table_bytes).
     pub fn decode_owners(&self, bytes: &[u8]) -> Result<Vec<u32>> {
         let owners = numbers(bytes, self.chunks)?;
@@ -150,7 +150,7 @@ impl SegmentHeader {
     }
 }
 
-/// One entry of a table.
+/// Encodes one entry of a table.
 pub const fn encode_segment_number(number: u32) -> [u8; 4] {
     number.to_le_bytes()
 }

@@ -1,10 +1,10 @@
-//! Puts the bytes of elements together by their place in the element: of numbers that are alike,
-//! those are alike.
+//! The byte shuffle: groups the bytes of elements by their position in the element. In similar
+//! numbers, bytes at the same position are similar, so they compress better.
 
-/// Writes to `into` first the first bytes of all elements of `width` bytes, then the second ones,
-/// and so on; what is left after the last whole element follows as it is. Both are equally long.
+/// Writes to `into` the first bytes of all elements of `width` bytes, then the second bytes, and so
+/// on. Bytes after the last whole element are copied unchanged. Both slices are equally long.
 pub(super) fn shuffle(plain: &[u8], width: usize, into: &mut [u8]) {
-    // Loops are twice as fast if the compiler knows the width.
+    // The loops are twice as fast if the compiler knows the width.
     match width {
         2 => part(plain, 2, into),
         4 => part(plain, 4, into),

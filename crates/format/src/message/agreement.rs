@@ -1,5 +1,5 @@
-//! What ranks tell each other so that all do the same: whether a call has worked, whether it is
-//! time to save, what can be restored, and how that went.
+//! Messages by which ranks agree: whether a call succeeded, whether it is time to save, what can be
+//! restored, and the result of a restore.
 
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
@@ -9,12 +9,12 @@ use zerocopy::{
 use super::{Kind, begin, body, end, push_text, take_text};
 use crate::{RunId, error::Result};
 
-/// Whether a rank could do its part, and why not.
+/// Whether a rank succeeded, or why not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer(pub std::result::Result<(), String>);
 
 impl Answer {
-    /// Its bytes. A reason of more than 4096 bytes is cut off.
+    /// Encodes it. A reason of more than 4096 bytes is cut off.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = begin(Kind::Answer);
         bytes.push(self.0.is_err().into());
@@ -24,7 +24,7 @@ impl Answer {
         end(bytes)
     }
 
-    /// Reads the answer of another rank.
+    /// Decodes the answer of another rank.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let mut cursor = body(Kind::Answer, bytes)?;
         let answer = match *cursor.value::<u8>()? {
@@ -37,19 +37,19 @@ impl Answer {
     }
 }
 
-/// Whether it is time to save, as a rank sees it.
+/// Whether it is time to save, according to a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Due(pub bool);
 
 impl Due {
-    /// Its bytes.
+    /// Encodes it.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = begin(Kind::Due);
         bytes.push(self.0.into());
         end(bytes)
     }
 
-    /// Reads how another rank sees it.
+    /// Decodes the message of another rank.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let mut cursor = body(Kind::Due, bytes)?;
         let is_due = match *cursor.value::<u8>()? {
@@ -62,7 +62,7 @@ impl Due {
     }
 }
 
-/// The versions that a rank could restore, in ascending order, each with the run that saved it.
+/// The versions that a rank can restore, in ascending order, each with the run that saved it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidates(pub Vec<(u64, RunId)>);
 
@@ -74,7 +74,7 @@ struct RawCandidate {
 }
 
 impl Candidates {
-    /// Its bytes.
+    /// Encodes it.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = begin(Kind::Candidates);
         bytes.extend_from_slice(U32::from(self.0.len() as u32).as_bytes());
@@ -84,7 +84,7 @@ impl Candidates {
         end(bytes)
     }
 
-    /// Reads what another rank could restore.
+    /// Decodes the message of another rank.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let mut cursor = body(Kind::Candidates, bytes)?;
         let count = cursor.value::<U32>()?.get();
@@ -97,25 +97,25 @@ impl Candidates {
     }
 }
 
-/// How a rank fared with restoring a version.
+/// The result of restoring a version on one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Verdict {
     /// The version.
     pub version: u64,
     /// The run that saved it.
     pub run: RunId,
-    /// How it went.
+    /// The result.
     pub fared: Fared,
 }
 
-/// How a restore went on one rank.
+/// The result of a restore on one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fared {
-    /// It has the whole version.
+    /// It has read the whole version, undamaged.
     Whole,
     /// All of its copies are damaged.
     Damaged,
-    /// It cannot use the version: it does not fit the program's memory, or something else has
+    /// It cannot use the version: the version does not fit the program's memory, or something else
     /// failed.
     Refused,
 }
@@ -129,7 +129,7 @@ struct RawVerdict {
 }
 
 impl Verdict {
-    /// Its bytes.
+    /// Encodes it.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = begin(Kind::Verdict);
         let fared = match self.fared {
@@ -141,7 +141,7 @@ impl Verdict {
         end(bytes)
     }
 
-    /// Reads how another rank fared.
+    /// Decodes the message of another rank.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let mut cursor = body(Kind::Verdict, bytes)?;
         let raw: &RawVerdict = cursor.value()?;

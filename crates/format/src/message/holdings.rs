@@ -1,5 +1,4 @@
-//! What a rank has found in its directories, which all ranks tell each other when a session is
-//! opened.
+//! What a rank has found in its directories. All ranks exchange this when a session is opened.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,15 +10,15 @@ use zerocopy::{
 use super::{Kind, begin, body, end, push_runs, take_runs};
 use crate::{RunId, cursor::Cursor, error::Result};
 
-/// So many directories at most.
+/// The largest number of directories.
 const LAYERS_MAX: u32 = 64;
 
 /// What one rank has found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holdings {
-    /// A random number: that of rank 0 becomes the number of the run.
+    /// A random number. That of rank 0 becomes the identifier of the run.
     pub proposal: RunId,
-    /// By layer.
+    /// By layer: what it found there.
     pub layers: Vec<HeldLayer>,
 }
 
@@ -28,7 +27,7 @@ pub struct Holdings {
 pub struct HeldLayer {
     /// The runs that are known to have used this directory.
     pub runs: BTreeSet<RunId>,
-    /// The versions that are there.
+    /// The versions that it has there.
     pub versions: BTreeMap<u64, Held>,
     /// Versions whose manifests cannot be read.
     pub unreadable: BTreeSet<u64>,
@@ -39,7 +38,7 @@ pub struct HeldLayer {
 pub struct Held {
     /// The run that saved it.
     pub run: RunId,
-    /// When, in nanoseconds since 1970.
+    /// When it was saved, in nanoseconds since 1970.
     pub saved_at_unix_ns: u64,
 }
 
@@ -60,7 +59,7 @@ struct RawHeld {
 }
 
 impl Holdings {
-    /// Its bytes.
+    /// Encodes it.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = begin(Kind::Holdings);
         bytes.extend_from_slice(U128::from(self.proposal.0).as_bytes());
@@ -88,7 +87,7 @@ impl Holdings {
         end(bytes)
     }
 
-    /// Reads what another rank has found.
+    /// Decodes the message of another rank.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let mut cursor = body(Kind::Holdings, bytes)?;
         let proposal = RunId(cursor.value::<U128>()?.get());

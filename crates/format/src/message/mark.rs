@@ -1,7 +1,8 @@
-//! The mark in a rank's directory: which runs have used it.
+//! The mark in a rank's directory, the file `runs`: which runs have used the directory.
 //!
-//! A version that only some ranks have may become whole again if a directory is merely missing. The
-//! mark tells that from a rank that took part in the run and never had the version.
+//! If only some ranks have a version, a directory may be missing, and the version may become
+//! complete again. Or a rank took part in the run and never had the version. The mark tells these
+//! cases apart.
 
 use std::collections::BTreeSet;
 
@@ -13,19 +14,19 @@ use crate::{
     error::{Error, Result, Structure},
 };
 
-/// So many runs at most in one mark.
+/// The largest number of runs in one mark.
 pub const MARK_RUNS_MAX: usize = 65_536;
 
 /// The longest mark.
 pub const MARK_BYTES_MAX: usize = size_of::<Head>() + 4 + MARK_RUNS_MAX * 16 + CHECK_BYTES;
 
-/// The runs that have used a rank's directory, as far as they matter: those of which some rank
-/// still has a version, and the last.
+/// The runs that have used a rank's directory, as far as they matter: the last one, and those of
+/// which some rank still has a version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mark(pub BTreeSet<RunId>);
 
 impl Mark {
-    /// Its bytes.
+    /// Encodes it.
     pub fn encode(&self) -> Result<Vec<u8>> {
         let count = self.0.len();
         if count > MARK_RUNS_MAX {
@@ -38,7 +39,7 @@ impl Mark {
         Ok(end(bytes))
     }
 
-    /// Reads a mark, which is a whole file.
+    /// Decodes a mark, which is a whole file.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let mut cursor = body(Kind::Mark, bytes)?;
         let count = cursor.value::<U32>()?.get();

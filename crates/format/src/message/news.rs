@@ -1,4 +1,4 @@
-//! What a rank announces of its versions.
+//! Announcements of a rank about its versions.
 
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
@@ -8,39 +8,40 @@ use zerocopy::{
 use super::{Kind, begin, body, end, push_text, take_text};
 use crate::{RunId, error::Result};
 
-/// What a rank tells the others of a session.
+/// An announcement of a rank about a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct News {
-    /// The run, as all ranks agreed when they opened the session.
+    /// The run, which all ranks agreed upon when they opened the session.
     pub run: RunId,
-    /// Counted from 0 for each rank and run, so that what comes twice or not at all is noticed.
+    /// The number of the message, counted from 0 for each rank and run, to detect lost and repeated
+    /// messages.
     pub number: u64,
-    /// How often the session has gone back in this run.
+    /// How often the session was rewound in this run.
     pub era: u64,
-    /// What there is to tell.
+    /// The announcement itself.
     pub tidings: Tidings,
 }
 
-/// What there is to tell.
+/// What a rank announces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Tidings {
     /// This rank's part of a version is durable on a layer.
     Here {
-        /// Which layer, 0 being the first directory.
+        /// The layer, counted from 0.
         layer: u32,
-        /// Which version.
+        /// The version.
         version: u64,
     },
     /// This rank's part of a version will never be on a layer.
     Failed {
-        /// Which layer.
+        /// The layer.
         layer: u32,
-        /// Which version.
+        /// The version.
         version: u64,
         /// Why.
         reason: String,
     },
-    /// This rank saves no more versions, or goes back.
+    /// This rank saves no more versions, or rewinds the session.
     Over,
 }
 
@@ -65,7 +66,7 @@ struct Which {
 }
 
 impl News {
-    /// Its bytes. A reason of more than 4096 bytes is cut off.
+    /// Encodes it. A reason of more than 4096 bytes is cut off.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = begin(Kind::News);
         let tidings = match &self.tidings {
@@ -86,7 +87,7 @@ impl News {
         end(bytes)
     }
 
-    /// Reads what another rank has announced.
+    /// Decodes the message of another rank.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let mut cursor = body(Kind::News, bytes)?;
         let head: &Head = cursor.value()?;

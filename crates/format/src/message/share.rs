@@ -1,4 +1,4 @@
-//! What ranks tell each other about the blocks of one version, so that each block is written once.
+//! Messages by which ranks share the blocks of one version, so that each block is written once.
 
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
@@ -8,13 +8,12 @@ use zerocopy::{
 use super::{Kind, begin, body, end};
 use crate::{Coding, Hash, Stored, error::Result};
 
-/// Whether a rank can share the blocks of a version, and what may keep others from building upon
-/// its packs.
+/// Whether a rank can share the blocks of a version, and whether others may build upon its packs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sharing {
-    /// All that the version has of this rank fits into host memory.
+    /// Whether the new blocks of this rank fit into host memory.
     pub fits: bool,
-    /// How often packs of this rank were lost.
+    /// How often this rank has lost packs.
     pub losses: u64,
 }
 
@@ -22,11 +21,11 @@ pub struct Sharing {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SharedBlocks(pub Vec<(Hash, u32)>);
 
-/// Where blocks lie in packs of the rank that says so.
+/// The places of blocks in packs of the sender.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SharedLocations(pub Vec<SharedLocation>);
 
-/// Where one block lies.
+/// The place of one block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharedLocation {
     /// Its hash.
@@ -35,19 +34,19 @@ pub struct SharedLocation {
     pub bytes: u32,
     /// The number of the pack.
     pub number: u64,
-    /// Where in it.
+    /// Its offset in that pack.
     pub at: u64,
-    /// How long it is there, and its checksum.
+    /// Its stored length and checksum.
     pub stored: Stored,
     /// How it is stored.
     pub coding: Coding,
 }
 
-/// The packs that a rank has made for a version.
+/// The packs that the sender has made for a version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SharedPacks(pub Vec<SharedPack>);
 
-/// A pack of the rank that says so.
+/// A pack of the sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct SharedPack {
@@ -87,14 +86,14 @@ struct RawLocation {
 }
 
 impl Sharing {
-    /// Its bytes.
+    /// Encodes it.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = begin(Kind::Sharing);
         bytes.extend_from_slice(RawSharing { fits: self.fits.into(), losses: self.losses.into() }.as_bytes());
         end(bytes)
     }
 
-    /// Reads what another rank has said.
+    /// Decodes the message of another rank.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let mut cursor = body(Kind::Sharing, bytes)?;
         let raw: &RawSharing = cursor.value()?;
@@ -106,7 +105,7 @@ impl Sharing {
     }
 }
 
-/// A list of entries with their number before it.
+/// Encodes a list, with its length first.
 fn encode_list<T: IntoBytes + Immutable>(kind: Kind, entries: impl ExactSizeIterator<Item = T>) -> Vec<u8> {
     let mut bytes = begin(kind);
     bytes.extend_from_slice(U64::from(entries.len() as u64).as_bytes());
@@ -127,7 +126,7 @@ where
 }
 
 impl SharedBlocks {
-    /// Its bytes.
+    /// Encodes it.
     pub fn encode(&self) -> Vec<u8> {
         encode_list(
             Kind::SharedBlocks,
@@ -135,14 +134,14 @@ impl SharedBlocks {
         )
     }
 
-    /// Reads what another rank is about to write.
+    /// Decodes the message of another rank.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         decode_list(Kind::SharedBlocks, bytes, |raw: &RawBlock| Ok((raw.hash, raw.bytes.get()))).map(Self)
     }
 }
 
 impl SharedLocations {
-    /// Its bytes.
+    /// Encodes it.
     pub fn encode(&self) -> Vec<u8> {
         let raw = |location: &SharedLocation| RawLocation {
             hash: location.hash,
@@ -157,7 +156,7 @@ impl SharedLocations {
         encode_list(Kind::SharedLocations, self.0.iter().map(raw))
     }
 
-    /// Reads where the blocks of another rank lie.
+    /// Decodes the message of another rank.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let location = |raw: &RawLocation| {
             let coding = Coding::from_codes(raw.coding, raw.shuffle);
@@ -177,12 +176,12 @@ impl SharedLocations {
 }
 
 impl SharedPacks {
-    /// Its bytes.
+    /// Encodes it.
     pub fn encode(&self) -> Vec<u8> {
         encode_list(Kind::SharedPacks, self.0.iter().copied())
     }
 
-    /// Reads which packs another rank has made.
+    /// Decodes the message of another rank.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         decode_list(Kind::SharedPacks, bytes, |raw: &SharedPack| Ok(*raw)).map(Self)
     }

@@ -1,4 +1,4 @@
-//! Every decoder over the corpus of its fuzz target, and over many changed copies of it.
+//! Runs every decoder on the corpus of its fuzz target, and on many changed copies of it.
 
 use std::{
     env, fs,
@@ -14,7 +14,7 @@ use crate::{
     samples::{self, Sample},
 };
 
-/// So many changed inputs for each decoder.
+/// The number of changed inputs for each decoder.
 fn changed_count() -> u64 {
     amount(8_000, 400_000)
 }
@@ -29,7 +29,7 @@ fn corpus(decoder: &str) -> Vec<Vec<u8>> {
     files.iter().map(|path| fs::read(path).unwrap()).collect()
 }
 
-/// That this file of the corpus has these bytes. `OUTCROP_GOLDEN=write` writes it.
+/// Checks that a file of the corpus has these bytes. `OUTCROP_GOLDEN=write` writes it.
 pub(crate) fn assert_in_corpus(decoder: &str, name: &str, bytes: &[u8]) {
     let path = folder(decoder).join(name);
     if env::var("OUTCROP_GOLDEN").is_ok_and(|wish| wish == "write") {
@@ -39,7 +39,7 @@ pub(crate) fn assert_in_corpus(decoder: &str, name: &str, bytes: &[u8]) {
     assert_eq!(fs::read(&path).unwrap(), bytes, "{}", path.display());
 }
 
-/// One input with one to four changes of the kinds that hit decoders hardest.
+/// An input with one to four changes, of the kinds that are hardest for decoders.
 fn changed(rng: &mut Rng, corpus: &[Vec<u8>]) -> Vec<u8> {
     const NUMBERS: [u64; 9] =
         [0, 1, 0x7f, 0xff, 0xffff, 0x7fff_ffff, 0xffff_ffff, 0x7fff_ffff_ffff_ffff, 0xffff_ffff_ffff_ffff];
@@ -73,7 +73,8 @@ fn no_input_makes_a_decoder_panic() {
     let mut total = 0;
     for (name, decode) in decoders::ALL {
         let corpus = corpus(name);
-        // A value and an error; with none of one of them, half of a decoder would not be reached.
+        // How often there was an error and a value. Both must occur, or half of a decoder was not
+        // reached.
         let mut outcomes = [0; 2];
         for seed in 0..changed_count() + corpus.len() as u64 {
             // The corpus itself comes first.

@@ -1,4 +1,4 @@
-//! Bytes that are not as they were written, and bytes that nobody would have written.
+//! Damaged bytes, and bytes that no writer would have written.
 
 use outcrop_format::{Blocks, Decoder, Error, Manifest, PAGE_BYTES, PackHeader, Result, Structure};
 use outcrop_region::Shape;
@@ -14,7 +14,7 @@ fn index_of<'a>(header: &PackHeader, file: &'a [u8]) -> &'a [u8] {
     &file[range.start as usize..range.end as usize]
 }
 
-/// What a reader does that looks at every byte of a pack; what is wrong is an error.
+/// Reads every byte of a pack, as a reader does. Returns what is wrong.
 fn verify(file: &[u8]) -> std::result::Result<(), String> {
     let text = |error: Error| error.to_string();
     let header = PackHeader::decode(file).map_err(text)?;
@@ -83,7 +83,7 @@ fn every_truncation_is_found() {
     for length in 0..bytes.len() {
         assert!(Manifest::decode(&bytes[..length]).is_err());
     }
-    // Longer is as wrong as shorter.
+    // Extra bytes are as wrong as missing ones.
     assert!(Manifest::decode(&[&bytes[..], &[0]].concat()).is_err());
     assert!(header.decode_index(&[index, &[0]].concat()).is_err());
 }
@@ -119,7 +119,7 @@ fn messages_say_what_was_changed() {
     assert!(error.to_string().starts_with("the manifest was changed: its checksum is "), "{error}");
 }
 
-/// That decoding says that `expected` is wrong at byte `at`.
+/// Checks that decoding fails with `expected` at byte `at`.
 #[track_caller]
 fn assert_wrong<T: std::fmt::Debug>(decoded: Result<T>, at: u64, expected: &str) {
     match decoded.unwrap_err() {
@@ -152,7 +152,7 @@ fn headers_that_make_no_sense_are_refused() {
         page[PAGE_BYTES - 16..].copy_from_slice(&check.to_le_bytes());
         assert_wrong(PackHeader::decode(&page), at, expected);
     }
-    // The largest file there can be, and one that is larger.
+    // The largest possible file, and a larger one.
     let header = samples::small().header;
     let largest = (1_u64 << 56) - 2 * PAGE_BYTES as u64;
     let made = |bytes: u64| PackHeader::new(*header.origin(), bytes, PAGE_BYTES as u64 + bytes, &[0; PAGE_BYTES]);
@@ -160,7 +160,7 @@ fn headers_that_make_no_sense_are_refused() {
     assert!(matches!(made(largest + 1), Err(Error::Unfit { .. })));
 }
 
-/// Decodes an index with these bytes at `place`, as if it had been written so.
+/// Decodes an index with these bytes at `place`, with a valid checksum.
 fn changed_index(place: usize, bytes: &[u8]) -> Result<outcrop_format::Index> {
     let Sample { file, header, .. } = samples::full();
     let mut index = index_of(&header, &file).to_vec();
@@ -171,8 +171,8 @@ fn changed_index(place: usize, bytes: &[u8]) -> Result<outcrop_format::Index> {
 
 #[test]
 fn indexes_that_make_no_sense_are_refused() {
-    // Where things are: the nameless region, whose one extent begins at 21, has its hash up to 71;
-    // then "Feld ö".
+    // The layout of the sample: the nameless region has one extent, which begins at 21, and its
+    // hash ends at 71. Then comes "Feld ö".
     let field = 71;
     let extent = |nth: usize| field + 17 + 7 + 34 * nth;
     let stored = extent(6) + 8 * 16;
@@ -216,7 +216,7 @@ fn indexes_that_make_no_sense_are_refused() {
     }
 }
 
-/// Decodes a manifest with these bytes at `place`, as if it had been written so.
+/// Decodes a manifest with these bytes at `place`, with a valid checksum.
 fn changed_manifest(place: usize, bytes: &[u8]) -> Result<Manifest> {
     let mut body = samples::full().manifest.encode().unwrap();
     body.truncate(body.len() - 16);
@@ -305,7 +305,7 @@ fn what_cannot_be_read_is_not_written() {
     refused(&|manifest| manifest.regions = vec![manifest.regions[0].clone(); 65_537]);
 }
 
-/// A manifest is a claim. This one is found out before any pack is opened.
+/// A manifest with impossible claims is refused before any pack is opened.
 #[test]
 fn a_manifest_whose_packs_cannot_have_its_blocks_is_refused() {
     let small = samples::small().manifest;
@@ -317,7 +317,7 @@ fn a_manifest_whose_packs_cannot_have_its_blocks_is_refused() {
         region.excluded = excluded.into_iter().collect();
         manifest
     };
-    // Its pack has one page beside its header, which is 256 hashes.
+    // Its pack has one page beside its header, so it has room for 256 hashes.
     let (most, huge) = (256 * 256, 1 << 48);
     let possible = [
         with(most, None),
@@ -334,7 +334,7 @@ fn a_manifest_whose_packs_cannot_have_its_blocks_is_refused() {
         with(most + 4, None),
         with(huge, None),
         with(huge, Some(0..huge - most - 256)),
-        // A block that is cut by an excluded range is saved.
+        // A block that is excluded only in part is saved.
         with(huge, Some(most + 1..huge)),
         Manifest { packs: Vec::new(), ..small.clone() },
         borrowed,
@@ -343,7 +343,7 @@ fn a_manifest_whose_packs_cannot_have_its_blocks_is_refused() {
         let error = manifest.encode().unwrap_err().to_string();
         assert!(error.contains("its packs no room for their hashes"), "{error}");
     }
-    // The same in bytes that nobody could have written: an array of so many times 4 numbers.
+    // The same in bytes that no writer would produce: an array with this many rows of 4 numbers.
     for (rows, is_possible) in [(4096_u64, true), (4097, false), (1 << 44, false)] {
         let mut bytes = small.encode().unwrap();
         bytes.truncate(bytes.len() - 16);

@@ -1,6 +1,6 @@
-//! One function per decoder, for the fuzz targets and for the test that runs over their corpus:
-//! whatever the bytes, there is a value or an error, and what was read is written again as the same
-//! bytes. Each says whether there was a value.
+//! One function per decoder, for the fuzz targets and for the test that runs on their corpus. For
+//! any bytes there must be a value or an error, and a value must be encoded as the same bytes
+//! again. Each function returns whether there was a value.
 
 use outcrop_format::{
     Answer, Candidates, Coding, CodingKind, Decoder, Due, Encoder, Error, HELLO_BYTES, HashKind, Hello, Holdings,
@@ -11,11 +11,11 @@ use outcrop_format::{
 };
 use twox_hash::{XxHash3_64, XxHash3_128};
 
-/// A decoder, and what is checked of it.
+/// A decoder, with its checks.
 #[allow(dead_code, reason = "a fuzz target has one of them only")]
 pub(crate) type Check = fn(&[u8]) -> bool;
 
-/// The decoders by the names of their fuzz targets.
+/// The decoders, by the names of their fuzz targets.
 #[allow(dead_code, reason = "a fuzz target has one of them only")]
 pub(crate) const ALL: &[(&str, Check)] = &[
     ("header", header),
@@ -39,8 +39,8 @@ pub(crate) const ALL: &[(&str, Check)] = &[
     ("due", due),
 ];
 
-/// A pack's header: as it is, and as if its checksum were right, so that what lies behind the
-/// checksum is reached.
+/// A pack's header: as given, and with its checksum corrected, to reach the code after the
+/// checksum.
 pub(crate) fn header(bytes: &[u8]) -> bool {
     check_header(bytes);
     let mut page = [0; PAGE_BYTES];
@@ -60,7 +60,7 @@ fn check_header(bytes: &[u8]) -> bool {
     true
 }
 
-/// A pack's index, with a header that fits.
+/// A pack's index, with a matching header.
 pub(crate) fn index(bytes: &[u8]) -> bool {
     const PAYLOAD_BYTES: u64 = 1 << 20;
     let id = PackId { rank: 0, number: 7 };
@@ -103,7 +103,7 @@ fn check_zeros(header: &PackHeader, index: &Index) {
     }
 }
 
-/// A manifest: as it is, and with a checksum that is right.
+/// A manifest: as given, and with its checksum corrected.
 pub(crate) fn manifest(bytes: &[u8]) -> bool {
     check_manifest(bytes);
     let mut whole = bytes.to_vec();
@@ -115,7 +115,7 @@ fn check_manifest(bytes: &[u8]) -> bool {
     let Ok(manifest) = Manifest::decode(bytes) else { return false };
     let written = manifest.encode().unwrap();
     match bytes[8] {
-        // There is no writer for it any more; what it says can be said in the newest one.
+        // Nothing writes format 1 any more. Its content can be written in the newest format.
         1 => assert_eq!(Manifest::decode(&written).unwrap(), manifest),
         _ => assert_eq!(written, bytes),
     }
@@ -133,7 +133,7 @@ fn check_manifest(bytes: &[u8]) -> bool {
     true
 }
 
-/// Names: one that means something is the only one that means it.
+/// Names: no two names may mean the same.
 pub(crate) fn names(bytes: &[u8]) -> bool {
     let name = &*String::from_utf8_lossy(bytes);
     let meanings = [
@@ -153,14 +153,14 @@ pub(crate) fn names(bytes: &[u8]) -> bool {
     meanings.iter().any(Option::is_some)
 }
 
-/// A coded block: the coding, the shuffle, the length of the block divided by 16, and what is
-/// stored. And the other way round: what is stored, as a block.
+/// A compressed block: the coding, the shuffle, the length of the block divided by 16, and the
+/// stored bytes. Also the other direction: compresses the stored bytes as a block.
 pub(crate) fn block(bytes: &[u8]) -> bool {
     let [kind, shuffle, length, stored @ ..] = bytes else { return false };
     let kind = [CodingKind::Raw, CodingKind::Lz4, CodingKind::Zstd][usize::from(*kind) % 3];
     let coding = Coding::new(kind, *shuffle);
     let mut decoder = Decoder::new();
-    // The bytes around the block must stay as they are; the middle is it.
+    // The block is the middle. The bytes around it must stay unchanged.
     let length = usize::from(*length) * 16;
     let mut memory = vec![0xa5; length + 128];
     let check = XxHash3_64::oneshot(stored) as u32;
@@ -180,7 +180,7 @@ pub(crate) fn block(bytes: &[u8]) -> bool {
     decoded.is_ok()
 }
 
-/// The beginning of a mailbox: as it is, and with a checksum that is right.
+/// The header of a mailbox: as given, and with its checksum corrected.
 pub(crate) fn mailbox(bytes: &[u8]) -> bool {
     check_hello(bytes);
     check_hello(&with_checksum(&bytes[..bytes.len().min(HELLO_BYTES - 16)]))
@@ -193,8 +193,8 @@ fn check_hello(bytes: &[u8]) -> bool {
     true
 }
 
-/// A record of a mailbox: as it is, and with both checksums right. Of the second, the first 8 bytes
-/// are the start of the head, and all others the body.
+/// A record of a mailbox: as given, and with both checksums corrected. For the latter, the first 8
+/// bytes are the start of the head, and the rest is the body.
 pub(crate) fn record(bytes: &[u8]) -> bool {
     check_record(bytes);
     let Some((start, body)) = bytes.split_at_checked(8) else { return false };
@@ -206,13 +206,13 @@ pub(crate) fn record(bytes: &[u8]) -> bool {
 fn check_record(bytes: &[u8]) -> bool {
     let Ok((record, length)) = Record::decode(bytes) else { return false };
     assert_eq!(record.encode().unwrap(), bytes[..length]);
-    // Less of it is never another record.
+    // A truncated record is never another record.
     assert!(matches!(Record::decode(&bytes[..length - 1]), Err(Error::Short { .. })));
     true
 }
 
-/// The beginning of a segment, as it is and with a checksum that is right, and its tables, for
-/// which the bytes are taken too.
+/// The header of a segment, as given and with its checksum corrected, and its tables, made of the
+/// same bytes.
 pub(crate) fn segment(bytes: &[u8]) -> bool {
     check_segment(bytes);
     let tables = SegmentHeader::new(2 << 20, 3).unwrap();
@@ -237,14 +237,14 @@ fn with_checksum(bytes: &[u8]) -> Vec<u8> {
     [bytes, &XxHash3_128::oneshot(bytes).to_le_bytes()].concat()
 }
 
-/// A message between ranks: as it is, and with a checksum that is right.
+/// A message between ranks: as given, and with its checksum corrected.
 fn message<T>(bytes: &[u8], decode: fn(&[u8]) -> Result<T>, encode: fn(&T) -> Vec<u8>) -> bool {
     let check = |bytes: &[u8]| decode(bytes).map(|message| assert_eq!(encode(&message), bytes)).is_ok();
     check(bytes);
     check(&[bytes, &XxHash3_64::oneshot(bytes).to_le_bytes()].concat())
 }
 
-/// What a rank announces of its versions.
+/// Announcements of a rank about its versions.
 pub(crate) fn news(bytes: &[u8]) -> bool {
     message(bytes, News::decode, News::encode)
 }
@@ -259,17 +259,17 @@ pub(crate) fn mark(bytes: &[u8]) -> bool {
     message(bytes, Mark::decode, |mark| mark.encode().unwrap())
 }
 
-/// Whether a rank could do its part.
+/// Whether a rank succeeded.
 pub(crate) fn answer(bytes: &[u8]) -> bool {
     message(bytes, Answer::decode, Answer::encode)
 }
 
-/// The versions that a rank could restore.
+/// The versions that a rank can restore.
 pub(crate) fn candidates(bytes: &[u8]) -> bool {
     message(bytes, Candidates::decode, Candidates::encode)
 }
 
-/// How a rank fared with a restore.
+/// The result of a restore on a rank.
 pub(crate) fn verdict(bytes: &[u8]) -> bool {
     message(bytes, Verdict::decode, Verdict::encode)
 }
@@ -284,7 +284,7 @@ pub(crate) fn shared_blocks(bytes: &[u8]) -> bool {
     message(bytes, SharedBlocks::decode, SharedBlocks::encode)
 }
 
-/// Where the blocks of a rank lie.
+/// The places of a rank's blocks.
 pub(crate) fn shared_locations(bytes: &[u8]) -> bool {
     message(bytes, SharedLocations::decode, SharedLocations::encode)
 }

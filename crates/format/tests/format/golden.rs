@@ -1,7 +1,7 @@
-//! The bytes of files that exist: what is committed is what is written, and can be read.
+//! Golden files: the committed bytes are what is written today, and can be read.
 //!
-//! After a deliberate change of the format, which has a new number then, `OUTCROP_GOLDEN=write`
-//! writes the files anew.
+//! After a deliberate change of the format, with a new format number, `OUTCROP_GOLDEN=write` writes
+//! the files again.
 
 use std::{env, fs, path::PathBuf};
 
@@ -32,7 +32,7 @@ fn check(name: &str, sample: &Sample) {
     let manifest = committed(&format!("{name}.manifest"), &sample.manifest.encode().unwrap());
     assert_eq!(Manifest::decode(&manifest).unwrap(), sample.manifest);
     assert_eq!(sample.manifest.encode().unwrap(), manifest);
-    // What an Outcrop before shapes has written. No code here can write it any more.
+    // Written by a version of Outcrop before shapes. No code here can write it any more.
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(format!("{name}-1.manifest"));
     let first = Manifest::decode(&fs::read(path).unwrap()).unwrap();
     assert_eq!(first, samples::flattened(sample.manifest.clone()));
@@ -77,8 +77,8 @@ fn every_byte_that_nothing_names_is_listed_and_zero() {
     }
 }
 
-/// The bytes of a hex dump in the documentation: lines of an offset and up to 16 bytes; what is
-/// left out is zero.
+/// The bytes of a hex dump in the documentation: lines of an offset and up to 16 bytes. Bytes that
+/// are left out are zero.
 fn documented(what: &str, length: usize) -> Vec<u8> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/format.md");
     let text = fs::read_to_string(path).unwrap();

@@ -1,4 +1,4 @@
-//! What processes tell each other: mailboxes of ranks, and segments of shared memory.
+//! Formats between processes: mailboxes of ranks, and segments of shared memory.
 
 use outcrop_format::{
     Error, HELLO_BYTES, Hello, RECORD_BYTES_MAX, RECORD_HEAD_BYTES, Record, RecordHead, SEGMENT_HEADER_BYTES,
@@ -67,7 +67,7 @@ fn every_flipped_bit_and_every_missing_byte_is_found() {
     }
 }
 
-/// The bytes with their last 16 as the checksum of the others.
+/// Replaces the last 16 bytes by the checksum of the others.
 fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     let at = bytes.len() - 16;
     let check = XxHash3_128::oneshot(&bytes[..at]).to_le_bytes();
@@ -128,7 +128,7 @@ fn what_cannot_be_is_refused_though_its_checksum_is_right() {
 
 #[test]
 fn bodies_that_make_no_sense_are_refused() {
-    // A topic that is longer than the body, or than a topic can be, or no text.
+    // A topic that is longer than the body, or than the limit, or is not UTF-8.
     let body = |topic_bytes: u32, rest: &[u8]| [&[0; 12][..], &topic_bytes.to_le_bytes(), rest].concat();
     let decode = |kind: u8, body: &[u8]| {
         let start = [&[kind, 0, 0, 0][..], &(body.len() as u32).to_le_bytes()].concat();
@@ -180,7 +180,7 @@ fn samples_are_in_the_corpus() {
     );
     for record in records() {
         let bytes = record.encode().unwrap();
-        // Without its checksums, which the target adds.
+        // Without its checksums, which the fuzz target adds.
         samples.push(("record", [&bytes[..8], &bytes[RECORD_HEAD_BYTES..]].concat()));
     }
     for (nth, (decoder, bytes)) in samples.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! What is promised of every byte: it can be read again, it stays what it is, and a changed one is
-//! noticed.
+//! Tests of the formats: what is written can be read, formats do not change by accident, and every
+//! changed byte is detected.
 
 mod corpus;
 mod damage;

@@ -1,4 +1,4 @@
-//! What ranks tell each other, and the mark in a rank's directory: all kinds of messages.
+//! Messages between ranks, and the mark in a rank's directory: all kinds.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ use crate::{corpus::assert_in_corpus, decoders, samples::RUN};
 /// Decodes a message and encodes it again.
 type Decode = fn(&[u8]) -> Result<Vec<u8>, Error>;
 
-/// All kinds, by the names of their fuzz targets.
+/// All kinds of messages, by the names of their fuzz targets.
 const KINDS: [(&str, Decode); 11] = [
     ("news", |bytes| News::decode(bytes).map(|it| it.encode())),
     ("holdings", |bytes| Holdings::decode(bytes).map(|it| it.encode())),
@@ -72,7 +72,7 @@ fn locations() -> SharedLocations {
     SharedLocations(vec![location(1, Coding::RAW), location(u64::MAX, Coding::new(CodingKind::Zstd, 8))])
 }
 
-/// Two of each kind: the first is full, the second is the least.
+/// Two samples of each kind: a full one, and the smallest.
 fn samples() -> Vec<(&'static str, [Vec<u8>; 2])> {
     let pack = SharedPack { number: 7.into(), file_bytes: 8192.into(), index_check: (u128::MAX - 1).into() };
     let verdict = |version, fared| Verdict { version, run: RUN, fared }.encode();
@@ -99,7 +99,7 @@ fn open(message: &[u8]) -> &[u8] {
     &message[..message.len() - 8]
 }
 
-/// The same with the checksum that it should have.
+/// A message with a valid checksum.
 fn sealed(open: &[u8]) -> Vec<u8> {
     [open, &XxHash3_64::oneshot(open).to_le_bytes()].concat()
 }
@@ -162,7 +162,7 @@ fn samples_are_read_and_are_in_the_corpus() {
     for (kind, messages) in samples() {
         for (nth, message) in messages.iter().enumerate() {
             assert_eq!(decode(kind, message).as_ref(), Ok(message));
-            // Without its checksum, which the target adds.
+            // Without its checksum, which the fuzz target adds.
             assert_in_corpus(kind, &format!("sample-{nth}"), open(message));
         }
     }
@@ -185,7 +185,7 @@ fn every_flipped_bit_and_every_missing_byte_is_found() {
     }
 }
 
-/// Damage that the checksum cannot find: a wrong writer, not a wrong medium.
+/// Damage that the checksum cannot detect: a faulty writer, not a faulty medium.
 #[test]
 fn every_change_with_a_right_checksum_is_refused_or_is_another_valid_message() {
     for (kind, message) in samples().into_iter().flat_map(|(kind, both)| both.map(|message| (kind, message))) {
@@ -194,7 +194,7 @@ fn every_change_with_a_right_checksum_is_refused_or_is_another_valid_message() {
         assert!(check(&bytes));
         for bit in 0..bytes.len() * 8 {
             bytes[bit / 8] ^= 1 << (bit % 8);
-            // The check compares what is read with what is written.
+            // The check compares what was read with what is written.
             let is_value = check(&bytes);
             assert!(!is_value || bit >= 6 * 8, "{kind}: bit {bit} of the head may be anything");
             assert!(
@@ -263,7 +263,7 @@ fn the_largest_of_each_bound_is_read_and_one_more_is_refused() {
 
 #[test]
 fn long_reasons_are_cut_off_between_characters() {
-    // The last character of the second begins one byte before the bound, and has two.
+    // In the second text, the last character starts one byte before the limit, and has two bytes.
     for (reason, kept) in [("x".repeat(5000), 4096), (format!("x{}", "ö".repeat(3000)), 4095), ("x".repeat(4096), 4096)]
     {
         assert_eq!(News::decode(&failed(&reason).encode()), Ok(failed(&reason[..kept])));

@@ -1,4 +1,4 @@
-//! What is written can be read, for all that can be written.
+//! Round trips: whatever can be written can be read.
 
 use outcrop_format::{
     Blocks, Coding, CodingKind, Decoder, Encoder, Extent, Hash, HashKind, Index, IndexRegion, Manifest, ManifestPack,
@@ -24,13 +24,13 @@ fn coding() -> impl Strategy<Value = Coding> {
     (kind, prop_oneof![0..20_u8, any::<u8>()]).prop_map(|(kind, shuffle)| Coding::new(kind, shuffle))
 }
 
-/// An extent that may begin some blocks after the one before it, and the seed of its hashes.
+/// An extent that may start some blocks after the one before it, and the seed of its hashes.
 fn extent() -> impl Strategy<Value = (u64, u32, Option<PackId>, u64, Coding, u32)> {
     let other = option::of((any::<u32>(), any::<u64>()).prop_map(|(rank, number)| PackId { rank, number }));
     (0..3_u64, 1..5_u32, other, 0..PAYLOAD_BYTES, coding(), any::<u32>())
 }
 
-/// A region with as many of these extents as it has room for, and what is expected of its blocks.
+/// A region with as many of these extents as fit.
 fn region() -> impl Strategy<Value = IndexRegion> {
     (name().prop_filter("no directory", |name| name != "." && name != ".."), blocks(), vec(extent(), 0..6)).prop_map(
         |(name, blocks, extents)| {
@@ -62,7 +62,7 @@ fn stored_of(blocks: &Blocks, block: u64, seed: u32) -> Stored {
     Stored { bytes: blocks.len(block).saturating_sub(seed % 100).max(1), check: seed }
 }
 
-/// One of many shapes of so many elements.
+/// One of many shapes with this number of elements.
 fn shape_of(count: usize, seed: u8) -> Shape {
     let order = if seed & 1 == 0 { MemoryOrder::RowMajor } else { MemoryOrder::ColumnMajor };
     let factor = (2..=7).find(|factor| count.is_multiple_of(*factor)).unwrap_or(1);
@@ -111,7 +111,7 @@ fn manifest() -> impl Strategy<Value = Manifest> {
                     is_borrowed: other.is_some(),
                 })
                 .collect();
-            // One that may have all the blocks.
+            // A pack that is large enough for all the blocks.
             let id = PackId { rank, number: 0 };
             packs.insert(0, ManifestPack { id, file_bytes: 1 << 56, index_check: 7, is_borrowed: false });
             packs.sort_by_key(|pack| pack.id);
@@ -132,7 +132,7 @@ proptest! {
         let bytes = index.encode().unwrap();
         prop_assert_eq!(index.size().bytes(), bytes.len() as u64);
         let origin = PackOrigin { run: RunId(run), id: OWN, version, hash_kind: HashKind::Blake3 };
-        // Extents may begin anywhere in the first 16 MiB; those that end later belong in a longer
+        // Extents may start anywhere in the first 16 MiB. Those that end later need a longer
         // payload.
         let payload_bytes = payload_pages * PAGE_BYTES as u64 + (1 << 27);
         let header = PackHeader::new(origin, payload_bytes, PAGE_BYTES as u64 + payload_bytes, &bytes).unwrap();
@@ -187,8 +187,7 @@ proptest! {
         let block: Vec<u8> = seeds.iter().flat_map(|&(byte, count)| std::iter::repeat_n(byte, count)).collect();
         let mut encoder = Encoder::new(coding, level).unwrap();
         let mut decoder = Decoder::new();
-        // Two times, because both keep memory from one block to the next, of which the second is
-        // shorter.
+        // Twice, because both reuse their memory. The second block is shorter.
         for block in [&block[..], &block[..block.len() / 2]] {
             let mut coded = vec![0xee; block.len() + 7];
             let stored = encoder.encode(block, &mut coded).unwrap();
@@ -201,7 +200,7 @@ proptest! {
     }
 }
 
-/// The largest of everything at once would take gigabytes; the largest of each does not.
+/// The largest counts all at once would take gigabytes. The largest of each alone does not.
 #[test]
 fn the_largest_counts_and_blocks() {
     let large = Blocks::new(1 << 24, 256).unwrap();

@@ -1,5 +1,5 @@
-//! Packs and manifests whose bytes are committed: a small one, which the documentation shows, and
-//! one with everything there is.
+//! The packs and manifests whose bytes are committed: a small one, which the documentation shows,
+//! and one with every feature.
 
 use outcrop_format::{
     Blocks, Coding, CodingKind, Extent, Hash, HashKind, Index, IndexRegion, Manifest, ManifestPack, ManifestRegion,
@@ -8,19 +8,19 @@ use outcrop_format::{
 use outcrop_region::{MemoryOrder, Shape};
 use twox_hash::{XxHash3_64, XxHash3_128};
 
-/// The run that wrote all of them.
+/// The run of all samples.
 pub(crate) const RUN: RunId = RunId(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff);
 
 const PAGE: u64 = PAGE_BYTES as u64;
-/// What LZ4 makes of 256 bytes of 7. Written down, because another version of it may find other
-/// words for the same.
+/// 256 bytes of 7, compressed with LZ4. These bytes are written down because another version of LZ4
+/// may compress them differently.
 const LZ4_BLOCK: [u8; 12] = [0x1f, 7, 1, 0, 0xe6, 0x60, 7, 7, 7, 7, 7, 7];
-/// What Zstandard makes of the same.
+/// The same, compressed with Zstandard.
 const ZSTD_BLOCK: [u8; 19] = [0x28, 0xb5, 0x2f, 0xfd, 0x60, 0, 0, 0x4d, 0, 0, 0x10, 7, 7, 1, 0, 0x7b, 0x0a, 0x60, 1];
 
-/// A pack and the manifest that names it.
+/// A pack, and the manifest that lists it.
 pub(crate) struct Sample {
-    /// The file, of a whole number of pages.
+    /// The file: a whole number of pages.
     pub(crate) file: Vec<u8>,
     /// Its header.
     pub(crate) header: PackHeader,
@@ -44,7 +44,7 @@ fn region(name: &str, (element, element_bytes): (&str, u32), shape: Shape, block
     ManifestRegion { name, element, element_bytes, shape, blocks, hash_kind: HashKind::Xxh3, excluded: Vec::new() }
 }
 
-/// A manifest as format 1 could say it: every region has one dimension.
+/// A manifest as format 1 can represent it: every region has one dimension.
 pub(crate) fn flattened(mut manifest: Manifest) -> Manifest {
     manifest.regions.iter_mut().for_each(|region| region.shape = Shape::flat(region.shape.count()));
     manifest
@@ -58,7 +58,7 @@ fn named(header: &PackHeader) -> ManifestPack {
 fn seal(id: PackId, payload: &[u8], index: &Index) -> (Vec<u8>, PackHeader) {
     let origin = PackOrigin { run: RUN, id, version: 42, hash_kind: HashKind::Xxh3 };
     let payload_bytes = payload.len() as u64;
-    // What a slot held before must not be left in the pack.
+    // What the slot held before must not remain in the pack.
     let mut file = vec![0xee; index.size().file_bytes(payload_bytes) as usize + 100];
     file[PAGE_BYTES..PAGE_BYTES + payload.len()].copy_from_slice(payload);
     let header = PackHeader::seal(origin, payload_bytes, index, &mut file).unwrap();
@@ -91,8 +91,8 @@ pub(crate) fn small() -> Sample {
     Sample { file, header, index, manifest }
 }
 
-/// A nameless region, an empty one, and one with blocks of every kind: raw, twice in the pack, in
-/// another pack, coded, coded but stored as it is, and a last one that is shorter.
+/// A nameless region, an empty one, and one with all kinds of blocks: raw, twice in the pack, in
+/// another pack, compressed, in a compressed extent but stored raw, and a shorter last one.
 pub(crate) fn full() -> Sample {
     let id = PackId { rank: 1, number: u64::MAX };
     let other = PackId { rank: 0, number: 3 };
@@ -105,7 +105,7 @@ pub(crate) fn full() -> Sample {
         &ZSTD_BLOCK,
         &noise,
         &[0x33; 208],
-        // Between two blocks there may be zeros.
+        // There may be zeros between two blocks.
         &[0; 5],
         &[0x44; 100],
     ]
