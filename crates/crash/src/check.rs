@@ -1,5 +1,5 @@
-//! Trying recovery on what a crash could leave: one image of each class that a reader can tell
-//! apart.
+//! Tries recovery on the images that a crash could leave: one image of each class that a reader can
+//! distinguish.
 
 use std::{
     collections::HashSet,
@@ -14,31 +14,30 @@ use crate::{
     pick::ImageId,
 };
 
-/// The classes of images that were met so far, in any number of logs. Threads share it.
+/// The classes of images seen so far, in any number of logs. Threads can share it.
 #[derive(Default)]
 pub struct Classes(Mutex<HashSet<u64>>);
 
 impl Classes {
-    /// Takes note of a class; whether it is a new one.
+    /// Adds a class. Returns whether it is new.
     fn meet(&self, class: u64) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(class)
     }
 
-    /// How many there are.
+    /// The number of classes.
     pub fn count(&self) -> u64 {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).len() as u64
     }
 }
 
-/// Tries `recover` on every image of a log, with the marks that lie before the crash, and stops at
-/// the first that it finds fault with; a panic is a fault too. Of images that are equal, with the
-/// same marks, one is tried.
+/// Tries `recover` on every image of a log, with the marks before the crash. Stops at the first
+/// failure; a panic is a failure too. Of equal images with the same marks, only one is tried.
 pub fn check(
     log: &Log,
     options: &Options,
     mut recover: impl FnMut(&Image<'_>, &[String]) -> Result<(), String>,
 ) -> Report {
-    // Equal ones are gone by then, so that every one is a class by itself.
+    // Equal images are removed before, so every image is a class of its own.
     let mut nth = 0;
     let every_one = |_: &Image<'_>| {
         nth += 1;
@@ -49,10 +48,10 @@ pub fn check(
 
 /// Looks at every image of a log, and opens one of each class.
 ///
-/// `look` judges an image by what can be read of it, and returns a number that is the same for
-/// images which a reader cannot tell apart. `open` gets those whose class was not met before, and
-/// is to do with them what a program would. It ends at the first image that either finds fault
-/// with; a panic is a fault too. Of images that are equal, with the same marks, one is looked at.
+/// `look` checks what can be read of an image, and returns a number that is equal for images which
+/// a reader cannot distinguish. `open` gets the images whose class is new, and does with them what
+/// a program would do. It stops at the first failure of either; a panic is a failure too. Of equal
+/// images with the same marks, only one is looked at.
 pub fn check_classes(
     log: &Log,
     options: &Options,
@@ -84,28 +83,28 @@ pub fn check_classes(
     report
 }
 
-/// What a panic said.
+/// The message of a panic.
 fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
     let words = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
     format!("it panicked: {}", words.unwrap_or("without a word"))
 }
 
-/// What became of a check. Its text is the line
+/// The result of a check. It is displayed as the line
 /// `crash images: N, observable: M, opened: K, lost: 0`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Images that differ from all others of their log, in a byte or in what was said before.
+    /// The number of different images, by their bytes and marks.
     pub images: u64,
-    /// Classes among them that had not been met before.
+    /// The number of new classes among them.
     pub observable: u64,
-    /// Those of which one was opened, and found to be right.
+    /// The number of images that were opened and recovered correctly.
     pub opened: u64,
-    /// The first that was not recovered from, if there was one: none was tried after it.
+    /// The first image that could not be recovered, if any. None was tried after it.
     pub failure: Option<Failure>,
 }
 
 impl Report {
-    /// Panics, with the name of the image and its story, if one was not recovered from.
+    /// Panics if an image could not be recovered, with its name and its story.
     #[track_caller]
     pub fn expect_none_lost(&self) {
         if let Some(failure) = &self.failure {
@@ -113,7 +112,7 @@ impl Report {
         }
     }
 
-    /// Counts what another check has found as well.
+    /// Adds the numbers of another check.
     pub fn add(&mut self, other: Self) {
         self.images += other.images;
         self.observable += other.observable;
@@ -130,14 +129,14 @@ impl fmt::Display for Report {
     }
 }
 
-/// An image that was not recovered from.
+/// An image that could not be recovered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// Its name, for [`Log::image`].
     pub id: ImageId,
     /// What was wrong.
     pub reason: String,
-    /// The crash in words.
+    /// The crash, described in words.
     pub story: String,
 }
 

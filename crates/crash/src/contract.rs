@@ -1,4 +1,4 @@
-//! What every tree of files promises while nothing fails, as checks that panic with a reason.
+//! The contract of [`Files`] while nothing fails, as checks that panic with a reason.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -16,10 +16,10 @@ use std::{
 
 use outcrop_layers::files::{File, Files, read_whole, write_whole};
 
-/// Longer than every file of a check.
+/// Longer than every file of these checks.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// Checks every promise, each on an empty tree of its own that `make` makes.
+/// Checks the whole contract. Each check runs on an empty tree of its own, made by `make`.
 pub fn check(make: &dyn Fn() -> Arc<dyn Files>) {
     let checks: [fn(&dyn Files); 11] = [
         refuses_names_that_lead_elsewhere,
@@ -41,7 +41,7 @@ pub fn check(make: &dyn Fn() -> Arc<dyn Files>) {
     }
 }
 
-/// Only names of what is in the tree are taken.
+/// Names that lead out of the tree are refused.
 pub fn refuses_names_that_lead_elsewhere(files: &dyn Files) {
     files.make_dir("dir").expect("a directory");
     put(files, "dir/file", b"here");
@@ -68,8 +68,8 @@ pub fn refuses_names_that_lead_elsewhere(files: &dyn Files) {
     assert_eq!(get(files, "dir/file"), b"here");
 }
 
-/// What was written can be read, from the same file and from another one of the same name; between
-/// two writes lie zeros.
+/// What was written can be read, from the same file and from another handle with the same name.
+/// Gaps between two writes are zero.
 pub fn keeps_bytes(files: &dyn Files) {
     let file = create(files, "file", 10);
     assert_eq!(file.bytes().expect("its length"), 0, "a new file is empty, whatever room it has");
@@ -94,7 +94,7 @@ pub fn keeps_bytes(files: &dyn Files) {
     }
 }
 
-/// A read beyond the end is an error, and one that ends there is not.
+/// A read beyond the end is an error. A read up to the end is not.
 pub fn reads_no_further_than_the_end(files: &dyn Files) {
     let file = create(files, "file", 8);
     write(&*file, 0, b"12345678");
@@ -108,7 +108,7 @@ pub fn reads_no_further_than_the_end(files: &dyn Files) {
     }
 }
 
-/// A file that is created again is empty.
+/// Creating an existing file makes it empty.
 pub fn creates_anew(files: &dyn Files) {
     put(files, "file", b"a long time ago");
     let file = create(files, "file", 4);
@@ -117,7 +117,7 @@ pub fn creates_anew(files: &dyn Files) {
     assert_eq!(get(files, "file"), b"now");
 }
 
-/// A file that was opened is for reading.
+/// A file that was opened, not created, cannot be written.
 pub fn writes_only_what_was_created(files: &dyn Files) {
     put(files, "file", b"as it is");
     let opened = files.open("file").expect("it can be opened");
@@ -125,7 +125,7 @@ pub fn writes_only_what_was_created(files: &dyn Files) {
     assert_eq!(get(files, "file"), b"as it is");
 }
 
-/// A rename replaces the file that had the name. Open files stay readable.
+/// A rename replaces the file that had the name. Open files can still be read.
 pub fn renames_in_place_of_another(files: &dyn Files) {
     files.make_dir("dir").expect("a directory");
     put(files, "old", b"old bytes");
@@ -157,7 +157,7 @@ pub fn removes(files: &dyn Files) {
     assert_eq!((read(&*file), get(files, "file")), (b"BYtes".to_vec(), b"another".to_vec()));
 }
 
-/// Directories are made once, listed, and removed when they are empty.
+/// Directories are created once, listed, and removed when they are empty.
 pub fn keeps_directories(files: &dyn Files) {
     for dir in ["a", "a/b", "a", "a/b", "a/b/c"] {
         files.make_dir(dir).expect("a directory, also if it is there");
@@ -174,7 +174,7 @@ pub fn keeps_directories(files: &dyn Files) {
     assert_eq!(names(files, "a"), ["file"]);
 }
 
-/// What cannot be done is an error that says why, and changes nothing.
+/// An operation that is not possible returns an error with the reason, and changes nothing.
 pub fn tells_what_is_wrong(files: &dyn Files) {
     use ErrorKind::{IsADirectory, NotADirectory, NotFound};
     files.make_dir("dir").expect("a directory");
@@ -211,7 +211,7 @@ pub fn tells_what_is_wrong(files: &dyn Files) {
     assert_eq!(get(files, "file"), b"x");
 }
 
-/// A lock is held once, and free again when it is dropped.
+/// A lock is held once, and is free again when it is dropped.
 pub fn locks_once(files: &dyn Files) {
     let place = files.location();
     let first = files.lock("lock").expect("a lock").expect("a free lock");
@@ -225,7 +225,7 @@ pub fn locks_once(files: &dyn Files) {
     assert_eq!(get(files, "lock"), b"bytes", "what is in a lock file stays");
 }
 
-/// Several threads use one file and files of their own at once.
+/// Several threads use a common file and files of their own at once.
 pub fn serves_many_threads(files: &dyn Files) {
     const THREADS: u8 = 4;
     const BYTES: u64 = 3000;

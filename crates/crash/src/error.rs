@@ -1,13 +1,13 @@
-//! What can go wrong with the name of an image.
+//! Errors in the names of images.
 
-/// The outcome of a call.
+/// The result of a call.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What failed, on what, and what can be done.
+/// What failed, on what, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The text names no image.
+    /// The text is not the name of an image.
     #[error("`{0}` names no image; a name is what a failed check prints, such as 17/subset-2f/90ab12cd")]
     NotAnId(String),
     /// The image belongs to another log.

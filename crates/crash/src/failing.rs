@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::{Recording, recording::RecordedFile};
 
-/// What can be done to files.
+/// The operations on files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Operation {
@@ -43,41 +43,41 @@ pub enum Operation {
     Lock,
 }
 
-/// A failure to come.
+/// A failure to inject.
 #[derive(Debug, Clone, Copy)]
 pub struct Fault {
-    /// Which operations it is for; nothing: all.
+    /// The kind of operation that fails; any if `None`.
     pub of: Option<Operation>,
-    /// How many of them to let pass first.
+    /// How many of them succeed first.
     pub after: u64,
-    /// What the operation fails with.
+    /// The error of the operation.
     pub errno: Errno,
-    /// Whether all that follow fail as well.
+    /// Whether all later operations fail too.
     pub is_lasting: bool,
     /// Whether a failing write leaves the first half of its bytes.
     pub leaves_half: bool,
 }
 
 impl Fault {
-    /// The next operation of any kind fails, and no other; its fields say more.
+    /// The next operation of any kind fails, and no other. Change the fields for more.
     pub fn new(errno: Errno) -> Self {
         Self { of: None, after: 0, errno, is_lasting: false, leaves_half: false }
     }
 }
 
-/// Files that do what those behind them do, except for the faults that were injected.
+/// Files that pass everything on to `inner`, except for injected faults.
 ///
-/// An operation that fails does nothing, except that a write may leave half of its bytes, and that
-/// a sync forgets what it was to make durable, as systems do: it can be read until a crash, and may
-/// be lost in the crash although later syncs have succeeded. This holds over a [`Recording`];
-/// elsewhere it is as if there had been no sync.
+/// An operation that fails has no effect, with two exceptions. A write may leave half of its bytes.
+/// And a failed sync drops what it should have made durable, as systems do: it can be read until a
+/// crash, and the crash may lose it even if later syncs have succeeded. This holds over a
+/// [`Recording`]; otherwise a failed sync has no effect.
 ///
-/// There is no way past it: the files have no descriptor for direct transfers. A clone has the same
-/// faults and counts.
+/// Nothing bypasses it: the files have no descriptor for direct transfers. A clone shares faults
+/// and counts.
 #[derive(Clone)]
 pub struct Failing {
     inner: Arc<dyn Files>,
-    /// If that is what `inner` is.
+    /// Set if `inner` is a recording.
     recording: Option<Recording>,
     watcher: Option<Arc<Watcher>>,
     state: Arc<Mutex<State>>,
@@ -93,23 +93,22 @@ struct State {
 }
 
 impl Failing {
-    /// Files without a fault yet.
+    /// Files without faults.
     pub fn new(inner: Arc<dyn Files>) -> Self {
         Self { inner, recording: None, watcher: None, state: Arc::default() }
     }
 
-    /// The same over a recording, where failed syncs lose what they were to make durable.
+    /// Files over a recording, in which failed syncs lose what they should have made durable.
     pub fn over(recording: Recording) -> Self {
         Self { recording: Some(recording.clone()), ..Self::new(Arc::new(recording)) }
     }
 
-    /// Calls `watcher` before each operation, with the name that it is for; a test can make it
-    /// wait.
+    /// Calls `watcher` before each operation, with the name of the file. A test can make it wait.
     pub fn watched(self, watcher: impl Fn(Operation, &str) + Send + Sync + 'static) -> Self {
         Self { watcher: Some(Arc::new(watcher)), ..self }
     }
 
-    /// Injects a fault. It counts the operations that follow; those before are past.
+    /// Injects a fault. Only operations from now on count.
     pub fn inject(&self, fault: Fault) {
         self.state().faults.push(fault);
     }
@@ -119,13 +118,13 @@ impl Failing {
         self.state().faults.clear();
     }
 
-    /// How often an operation, or any, was called so far, failed calls included.
+    /// How often an operation, or any operation, was called, including failed calls.
     pub fn calls(&self, of: Option<Operation>) -> u64 {
         let counts = &self.state().counts;
         of.map_or_else(|| counts.values().sum(), |of| counts.get(&of).copied().unwrap_or(0))
     }
 
-    /// How many calls were made to fail.
+    /// How many calls failed because of a fault.
     pub fn failed(&self) -> u64 {
         self.state().failed
     }
@@ -134,7 +133,7 @@ impl Failing {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sees an operation pass, and tells which fault strikes it.
+    /// Counts an operation, and returns the fault that applies to it.
     fn pass(&self, operation: Operation, name: &str) -> Result<(), Fault> {
         if let Some(watcher) = &self.watcher {
             watcher(operation, name);
@@ -157,7 +156,7 @@ impl Failing {
         struck.map_or(Ok(()), Err)
     }
 
-    /// A file of a recording, or of what is behind this otherwise.
+    /// A file of the recording, or of `inner` otherwise.
     fn file(
         &self,
         name: &str,
@@ -238,7 +237,7 @@ struct FailingFile {
     failing: Failing,
     name: String,
     inner: Arc<dyn File>,
-    /// If that is what `inner` is.
+    /// Set if `inner` is a recording.
     recorded: Option<RecordedFile>,
 }
 

@@ -1,4 +1,4 @@
-//! Everything that a crash could leave, one image after the other.
+//! Enumerates the images that a crash could leave.
 
 use fastrand::Rng;
 
@@ -8,18 +8,19 @@ use crate::{
     replay::Replay,
 };
 
-/// How thoroughly to look.
+/// How thorough the search is.
 ///
-/// At each position of the log, the operations that were not durable are its window.
+/// The window of a position in the log contains the operations that are not durable there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Up to so many operations (20 at most), every subset of the window is an image. Of longer
-    /// windows none, all, each alone, and all but each one.
+    /// If the window has at most this many operations (20 at most), every subset of it is an image.
+    /// For longer windows there are these images: no operation, all, each one alone, and all but
+    /// each one.
     pub subset_operations_max: usize,
-    /// Images besides, at each position with a window of which these are not all: any subset, and
-    /// torn writes.
+    /// The number of additional random images at each position whose window is not covered
+    /// completely: any subset, and torn writes.
     pub samples: u32,
-    /// Other samples for another seed.
+    /// The seed of the random images.
     pub seed: u64,
 }
 
@@ -29,7 +30,7 @@ impl Default for Options {
     }
 }
 
-/// What a crash could leave.
+/// An image: what a crash could leave.
 pub struct Image<'log> {
     id: ImageId,
     tree: Tree,
@@ -41,7 +42,7 @@ impl<'log> Image<'log> {
         Self { id, tree: replay.tree(id.pick), marks: replay.marks() }
     }
 
-    /// Its name, with which it can be had again.
+    /// Its name, by which it can be built again.
     pub fn id(&self) -> ImageId {
         self.id
     }
@@ -51,7 +52,7 @@ impl<'log> Image<'log> {
         &self.tree
     }
 
-    /// What the program had said before the crash.
+    /// The marks of the program before the crash.
     pub fn marks(&self) -> &'log [String] {
         self.marks
     }
@@ -61,7 +62,7 @@ impl<'log> Image<'log> {
 pub struct Images<'log> {
     replay: Replay<'log>,
     options: Options,
-    /// What is left at this position.
+    /// The remaining picks at this position.
     picks: Box<dyn Iterator<Item = Pick>>,
 }
 
@@ -89,7 +90,7 @@ impl<'log> Iterator for Images<'log> {
     }
 }
 
-/// The choices to try at a position.
+/// The picks to try at a position.
 fn picks(replay: &Replay<'_>, options: Options) -> Box<dyn Iterator<Item = Pick>> {
     let operations = replay.undecided();
     if operations == 0 {
@@ -100,7 +101,7 @@ fn picks(replay: &Replay<'_>, options: Options) -> Box<dyn Iterator<Item = Pick>
     let mut random = Rng::with_seed(options.seed ^ (replay.position() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     let chances = (0..samples).map(move |_| Pick::Chance(random.u64(..)));
     if is_short {
-        // Without the newest operation, these are the images of the position before.
+        // Images without the newest operation are those of the position before.
         let first = if replay.has_new_operation() { 1 << (operations - 1) } else { 0 };
         return Box::new((first..1 << operations).map(Pick::Subset).chain(chances));
     }

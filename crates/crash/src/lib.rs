@@ -28,24 +28,24 @@
 //!
 //! # What a crash can do
 //!
-//! A crash comes between two steps of a log. What was synced before it is there. Of all other
-//! operations each may have happened or not, in any order and independent of the others:
+//! A crash comes between two steps of a log. What was synced before it is there. Every other
+//! operation may have happened or not, in any order and independently of the others:
 //!
-//! - A write of which nothing happened leaves the bytes from before. It can also be torn: some of
-//!   its sectors of 512 bytes arrive, the first ones or any. Where it made the file longer, the
-//!   length may be there without the bytes; these are zero then, or anything. A sector itself is
-//!   old or new.
-//! - That a file was emptied by creating it again can be lost, also when later writes to it were
-//!   not.
-//! - Names are in a directory, not in a file: a file that was synced is absent if its directory was
-//!   not, and a directory that was synced is absent, with all in it, if the one above it was not.
-//! - A new name, a rename or a removal happens wholly or not at all. A rename from one directory to
-//!   another is durable when both were synced.
-//! - After a sync that failed, what it was to make durable may be lost for ever, though it can be
+//! - A write that did not happen leaves the old bytes. A write can also be torn: some of its
+//!   sectors of 512 bytes arrive, the first ones or any. If it extended the file, the new length
+//!   may be there without the bytes, which are then zero or anything. Each sector is either old or
+//!   new.
+//! - The truncation of a file that was created again can be lost, even if later writes to the file
+//!   were not.
+//! - Names belong to a directory, not to a file. A synced file is absent if its directory was not
+//!   synced. A synced directory is absent, with everything in it, if its parent was not synced.
+//! - A new name, a rename or a removal happens completely or not at all. A rename between two
+//!   directories is durable when both are synced.
+//! - After a failed sync, what it should have made durable may be lost for ever, although it can be
 //!   read until the crash.
 //!
-//! Local file systems promise more than that. Not covered: bytes that change on the medium after
-//! they were synced (change them with [`Tree::put`]), and media that lie about a sync.
+//! Local file systems guarantee more than that. Not covered: bytes that change on the medium after
+//! they were synced (use [`Tree::put`] for this), and media that report a sync that did not happen.
 
 #![forbid(unsafe_code)]
 
@@ -70,6 +70,6 @@ pub use log::Log;
 pub use mirror::Mirror;
 pub use pick::ImageId;
 pub use recording::Recording;
-/// What an operation can fail with.
+/// The error of a failed operation.
 pub use rustix::io::Errno;
 pub use tree::Tree;

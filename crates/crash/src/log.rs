@@ -1,4 +1,4 @@
-//! What was done to a tree of files, in order.
+//! The log of all operations on a tree of files, in order.
 
 use std::{fmt, sync::Arc};
 
@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// A file or directory, independent of its name: its number in the order of creation. Those of the
-/// tree that a log starts with come first, the root before all others.
+/// initial tree come first, the root before all others.
 pub(crate) type Node = usize;
 
 /// The root of a tree.
@@ -22,22 +22,22 @@ pub(crate) const ROOT: Node = 0;
 /// A name in a directory.
 pub(crate) type Slot = (Node, Arc<str>);
 
-/// A change that a crash can undo as long as it was not made durable.
+/// A change that a crash can undo as long as it is not durable.
 #[derive(Clone)]
 pub(crate) enum Change {
-    /// A file loses its bytes.
+    /// A file is truncated to no bytes.
     Empty { file: Node },
-    /// A file gets bytes.
+    /// Bytes are written to a file.
     Write { file: Node, at: usize, bytes: Arc<[u8]> },
     /// A new file or directory gets its name.
     Link { slot: Slot, node: Node, is_dir: bool },
-    /// A file gets another name, in place of what had it.
+    /// A file is renamed, and replaces the file that had the name.
     Rename { from: Slot, to: Slot, node: Node },
-    /// A name is gone.
+    /// A name is removed.
     Unlink { slot: Slot },
 }
 
-/// What a change bears on: changes of the same thing keep their order.
+/// What a change affects. Changes of the same thing keep their order.
 #[derive(PartialEq, Eq, Hash, Clone, Copy)]
 pub(crate) enum Place<'a> {
     Bytes(Node),
@@ -45,7 +45,7 @@ pub(crate) enum Place<'a> {
 }
 
 impl Change {
-    /// What must be synced for it to survive: a file, or one or two directories.
+    /// What must be synced to make it durable: a file, or one or two directories.
     pub(crate) fn synced_by(&self) -> Vec<Node> {
         match self {
             Self::Empty { file } | Self::Write { file, .. } => vec![*file],
@@ -55,7 +55,7 @@ impl Change {
         }
     }
 
-    /// What it bears on.
+    /// What it affects.
     pub(crate) fn places(&self) -> [Place<'_>; 2] {
         match self {
             Self::Empty { file } | Self::Write { file, .. } => [Place::Bytes(*file); 2],
@@ -72,7 +72,7 @@ impl Change {
         }
     }
 
-    /// What it gives a name.
+    /// The node that gets a name by it.
     pub(crate) fn named(&self) -> Option<Node> {
         match self {
             Self::Link { node, .. } | Self::Rename { node, .. } => Some(*node),
@@ -80,13 +80,13 @@ impl Change {
         }
     }
 
-    /// Whether only a part of it may happen.
+    /// Whether it can happen in part.
     pub(crate) fn can_be_torn(&self) -> bool {
         matches!(self, Self::Write { .. })
     }
 }
 
-/// One step of a log, with what it did in words.
+/// One step of a log, with a description.
 #[derive(Clone)]
 pub(crate) struct Step {
     pub(crate) what: What,
@@ -96,18 +96,17 @@ pub(crate) struct Step {
 /// The kinds of steps.
 #[derive(Clone)]
 pub(crate) enum What {
-    /// Something changed.
+    /// A change.
     Change(Change),
-    /// What was changed in a file or directory is durable now.
+    /// The changes of a file or directory so far are durable now.
     Sync(Node),
-    /// It could not be made durable, and never will be: the system has forgotten that it was to be
-    /// written.
+    /// A sync failed. The changes will never be durable, because the system has dropped them.
     SyncFailed(Node),
-    /// The program has said something.
+    /// A mark of the program.
     Mark,
 }
 
-/// Everything that was done to a tree of files, and the marks between.
+/// All operations on a tree of files, and the marks between them.
 #[derive(Clone)]
 pub struct Log {
     pub(crate) start: Tree,
@@ -133,33 +132,33 @@ impl Log {
         Self { start, steps, marks, digest: XxHash3_64::oneshot(&bytes) as u32 }
     }
 
-    /// How many steps it has, marks included. A crash can come before the first and after each.
+    /// The number of steps, including marks. A crash can come before the first step and after each.
     pub fn steps(&self) -> usize {
         self.steps.len()
     }
 
-    /// What the program has said, in order.
+    /// The marks of the program, in order.
     pub fn marks(&self) -> &[String] {
         &self.marks
     }
 
-    /// Tells this log from others, in the names of images.
+    /// A digest that distinguishes this log from others, in the names of images.
     pub(crate) fn digest(&self) -> u32 {
         self.digest
     }
 
-    /// What a crash could leave, one image after the other; the same ones in the same order for the
-    /// same log and options.
+    /// The images that a crash could leave. The same log and options give the same images in the
+    /// same order.
     pub fn images(&self, options: &Options) -> Images<'_> {
         Images::new(self, options)
     }
 
-    /// One image again.
+    /// Builds one image again.
     pub fn image(&self, id: ImageId) -> Result<Image<'_>> {
         Ok(Image::new(&self.replay(id)?, id))
     }
 
-    /// An image in words: where the crash came, and what became of every operation that was not
+    /// Describes an image: where the crash came, and what happened to every operation that was not
     /// durable.
     pub fn story(&self, id: ImageId) -> Result<String> {
         Ok(self.replay(id)?.story(id.pick))

@@ -1,4 +1,4 @@
-//! What lies on a medium: files and directories, apart from the names that lead to them.
+//! A simulated medium: files and directories, independent of the names that lead to them.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -17,14 +17,14 @@ use crate::{
     tree::Content,
 };
 
-/// What a medium writes wholly or not at all.
+/// The unit that a medium writes completely or not at all.
 const SECTOR_BYTES: usize = 512;
 
 /// Files, directories and names.
 #[derive(Clone)]
 pub(crate) struct Medium {
     names: BTreeMap<Slot, Node>,
-    /// The files, also those without a name. What is none is a directory.
+    /// The files, including those without a name. All other nodes are directories.
     files: BTreeMap<Node, Arc<Content>>,
 }
 
@@ -33,7 +33,7 @@ impl Medium {
     pub(crate) fn new(tree: &Tree) -> Self {
         let mut medium = Self { names: BTreeMap::new(), files: BTreeMap::new() };
         let mut dirs = BTreeMap::from([("", ROOT)]);
-        // A directory comes before what is in it.
+        // A directory comes before its content.
         for (node, (name, content)) in (ROOT + 1..).zip(&tree.nodes) {
             let (dir, base) = name.rsplit_once('/').unwrap_or(("", name));
             medium.names.insert((dirs[dir], base.into()), node);
@@ -45,7 +45,7 @@ impl Medium {
         medium
     }
 
-    /// All of it that can be found by name.
+    /// Everything that can be reached by a name.
     pub(crate) fn tree(&self) -> Tree {
         let mut tree = Tree::default();
         self.collect(ROOT, "", &mut tree);
@@ -75,7 +75,8 @@ impl Medium {
         self.walk(&parts(name)?)
     }
 
-    /// The directory of a name, which is there, and the last part of the name, which need not be.
+    /// The directory of a name, which must exist, and the last part of the name, which need not
+    /// exist.
     pub(crate) fn slot(&self, name: &str) -> io::Result<Slot> {
         let parts = parts(name)?;
         // The root has no name.
@@ -92,7 +93,7 @@ impl Medium {
         })
     }
 
-    /// What has this name.
+    /// The node that has this name.
     pub(crate) fn at(&self, slot: &Slot) -> Option<Node> {
         self.names.get(slot).copied()
     }
@@ -110,24 +111,24 @@ impl Medium {
         self.files.get(&file).ok_or(Errno::ISDIR.into())
     }
 
-    /// Everything that has a name.
+    /// Every node that has a name.
     pub(crate) fn named(&self) -> impl Iterator<Item = Node> {
         self.names.values().copied()
     }
 
-    /// Forgets the bytes of all other files.
+    /// Drops the bytes of all other files.
     pub(crate) fn keep(&mut self, files: &HashSet<Node>) {
         self.files.retain(|file, _| files.contains(file));
     }
 
-    /// Makes the file of a change that names a new one, whether or not it gets its name.
+    /// Creates the file of a change that names a new one, whether or not it gets its name.
     pub(crate) fn prepare(&mut self, change: &Change) {
         if let Change::Link { node, is_dir: false, .. } = change {
             self.files.insert(*node, Arc::default());
         }
     }
 
-    /// Carries out a change, or a part of it.
+    /// Applies a change, or a part of it.
     pub(crate) fn apply(&mut self, change: &Change, fate: Fate) {
         match change {
             _ if fate == Fate::Lost => {}
@@ -142,7 +143,7 @@ impl Medium {
             Change::Link { slot, node, .. } => drop(self.names.insert(slot.clone(), *node)),
             Change::Unlink { slot } => drop(self.names.remove(slot)),
             Change::Rename { from, to, node } => {
-                // If an earlier change of the old name was lost, another file may have it still.
+                // If an earlier change of the old name was lost, another file may still have it.
                 if self.at(from) == Some(*node) {
                     self.names.remove(from);
                 }
@@ -152,7 +153,7 @@ impl Medium {
     }
 }
 
-/// The parts of a name, which leads nowhere else.
+/// The parts of a name. Fails if it leads out of the tree.
 fn parts(name: &str) -> io::Result<Vec<&str>> {
     let part = |component| match component {
         Component::Normal(part) => part.to_str().filter(|part| !part.contains('\0')),
@@ -162,8 +163,8 @@ fn parts(name: &str) -> io::Result<Vec<&str>> {
     parts.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, format!("{name} leads elsewhere")))
 }
 
-/// A write of which some sectors arrive: the first ones, or any. The file may have grown for the
-/// others all the same; they are zero then, or what the medium had there before.
+/// A torn write: some of its sectors arrive, the first ones or any. The file may have grown for the
+/// other sectors too, which are then zero or old bytes of the medium.
 fn tear(content: &mut Content, at: usize, bytes: &[u8], seed: u64) {
     let mut random = Rng::with_seed(seed);
     let (end, end_before) = (at + bytes.len(), content.bytes().len());

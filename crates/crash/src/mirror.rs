@@ -1,4 +1,4 @@
-//! Real files that are recorded as well: also what goes past all calls, through direct I/O.
+//! Real files that are also recorded, including what direct I/O writes to them.
 
 use std::{
     io,
@@ -13,12 +13,13 @@ use outcrop_layers::files::{File, FileLock, Files, read_whole};
 
 use crate::tree::BYTES_MAX;
 
-/// Files that do everything twice: on a disk, and on what records it.
+/// Files that do everything twice: on a disk, and in a recording.
 ///
-/// The files have the descriptors of the disk for direct transfers, which nobody can watch. So when
-/// a file is synced, what is on the disk by then and did not come by a call counts as written just
-/// before. What was still on its way when the sync began is therefore missing in the images, as it
-/// would be on a medium. What came after the last sync shows in [`differences`](Self::differences).
+/// The files have descriptors of the disk for direct transfers, which cannot be observed. So when a
+/// file is synced, bytes on the disk that no call has written count as written just before the
+/// sync. Transfers that were still under way when the sync began are therefore missing in the
+/// images, as they would be on a medium. For what came after the last sync, see
+/// [`differences`](Self::differences).
 #[derive(Clone)]
 pub struct Mirror {
     disk: Arc<dyn Files>,
@@ -27,7 +28,7 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// Two trees that hold the same.
+    /// Combines two trees with the same content.
     pub fn new(disk: Arc<dyn Files>, recorded: Arc<dyn Files>) -> Self {
         Self { disk, recorded, transfers: Arc::default() }
     }
@@ -37,7 +38,7 @@ impl Mirror {
         self.transfers.load(Relaxed)
     }
 
-    /// The names of files in `dir` that are not what was recorded.
+    /// The names of files in `dir` that differ from the recording.
     pub fn differences(&self, dir: &str) -> io::Result<Vec<String>> {
         let mut different = Vec::new();
         for name in self.disk.list(dir)? {
@@ -128,7 +129,7 @@ impl File for MirrorFile {
             let mut bytes = vec![0; file.bytes()? as usize];
             file.read_at(0, &mut bytes).map(|()| bytes)
         };
-        // Before the disk hears of the sync.
+        // Read before the disk is synced.
         let written = whole(&*self.disk)?;
         if written != whole(&*self.recorded)? {
             self.transfers.fetch_add(1, Relaxed);

@@ -1,4 +1,4 @@
-//! Which of the operations that were not durable still happened: names of images.
+//! The names of images: which of the operations that were not durable happened nevertheless.
 
 use std::{fmt, str::FromStr};
 
@@ -6,52 +6,52 @@ use fastrand::Rng;
 
 use crate::error::Error;
 
-/// The name of an image: where in which log the crash came, and what became of the operations that
-/// were not durable then.
+/// The name of an image: the log, the position of the crash, and what happened to the operations
+/// that were not durable.
 ///
-/// Its text can be parsed again.
+/// It can be parsed from its text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ImageId {
-    /// Steps before the crash.
+    /// The number of steps before the crash.
     pub(crate) position: usize,
     pub(crate) pick: Pick,
-    /// Tells the log from others.
+    /// The digest of the log.
     pub(crate) log: u32,
 }
 
 /// A choice among the operations that were not durable, in the order of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Pick {
-    /// Nothing of them happened.
+    /// None of them happened.
     None,
     /// All of them happened.
     All,
-    /// Those happened whose bit is set.
+    /// Those happened whose bits are set.
     Subset(u32),
-    /// This one alone happened.
+    /// Only this one happened.
     Only(usize),
     /// All but this one happened.
     Except(usize),
-    /// Chance decides, also about writes of which only a part happened.
+    /// Random, including torn writes.
     Chance(u64),
 }
 
-/// What became of one operation.
+/// What happened to one operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// Nothing of it happened.
+    /// It did not happen.
     Lost,
-    /// All of it happened.
+    /// It happened completely.
     Whole,
-    /// Some of its sectors happened; the seed says which.
+    /// Some of its sectors arrived. The seed determines which.
     Torn(u64),
 }
 
 impl Pick {
-    /// As many operations as a subset can have.
+    /// The largest number of operations of a subset.
     pub(crate) const SUBSET_MAX: usize = 20;
 
-    /// Whether all operations that it names exist.
+    /// Whether all operations that it refers to exist.
     pub(crate) fn fits(self, operations: usize) -> bool {
         match self {
             Self::None | Self::All | Self::Chance(_) => true,
@@ -60,7 +60,7 @@ impl Pick {
         }
     }
 
-    /// The fates of operations of which each can be torn or not.
+    /// The fates of the operations, given whether each can be torn.
     pub(crate) fn fates(self, can_be_torn: impl Iterator<Item = bool>) -> Vec<Fate> {
         match self {
             Self::None => choose(can_be_torn, |_| false),
@@ -80,10 +80,11 @@ fn choose(operations: impl Iterator, happened: impl Fn(usize) -> bool) -> Vec<Fa
 
 fn by_chance(can_be_torn: impl Iterator<Item = bool>, seed: u64) -> Vec<Fate> {
     let mut random = Rng::with_seed(seed);
-    // Crashes that lose nearly nothing or nearly all find other faults than those that lose half.
+    // Crashes that lose almost nothing or almost everything find other bugs than those that lose
+    // half.
     let happens_eighths = [1, 4, 7, 8][random.usize(..4)];
     let torn_eighths = [1, 4, 8][random.usize(..3)];
-    // What has lost its name does not show what became of its bytes.
+    // The bytes of a file that has lost its name cannot be seen.
     let keeps_names = random.bool();
     let fate = |can_be_torn| {
         if random.u32(..8) >= happens_eighths && (can_be_torn || !keeps_names) {

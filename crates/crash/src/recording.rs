@@ -1,4 +1,4 @@
-//! Files in memory that remember everything that was done to them.
+//! Files in memory that record all operations.
 
 use std::{
     collections::BTreeSet,
@@ -19,7 +19,7 @@ use crate::{
 
 /// Files in memory, with a log of every operation that changed or synced something, in order.
 ///
-/// A clone is the same tree and the same log.
+/// A clone shares the tree and the log.
 #[derive(Clone, Default)]
 pub struct Recording {
     state: Arc<Mutex<State>>,
@@ -40,17 +40,17 @@ impl Recording {
         Self::default()
     }
 
-    /// Files that are there already, and durable.
+    /// A tree with these files, which are durable.
     pub fn from_tree(tree: Tree) -> Self {
         Self { state: Arc::new(Mutex::new(State::new(tree))) }
     }
 
-    /// Everything that is there now: what a process finds that comes after one which was killed.
+    /// All files as they are now: what the next process finds after this one was killed.
     pub fn tree(&self) -> Tree {
         self.state().medium.tree()
     }
 
-    /// What was done so far.
+    /// The log so far.
     pub fn log(&self) -> Log {
         let state = self.state();
         Log::new(state.start.clone(), state.steps.clone())
@@ -83,8 +83,8 @@ impl Recording {
         Ok(self.file(node, name, false))
     }
 
-    /// What was changed in a directory since it was last synced may be lost, and no later sync
-    /// makes up for it.
+    /// A failed sync of a directory: the changes since its last sync may be lost, even if a later
+    /// sync succeeds.
     pub(crate) fn fail_sync_dir(&self, dir: &str) -> io::Result<()> {
         let mut state = self.state();
         let node = state.medium.find(dir)?;
@@ -97,7 +97,7 @@ impl Recording {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics between two changes that belong together.
+        // A poisoned lock is fine: nothing panics between two changes that belong together.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -204,7 +204,7 @@ impl State {
         self.step(What::Change(change), words);
     }
 
-    /// Makes a file or directory with a name.
+    /// Creates a file or directory with a name.
     fn link(&mut self, slot: Slot, is_dir: bool, words: String) -> Node {
         let node = self.nodes;
         self.nodes += 1;
@@ -224,13 +224,13 @@ impl Default for State {
 pub(crate) struct RecordedFile {
     recording: Recording,
     node: Node,
-    /// What it was called when it was opened.
+    /// Its name when it was opened.
     name: String,
     is_writable: bool,
 }
 
 impl RecordedFile {
-    /// What was written since it was last synced may be lost, and no later sync makes up for it.
+    /// A failed sync: writes since the last sync may be lost, even if a later sync succeeds.
     pub(crate) fn fail_sync(&self) {
         self.recording.state().step(What::SyncFailed(self.node), format!("failed sync of {}", self.name));
     }
@@ -274,7 +274,7 @@ impl File for RecordedFile {
     }
 }
 
-/// A lock that somebody has.
+/// A held lock.
 struct Held {
     recording: Recording,
     node: Node,

@@ -1,5 +1,5 @@
-//! A log gone through step by step: what is durable, what is not, and the trees that a crash here
-//! could leave.
+//! Replays a log step by step: what is durable, what is not, and the trees that a crash at this
+//! point could leave.
 
 use std::{collections::HashSet, fmt::Write};
 
@@ -15,25 +15,25 @@ pub(crate) struct Replay<'log> {
     log: &'log Log,
     position: usize,
     marks: usize,
-    /// What has happened for certain.
+    /// What has certainly happened.
     medium: Medium,
-    /// What came after it, in order.
+    /// The changes after that, in order.
     window: Vec<Pending<'log>>,
 }
 
-/// A change that may not have happened, or that comes after one of the same thing which may not.
+/// A change that may not have happened, or that comes after such a change of the same thing.
 struct Pending<'log> {
     change: &'log Change,
     words: &'log str,
-    /// What is still to be synced. Nothing: it has happened for certain.
+    /// The nodes that are not synced yet. Empty if the change has certainly happened.
     unsynced: Vec<Node>,
 }
 
-/// Stands among what is still to be synced once a sync has failed: no later one can make up for it.
+/// Added to the nodes that are not synced when a sync has failed: no later sync can make up for it.
 const NEVER: Node = Node::MAX;
 
 impl<'log> Replay<'log> {
-    /// Before the first step.
+    /// The state before the first step.
     pub(crate) fn new(log: &'log Log) -> Self {
         Self { log, position: 0, marks: 0, medium: Medium::new(&log.start), window: Vec::new() }
     }
@@ -46,12 +46,12 @@ impl<'log> Replay<'log> {
         self.position
     }
 
-    /// What the program has said so far.
+    /// The marks of the program so far.
     pub(crate) fn marks(&self) -> &'log [String] {
         &self.log.marks[..self.marks]
     }
 
-    /// How many operations may have happened or not.
+    /// How many operations may or may not have happened.
     pub(crate) fn undecided(&self) -> usize {
         self.undecided_changes().count()
     }
@@ -65,7 +65,7 @@ impl<'log> Replay<'log> {
         self.window.iter().filter(|pending| !pending.unsynced.is_empty())
     }
 
-    /// Whether the last step was an operation that may not have happened: it is the last one of
+    /// Whether the last step was an operation that may not have happened. It is then the last of
     /// those.
     pub(crate) fn has_new_operation(&self) -> bool {
         self.position > 0 && matches!(self.log.steps[self.position - 1].what, What::Change(_))
@@ -96,8 +96,8 @@ impl<'log> Replay<'log> {
         true
     }
 
-    /// Carries out what has happened for certain, unless something before it on the same thing is
-    /// open.
+    /// Applies changes that have certainly happened, unless an earlier change of the same thing is
+    /// undecided.
     fn settle(&mut self) {
         let mut open: HashSet<Place<'log>> = HashSet::new();
         for pending in std::mem::take(&mut self.window) {
@@ -109,14 +109,14 @@ impl<'log> Replay<'log> {
                 self.window.push(pending);
             }
         }
-        // What nothing can lead to any more shows nowhere.
+        // Files that no name can lead to any more need not be kept.
         let mut named: HashSet<Node> = self.window.iter().filter_map(|pending| pending.change.named()).collect();
         named.extend(self.medium.named());
         self.window.retain(|pending| pending.change.file().is_none_or(|file| named.contains(&file)));
         self.medium.keep(&named);
     }
 
-    /// Every change of the window with its fate.
+    /// Every change of the window, with its fate.
     fn fates(&self, pick: Pick) -> impl Iterator<Item = (&Pending<'log>, Fate)> {
         let mut fates = pick.fates(self.undecided_changes().map(|pending| pending.change.can_be_torn())).into_iter();
         self.window.iter().map(move |pending| {
@@ -125,7 +125,7 @@ impl<'log> Replay<'log> {
         })
     }
 
-    /// What a crash here leaves, if that was the choice.
+    /// The tree that a crash leaves with this choice.
     pub(crate) fn tree(&self, pick: Pick) -> Tree {
         let mut medium = self.medium.clone();
         let (bytes, names): (Vec<_>, Vec<_>) =
@@ -134,7 +134,7 @@ impl<'log> Replay<'log> {
             medium.apply(pending.change, fate);
         }
         for (pending, fate) in bytes {
-            // What nothing leads to is not worth its bytes.
+            // A file without a name needs no bytes.
             if pending.change.file().is_some_and(|file| medium.named().any(|node| node == file)) {
                 medium.apply(pending.change, fate);
             }
@@ -142,7 +142,7 @@ impl<'log> Replay<'log> {
         medium.tree()
     }
 
-    /// The choice in words.
+    /// The choice, described in words.
     pub(crate) fn story(&self, pick: Pick) -> String {
         let mut story = match self.position.checked_sub(1) {
             None => "crash before the first step".to_owned(),

@@ -1,5 +1,4 @@
-//! The files of a directory at one moment, which share their bytes with other trees until they are
-//! changed.
+//! The files of a directory at one moment. Trees share the bytes of files until these are changed.
 
 use std::{
     collections::BTreeMap,
@@ -13,12 +12,12 @@ use twox_hash::XxHash3_64;
 /// Files and directories by name, relative to the root, with `/` between the parts of a name.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Tree {
-    /// Nothing: a directory.
+    /// `None` is a directory.
     pub(crate) nodes: BTreeMap<String, Option<Arc<Content>>>,
 }
 
 impl Tree {
-    /// A copy of everything that another tree of files holds now.
+    /// A copy of all files of another tree.
     pub fn copy_of(files: &dyn Files) -> io::Result<Self> {
         let mut tree = Self::default();
         tree.copy_dir(files, "")?;
@@ -49,7 +48,7 @@ impl Tree {
         self.nodes.iter().filter_map(|(name, content)| Some((name.as_str(), content.as_ref()?.bytes())))
     }
 
-    /// Those whose names begin like this.
+    /// Those whose names start with `prefix`.
     pub fn files_below<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a str, &'a [u8])> {
         let from_here = self.nodes.range(prefix.to_owned()..).take_while(move |(name, _)| name.starts_with(prefix));
         from_here.filter_map(|(name, content)| Some((name.as_str(), content.as_ref()?.bytes())))
@@ -60,13 +59,13 @@ impl Tree {
         Some(self.nodes.get(name)?.as_ref()?.bytes())
     }
 
-    /// The digest of a file: equal for equal bytes.
+    /// The digest of a file, which is equal for equal bytes.
     pub fn digest_of(&self, name: &str) -> Option<u64> {
         Some(self.nodes.get(name)?.as_ref()?.digest())
     }
 
-    /// Gives a file other bytes, as damage or another program would do; it is made, with its
-    /// directories, if it is missing.
+    /// Replaces the bytes of a file, as damage or another program would do. Creates the file and
+    /// its directories if necessary.
     pub fn put(&mut self, name: &str, bytes: impl Into<Vec<u8>>) {
         for (end, _) in name.match_indices('/') {
             self.nodes.entry(name[..end].to_owned()).or_default();
@@ -74,12 +73,12 @@ impl Tree {
         self.nodes.insert(name.to_owned(), Some(Arc::new(Content::from(bytes.into()))));
     }
 
-    /// Equal for equal trees.
+    /// A digest that is equal for equal trees.
     pub(crate) fn digest(&self) -> u64 {
         let mut listed = Vec::with_capacity(64 * self.nodes.len());
         for (name, content) in &self.nodes {
             listed.extend_from_slice(name.as_bytes());
-            // No name has these bytes in it.
+            // No name contains these bytes.
             match content {
                 None => listed.extend([0xFF, 0]),
                 Some(content) => {
@@ -102,10 +101,10 @@ impl std::fmt::Debug for Tree {
     }
 }
 
-/// The longest file that is held in memory.
+/// The largest file that is held in memory.
 pub(crate) const BYTES_MAX: u64 = 1 << 30;
 
-/// The bytes of a file, and their digest once somebody has asked for it.
+/// The bytes of a file, and their digest once it has been computed.
 #[derive(Clone, Default)]
 pub(crate) struct Content {
     bytes: Vec<u8>,
@@ -117,13 +116,13 @@ impl Content {
         &self.bytes
     }
 
-    /// The bytes, to be changed.
+    /// The bytes, for changing them. Drops the digest.
     pub(crate) fn bytes_mut(&mut self) -> &mut Vec<u8> {
         self.digest.take();
         &mut self.bytes
     }
 
-    /// Writes at a place, beyond the end too: what lies between is zero.
+    /// Writes at an offset, which may be beyond the end. The gap is filled with zeros.
     pub(crate) fn write(&mut self, at: usize, bytes: &[u8]) {
         let whole = self.bytes_mut();
         let end = at + bytes.len();

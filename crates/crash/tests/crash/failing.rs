@@ -1,4 +1,4 @@
-//! Faults strike when they should, count what they should, and leave what they should.
+//! Faults occur when they should, are counted, and have the specified effects.
 
 use std::sync::{Arc, Mutex, mpsc::channel};
 
@@ -11,7 +11,7 @@ fn failing() -> (Recording, Failing) {
     (recording.clone(), Failing::over(recording))
 }
 
-/// Whether each of some writes succeeds.
+/// Whether each of `count` writes succeeds.
 fn writes(files: &dyn Files, count: usize) -> Vec<bool> {
     let file = files.create("file", 0).unwrap();
     (0..count).map(|_| file.write_at(0, b"bytes").is_ok()).collect()

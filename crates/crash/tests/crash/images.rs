@@ -1,4 +1,4 @@
-//! What a crash can leave and what it cannot, for logs that are short enough to know it.
+//! What a crash can leave and what it cannot, for logs that are short enough to list it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use outcrop_layers::files::Files;
 
 use crate::common::pattern;
 
-/// Every subset, and nothing torn.
+/// Every subset, and no torn writes.
 const WHOLE: Options = Options { subset_operations_max: 20, samples: 0, seed: 0 };
 
 /// The files of a tree, with their bytes as text.
@@ -184,8 +184,8 @@ fn writes_are_torn_at_sectors() {
         assert!((1700..=2700).contains(&bytes.len()), "{}: {} bytes", image.id(), bytes.len());
         assert_eq!(&bytes[..300], &before[..300], "what is before the write stays");
         let mut shape = String::new();
-        // Sectors of the file, of which the first begins inside the write, and one lies half in
-        // what was there before.
+        // The sectors of the file. The first one begins inside the write, and one is partly in what
+        // was there before.
         for range in [300..512, 512..1024, 1024..1536, 1536..1700, 1700..2048, 2048..2560, 2560..2700] {
             let piece = &bytes[range.start.min(bytes.len())..range.end.min(bytes.len())];
             let kind = match piece.first() {
@@ -264,7 +264,7 @@ fn of_images_that_a_reader_cannot_tell_apart_one_is_opened() {
     let classes = Classes::default();
     let mut opened = Vec::new();
     let mut check = |names_min: usize| {
-        // Only how many files there are is observable.
+        // Only the number of files is observable.
         let look = |image: &Image<'_>| match image.tree().files().count() {
             count if count >= names_min => Ok(count as u64),
             count => Err(format!("{count} files")),
@@ -364,7 +364,8 @@ fn a_story_tells_what_became_of_every_operation() {
     assert!(format!("{log:?}").contains("4  sync the directory \"\"\n    5  create a\n"), "{log:?}");
 }
 
-/// Random operations: what was synced is in every image, and once all is synced there is only one.
+/// Random operations: what was synced is in every image, and when everything is synced there is
+/// only one.
 #[test]
 fn what_was_synced_is_never_lost() {
     for seed in 0..60 {
@@ -400,7 +401,7 @@ fn what_was_synced_is_never_lost() {
     }
 }
 
-/// Something is done in a directory.
+/// A random operation in a directory.
 fn change(files: &dyn Files, dir: &str, random: &mut fastrand::Rng) {
     let mut name = || format!("{dir}/{}", random.u8(0..4));
     let (name, other) = (name(), name());

@@ -1,5 +1,5 @@
-//! Real power cuts: ext4 on a loop device is shut down in the middle of a protocol, and what is
-//! left must be what a recording says that can be left.
+//! Real power cuts: ext4 on a loop device is shut down in the middle of a protocol. What is left
+//! must be something that a recording allows.
 
 use std::{
     fs,
@@ -25,7 +25,7 @@ fn with_ext4(test: impl Fn(&Arc<Disk>) + Sync) {
     });
 }
 
-/// Saves until something fails, and returns the newest version that was reported durable.
+/// Saves until something fails. Returns the newest version that was reported as durable.
 fn save_all(files: &dyn Files, bug: Option<Bug>) -> u8 {
     if open(files, bug).is_err() {
         return 0;
@@ -33,8 +33,8 @@ fn save_all(files: &dyn Files, bug: Option<Bug>) -> u8 {
     (1..=VERSIONS).take_while(|version| save(files, *version, bug).is_ok()).last().unwrap_or(0)
 }
 
-/// What is left of a run that is cut before one of its operations, or after the last: what was
-/// reported, and the files.
+/// Cuts a run before one of its operations, or after the last. Returns the newest version that was
+/// reported, and the files that are left.
 fn cut_before(ext4: &Arc<Disk>, operation: u64, cut: Cut, bug: Option<Bug>) -> (u8, DiskFiles) {
     let root = ext4.path().join(format!("{operation}-{cut:?}-{bug:?}"));
     fs::create_dir(&root).unwrap();
@@ -55,7 +55,7 @@ fn cut_before(ext4: &Arc<Disk>, operation: u64, cut: Cut, bug: Option<Bug>) -> (
     (reported, disk)
 }
 
-/// How many operations a run has.
+/// The number of operations of a run.
 fn operations(bug: Option<Bug>) -> u64 {
     let failing = Failing::over(Recording::new());
     assert_eq!(save_all(&failing, bug), VERSIONS);

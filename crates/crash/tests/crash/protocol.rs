@@ -1,5 +1,5 @@
-//! A protocol that keeps versions survives every crash; the same with a planted bug does not, and
-//! each bug is found.
+//! A protocol that saves versions survives every crash. With a planted bug it does not, and each
+//! bug is found.
 
 use outcrop_crash::{Errno, Failing, Failure, Fault, Image, Log, Operation, Options, Recording, check};
 use outcrop_layers::files::Files;
@@ -8,7 +8,7 @@ use crate::common::{Bug, clean, open, recover, save};
 
 const VERSIONS: u8 = 5;
 
-/// Saves some versions, with a mark after each that was reported durable.
+/// Saves some versions, with a mark after each that was reported as durable.
 fn run(recording: &Recording, files: &dyn Files, bug: Option<Bug>) {
     let saved = open(files, bug).and_then(|()| {
         (1..=VERSIONS).try_for_each(|version| {
@@ -28,7 +28,7 @@ fn recorded(bug: Option<Bug>) -> Log {
     recording.log()
 }
 
-/// The newest version that was reported durable.
+/// The newest version that was reported as durable.
 fn reported(marks: &[String]) -> u8 {
     marks.iter().filter_map(|mark| mark.parse().ok()).max().unwrap_or(0)
 }
@@ -77,7 +77,7 @@ fn every_bug_is_found() {
         assert_eq!(reported(last.marks()), VERSIONS, "{bug:?}: without a crash nothing is wrong");
         let failure = first_failure(&log).unwrap_or_else(|| panic!("{bug:?} was not found"));
         println!("{bug:?}: {failure}");
-        // The name of the image is enough to have it again, in another process too.
+        // The name of the image is enough to build it again, in another process too.
         let id = failure.id.to_string().parse().unwrap();
         let again = recorded(Some(bug));
         let image = again.image(id).unwrap();
@@ -130,8 +130,8 @@ fn a_panic_is_a_failure_with_a_name() {
     assert!(report.to_string().ends_with("lost: 1"), "{report}");
 }
 
-/// Every operation of the protocol fails once, or from then on; what was reported before is safe,
-/// also from a crash after.
+/// Every operation of the protocol fails, once or permanently. What was reported before is safe,
+/// even after a crash.
 #[test]
 fn every_operation_can_fail() {
     let count = {

@@ -1,4 +1,4 @@
-//! Files in memory behave as those of a real directory do, and their log is true.
+//! Files in memory behave like those of a real directory, and their log is correct.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use outcrop_crash::{Failing, Options, Recording, Tree, contract};
 use outcrop_layers::files::{DiskFiles, Files, write_whole};
 use tempfile::{TempDir, tempdir};
 
-/// A directory that lives as long as a test.
+/// A directory that lives as long as the test.
 fn disk(given: &TempDir, name: &str) -> Arc<DiskFiles> {
     Arc::new(DiskFiles::create(&given.path().join(name)).unwrap())
 }
@@ -37,7 +37,7 @@ fn files_without_a_fault_fulfil_the_contract() {
     });
 }
 
-/// The same random operations on both: the same outcomes, and the same files.
+/// The same random operations on both give the same results, and the same files.
 #[test]
 fn a_recording_and_a_real_directory_agree() {
     let given = tempdir().unwrap();
@@ -53,8 +53,8 @@ fn a_recording_and_a_real_directory_agree() {
                 match choice {
                     0 => files.make_dir(name),
                     1..=3 => files.create(name, bytes.len() as u64)?.write_at(at, &bytes),
-                    // A real directory can be renamed too, and one that is above what is renamed is
-                    // full, which nobody needs.
+                    // Leaves out renames of directories, and renames to a directory above: a real
+                    // directory behaves differently there, and nobody needs it.
                     4 if files.list(name).is_err() && !name.starts_with(other) => files.rename(name, other),
                     5 => files.remove(name),
                     6 => files.remove_dir(name),
@@ -97,7 +97,7 @@ fn threads_leave_a_log_that_is_true() {
     recording.sync_dir("").unwrap();
     recording.mark("end");
     let log = recording.log();
-    // Six operations of a round, with its mark.
+    // Each round has six operations and a mark.
     assert_eq!(log.steps() as u64, 1 + THREADS * (2 + 20 * 7) + 3);
     let last = log.images(&Options { samples: 0, subset_operations_max: 0, seed: 0 }).last().unwrap();
     assert!(*last.tree() == recording.tree());
@@ -124,7 +124,7 @@ fn a_clone_is_the_same_recording_and_a_tree_is_not() {
     assert!(recording.tree() == tree, "the trees share bytes, not changes");
     assert_eq!(other.tree().bytes("dir/file"), Some(&b"two"[..]));
     assert_eq!(other.log().steps(), 5, "the log begins with the tree");
-    // A lock is one of a file, not of a name.
+    // A lock belongs to a file, not to a name.
     recording.remove("lock").unwrap();
     let another = recording.lock("lock").unwrap().unwrap();
     drop(lock);

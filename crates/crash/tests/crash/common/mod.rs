@@ -1,32 +1,32 @@
-//! A small protocol that keeps versions, rightly or with a bug that was planted, and what must be
-//! left of them.
+//! A small protocol that saves versions, correctly or with a planted bug, and what must be left of
+//! them.
 
 use std::io;
 
 use outcrop_layers::files::{Files, read_whole};
 
-/// What a save can do wrong.
+/// The planted bugs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bug {
     /// The pack is never synced.
     NoSyncOfPack,
     /// Another file is synced instead of the pack.
     SyncsWrongFile,
-    /// The manifest is there before the pack that it names.
+    /// The manifest is written before the pack that it lists.
     ManifestBeforePack,
-    /// The manifest is not synced before it gets its name.
+    /// The manifest is not synced before it is renamed.
     NoSyncOfManifest,
-    /// The manifest is written over the one before.
+    /// The manifest is overwritten in place.
     InPlace,
     /// The directory is not synced after the rename.
     NoSyncOfDir,
-    /// The directory of the run is not synced into the one above it.
+    /// The parent of the run's directory is not synced.
     NoSyncOfParent,
-    /// The manifest before is removed while the new one may still be lost.
+    /// The previous manifest is removed while the new one may still be lost.
     RemovesTooEarly,
-    /// A pack is removed while the manifest that names it may still be there.
+    /// A pack is removed while the manifest that lists it may still be there.
     RemovesPackFirst,
-    /// A sync that failed is tried again, and believed.
+    /// A failed sync is retried, and its success is trusted.
     SyncsAgain,
 }
 
@@ -43,7 +43,8 @@ pub(crate) fn open(files: &dyn Files, bug: Option<Bug>) -> io::Result<()> {
     }
 }
 
-/// Saves a version and removes the one that is two older. The version is durable when it returns.
+/// Saves a version, and removes the one before the previous one. The version is durable when this
+/// returns.
 pub(crate) fn save(files: &dyn Files, version: u8, bug: Option<Bug>) -> io::Result<()> {
     let pack = files.create(&pack_name(version), PACK_BYTES as u64)?;
     pack.write_at(0, &pattern(version, PACK_BYTES)[..700])?;
@@ -92,7 +93,7 @@ pub(crate) fn save(files: &dyn Files, version: u8, bug: Option<Bug>) -> io::Resu
     }
 }
 
-/// The newest version, 0 if there is none. Every version that has a manifest must be whole.
+/// The newest version; 0 if there is none. Every version that has a manifest must be complete.
 pub(crate) fn recover(files: &dyn Files) -> Result<u8, String> {
     let names = match files.list(DIR) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
@@ -114,7 +115,7 @@ pub(crate) fn recover(files: &dyn Files) -> Result<u8, String> {
     Ok(newest)
 }
 
-/// Removes what a crash has left over: drafts, and packs without a manifest.
+/// Removes what a crash has left: drafts, and packs without a manifest.
 pub(crate) fn clean(files: &dyn Files) -> io::Result<()> {
     let names = match files.list(DIR) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -137,7 +138,7 @@ fn manifest_name(version: u8) -> String {
     format!("{DIR}/version-{version:03}")
 }
 
-/// Bytes that are the same for the same seed only, and begin with it.
+/// Bytes that depend on the seed, and start with it.
 pub(crate) fn pattern(seed: u8, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|index| seed.wrapping_add((index as u8).wrapping_mul(31)) ^ (index >> 8) as u8).collect()
 }
