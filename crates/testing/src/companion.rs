@@ -1,5 +1,5 @@
-//! Another process, which a test talks with line by line: this very test program, carrying out one
-//! test as a child.
+//! A second process that a test controls line by line: the same test program, running one test as a
+//! child.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -9,14 +9,13 @@ use std::{
 
 use crate::child;
 
-/// What a companion says begins with this, so that it can be told from what the test harness
-/// prints.
+/// The prefix of lines that a companion sends, to tell them from the output of the test harness.
 const MARK: &str = "companion: ";
 
 /// A process that is killed when it is dropped.
 pub struct Companion {
     process: Child,
-    /// Closed to tell it that there is no more to say.
+    /// Closed to tell the companion that no more lines follow.
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
 }
@@ -35,7 +34,7 @@ impl Companion {
         Self { process, input, output }
     }
 
-    /// The number of its process.
+    /// Its process number (PID).
     pub fn id(&self) -> u32 {
         self.process.id()
     }
@@ -45,36 +44,36 @@ impl Companion {
         writeln!(self.input.as_mut().unwrap(), "{words}").unwrap();
     }
 
-    /// What it says next.
+    /// Waits for its next line.
     pub fn hear(&mut self) -> String {
         let mut line = String::new();
         loop {
             line.clear();
             assert!(self.output.read_line(&mut line).unwrap() > 0, "the companion ended without another word");
-            // The harness may have begun the line.
+            // The harness may have printed the start of the line.
             if let Some((_, words)) = line.split_once(MARK) {
                 return words.trim_end().to_owned();
             }
         }
     }
 
-    /// Says a line and returns the answer.
+    /// Sends a line, and waits for the answer.
     pub fn ask(&mut self, words: &str) -> String {
         self.say(words);
         self.hear()
     }
 
-    /// Waits until it says exactly this.
+    /// Waits for its next line, which must be this one.
     pub fn expect(&mut self, words: &str) {
         assert_eq!(self.hear(), words);
     }
 
-    /// Ends it in a way that it cannot do anything about.
+    /// Kills it (SIGKILL).
     pub fn kill(self) {
         drop(self);
     }
 
-    /// Lets it end by itself, and well.
+    /// Waits until it has ended successfully.
     pub fn end(mut self) {
         drop(self.input.take());
         let mut rest = String::new();
@@ -86,18 +85,18 @@ impl Companion {
 
 impl Drop for Companion {
     fn drop(&mut self) {
-        // SIGKILL; one that has already ended is only waited for.
+        // This fails if it has ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// In a companion: says a line to the test.
+/// In a companion: sends a line to the test.
 pub fn answer(words: impl std::fmt::Display) {
     println!("{MARK}{words}");
 }
 
-/// In a companion: the next line that the test says, or nothing when it has no more to say.
+/// In a companion: the next line of the test; `None` if there are no more.
 pub fn listen() -> Option<String> {
     let mut line = String::new();
     let bytes = std::io::stdin().lock().read_line(&mut line).unwrap();

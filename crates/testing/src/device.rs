@@ -1,4 +1,4 @@
-//! The OpenCL device of this machine, and a device that asks a test before it passes a call on.
+//! The OpenCL device of this machine, and a device wrapper that asks a test before each call.
 
 use std::{ops::Range, ptr::NonNull, sync::Arc};
 
@@ -8,7 +8,7 @@ use outcrop_layers::{
 
 use crate::skip;
 
-/// The first OpenCL device. Skips the test where there is none.
+/// The first OpenCL device. Skips the test if there is none.
 pub fn device() -> Option<Arc<dyn Device>> {
     match open_device(DeviceKind::OpenCl, 0) {
         Ok(device) => Some(device),
@@ -19,7 +19,7 @@ pub fn device() -> Option<Arc<dyn Device>> {
     }
 }
 
-/// What a device is about to do, or has done.
+/// A call of a device, before or after it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Call {
     /// Reserving addresses.
@@ -32,31 +32,31 @@ pub enum Call {
     Register,
     /// Making a stream.
     Stream,
-    /// Copying from the host and waiting.
+    /// Copying from the host, synchronously.
     CopyIn,
-    /// Copying to the host and waiting.
+    /// Copying to the host, synchronously.
     CopyOut,
-    /// Beginning a copy from the host.
+    /// Starting a copy from the host.
     BeginCopyIn,
-    /// Beginning a copy to the host.
+    /// Starting a copy to the host.
     BeginCopyOut,
-    /// Beginning a copy on the device.
+    /// Starting a copy on the device.
     BeginCopyWithin,
     /// Computing a checksum.
     SumWords,
     /// Recording an event.
     Record,
-    /// A stream has ended all that was begun.
+    /// All operations of a stream have ended.
     Waited,
-    /// Somebody begins to wait for an event.
+    /// A wait for an event starts.
     EventWait,
-    /// It has come.
+    /// A wait for an event has ended.
     EventWaited,
 }
 
-/// Who is asked.
+/// A test's control over the calls of a device.
 pub trait Guard: Send + Sync {
-    /// What is to become of this call.
+    /// Decides about this call: it may wait, or fail.
     fn call(&self, call: Call) -> Result<()>;
 
     /// Whether host memory must be registered, even if the device can do without.
@@ -65,11 +65,11 @@ pub trait Guard: Send + Sync {
     }
 }
 
-/// A device whose calls go past a guard, as do those of all that it makes.
+/// A device, or something that it made, whose calls are passed to a guard first.
 pub struct Guarded<T> {
-    /// What the calls go to.
+    /// The wrapped value.
     pub inner: T,
-    /// Who is asked before.
+    /// The guard of all calls.
     pub guard: Arc<dyn Guard>,
 }
 
@@ -164,7 +164,7 @@ impl Stream for Guarded<Box<dyn Stream>> {
         Ok(self.made(inner))
     }
     fn wait(&mut self) -> Result<()> {
-        // What was begun has ended before anybody hears of a loss.
+        // Everything that was started has ended before the loss is reported.
         self.inner.wait().and_then(|()| self.guard.call(Call::Waited))
     }
 }

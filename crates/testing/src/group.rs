@@ -14,7 +14,7 @@ use crate::say;
 pub struct Group(PathBuf);
 
 impl Group {
-    /// A group inside of this process's own, or inside of the nearest one around it in which that
+    /// A group below the group of this process, or below the nearest group above it in which that
     /// is possible.
     pub fn new(limit: u64) -> Result<Self, String> {
         let groups = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
@@ -42,12 +42,12 @@ impl Group {
     }
 
     fn make(parent: &Path, file: &str, limit: u64) -> io::Result<Self> {
-        // Tests of one process make groups at the same time.
+        // Tests of one process create groups at the same time.
         static MADE: AtomicUsize = AtomicUsize::new(0);
         let number = MADE.fetch_add(1, Relaxed);
         let group = Self(parent.join(format!("outcrop-test-{}-{number}", std::process::id())));
         fs::create_dir(&group.0)?;
-        // The file is not there if the controller is not.
+        // The file does not exist if the controller is not enabled.
         let mut limit_file = fs::OpenOptions::new().write(true).open(group.0.join(file))?;
         io::Write::write_all(&mut limit_file, limit.to_string().as_bytes())?;
         Ok(group)
@@ -61,7 +61,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // It is in use for a moment after its last process has ended.
+        // A group stays in use for a moment after its last process has ended.
         for _ in 0..100 {
             match fs::remove_dir(&self.0) {
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy => thread::sleep(Duration::from_millis(10)),

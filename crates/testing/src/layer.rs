@@ -1,4 +1,4 @@
-//! Layers in memory that ask a test before each call, and gates at which calls wait.
+//! Layers in memory that ask a test before each call, and gates that make calls wait.
 
 use std::{
     ops::Range,
@@ -8,7 +8,7 @@ use std::{
 use outcrop_layers::{Abilities, Error, Extents, Front, Kept, Layer, Result, Room};
 use outcrop_memory::Copier;
 
-/// What a layer is about to do.
+/// A call of a layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LayerCall {
     /// A snapshot with this key is about to be written.
@@ -19,16 +19,16 @@ pub enum LayerCall {
     Read(Range<u64>),
     /// A snapshot with this key has been written.
     Complete(u64),
-    /// A snapshot with this key is not wanted any more.
+    /// A snapshot with this key is not needed any more.
     Forget(u64),
-    /// Moving a snapshot from this range of a front to this byte.
+    /// Moving a snapshot in a front from this range to this offset.
     Slide(Range<u64>, u64),
 }
 
-/// What becomes of a call: it may wait, panic, or fail.
+/// Decides about a call: it may wait, panic, or fail.
 type Guard = dyn Fn(&LayerCall) -> Result<()> + Send + Sync;
 
-/// A layer in memory that asks a test before each call, and remembers all of them.
+/// A layer in memory that asks a test before each call, and records all calls.
 pub struct FakeLayer {
     name: String,
     bytes: Mutex<Vec<u8>>,
@@ -38,12 +38,12 @@ pub struct FakeLayer {
 }
 
 impl FakeLayer {
-    /// A layer of `capacity` bytes that does what it is asked to.
+    /// A layer of `capacity` bytes that never fails.
     pub fn new(name: &str, capacity: u64) -> Arc<Self> {
         Self::guarded(name, capacity, |_| Ok(()))
     }
 
-    /// A layer that asks `guard` before each call. What `guard` says of `Forget` is ignored.
+    /// A layer that asks `guard` before each call. For `Forget`, its answer is ignored.
     pub fn guarded(
         name: &str,
         capacity: u64,
@@ -54,24 +54,24 @@ impl FakeLayer {
         Arc::new(Self { name: name.to_owned(), bytes, calls, kept_bytes, guard: Box::new(guard) })
     }
 
-    /// All calls until now, in the order in which they came.
+    /// All calls so far, in order.
     pub fn calls(&self) -> Vec<LayerCall> {
         lock(&self.calls).clone()
     }
 
-    /// The keys of all snapshots that were completed, in this order.
+    /// The keys of all completed snapshots, in order.
     pub fn completed(&self) -> Vec<u64> {
         let key = |call| if let LayerCall::Complete(key) = call { Some(key) } else { None };
         self.calls().into_iter().filter_map(key).collect()
     }
 
-    /// Says that so many bytes here are not the engine's, and that what it forgets stays. Before
-    /// the layer is used.
+    /// Makes this a layer whose files stay: `bytes` bytes belong to others, and forgotten snapshots
+    /// stay. Call it before the layer is used.
     pub fn keep(&self, bytes: u64) {
         *lock(&self.kept_bytes) = Some(bytes);
     }
 
-    /// Changes one bit of every byte that is stored.
+    /// Flips one bit of every stored byte.
     pub fn damage(&self) {
         lock(&self.bytes).iter_mut().for_each(|byte| *byte ^= 4);
     }
@@ -171,17 +171,17 @@ impl Front for FakeFront {
     }
 }
 
-/// A failure of the medium, as the system reports one.
+/// An I/O error of the medium.
 pub fn broken(what: &str) -> Error {
     Error::transfer("fake", "do it", std::io::Error::other(what.to_owned()))
 }
 
-/// A medium that is full before its limit is reached.
+/// The error of a medium that is full before its limit is reached.
 pub fn full() -> Error {
     Error::transfer("fake", "do it", std::io::ErrorKind::StorageFull.into())
 }
 
-/// Where calls wait until a test lets them pass.
+/// A gate at which calls wait until a test lets them pass.
 #[derive(Debug, Default)]
 pub struct Gate {
     state: Mutex<Passage>,
@@ -191,18 +191,18 @@ pub struct Gate {
 #[derive(Debug, Default)]
 struct Passage {
     is_open: bool,
-    /// So many may pass though it is closed.
+    /// How many calls may pass while it is closed.
     passes: usize,
     waiting: usize,
 }
 
 impl Gate {
-    /// A gate that is closed.
+    /// A closed gate.
     pub fn closed() -> Arc<Self> {
         Arc::default()
     }
 
-    /// Passes, or waits until the test lets one pass.
+    /// Passes, or waits until the test lets this call pass.
     pub fn pass(&self) {
         let mut state = lock(&self.state);
         state.waiting += 1;
@@ -215,19 +215,19 @@ impl Gate {
         state.waiting -= 1;
     }
 
-    /// Lets all pass from now on.
+    /// Lets all calls pass from now on.
     pub fn open(&self) {
         lock(&self.state).is_open = true;
         self.changed.notify_all();
     }
 
-    /// Lets `count` pass.
+    /// Lets `count` calls pass.
     pub fn let_pass(&self, count: usize) {
         lock(&self.state).passes += count;
         self.changed.notify_all();
     }
 
-    /// Waits until `count` wait here.
+    /// Waits until `count` calls are waiting here.
     pub fn until_waiting(&self, count: usize) {
         let state = lock(&self.state);
         drop(self.changed.wait_while(state, |state| state.waiting < count));

@@ -1,11 +1,13 @@
-//! What tests share. Only dev-dependencies name this crate; `cargo xtask tidy` checks that.
+//! Shared tools of the tests. Only dev-dependencies may name this crate; `cargo xtask tidy` checks
+//! that.
 //!
-//! - [`skip`] a test that cannot run here, or fail where all must run.
+//! - [`skip`]: a test that cannot run here is skipped, or fails if all must run.
 //! - [`soak`] and [`amount`]: how much a sweep tries by default, and in `cargo xtask soak`.
-//! - [`alone`], [`child`], [`Companion`]: processes of a test's own.
+//! - [`alone`], [`child`], [`Companion`]: child processes of a test.
 //! - [`Registered`]: memory that the system writes to without a page fault.
-//! - [`Group`], [`with_own_mounts`], [`Disk`]: limits and file systems for one test, and their end.
-//! - `device` (feature `layers`): a device that asks a test before it passes a call on.
+//! - [`Group`], [`with_own_mounts`], [`Disk`]: memory limits, file systems and power cuts for one
+//!   test.
+//! - `device` (feature `layers`): a device that asks a test before each call.
 //! - `layer` (feature `layers`): layers in memory that ask a test before each call, and gates.
 
 mod companion;
@@ -32,7 +34,7 @@ pub use self::{
     skipping::{does_not_apply, must_run_all, say, skip},
 };
 
-/// Bytes that are the same for the same seed only.
+/// Bytes that depend on the seed.
 pub fn pattern(seed: u64, bytes: u64) -> Vec<u8> {
     (0..bytes).map(|index| (seed.wrapping_mul(31) ^ index ^ (index >> 8) ^ (index >> 16)) as u8).collect()
 }

@@ -1,4 +1,4 @@
-//! File systems that are mounted for one test alone.
+//! File systems that are mounted for one test only.
 
 use std::{fs, path::Path, process::Command, thread};
 
@@ -10,7 +10,7 @@ use tempfile::tempdir;
 
 use crate::skip;
 
-/// Calls `test` in a thread with mounts of its own, which end with it, whatever happens. Skips the
+/// Calls `test` in a thread with its own mounts, which end with the thread in any case. Skips the
 /// test if that is not possible.
 pub fn with_own_mounts(test: impl FnOnce(&Path) + Send) {
     let given = tempdir().unwrap();
@@ -31,13 +31,13 @@ pub fn with_own_mounts(test: impl FnOnce(&Path) + Send) {
     });
 }
 
-/// Mounts a file system in memory.
+/// Mounts a file system in memory (tmpfs).
 pub fn mount_memory(path: &Path, options: &std::ffi::CStr) {
     mount("tmpfs", path, "tmpfs", MountFlags::empty(), options).unwrap();
 }
 
-/// Makes an ext4 of so many bytes in the file `image` and mounts it on the new directory `medium`,
-/// or gives the reason why that is not possible. For use inside of [`with_own_mounts`].
+/// Makes an ext4 file system of this size in the file `image`, and mounts it on the new directory
+/// `medium`. Returns the reason if that is not possible. For use inside [`with_own_mounts`].
 pub fn mount_ext4(image: &Path, medium: &Path, bytes: u64) -> Result<(), String> {
     fs::create_dir(medium).unwrap();
     fs::File::create(image).unwrap().set_len(bytes).unwrap();

@@ -14,27 +14,27 @@ use rustix::{
 
 use crate::until;
 
-/// What a [`Disk`] is formatted with.
+/// The file system of a [`Disk`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileSystem {
-    /// The usual one of many systems.
+    /// The default of many distributions.
     Ext4,
-    /// The usual one of others, and of large machines.
+    /// The default of others, and common on large machines.
     Xfs,
 }
 
-/// How a file system ends.
+/// How much reaches the medium in a power cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// The journal reaches the medium, and of the bytes of files only what had been written.
+    /// The journal, and the data that had been written before.
     WithJournal = 1,
-    /// Nothing does.
+    /// Nothing more.
     Sudden = 2,
 }
 
-/// A small disk in a file. For use inside of [`with_own_mounts`](crate::with_own_mounts), in a test
-/// that runs [`alone`](crate::alone): a process that another test starts would have its files open
-/// for a moment, and it could not be unmounted.
+/// A small disk in a file. For use inside [`with_own_mounts`](crate::with_own_mounts), in a test
+/// that runs [`alone`](crate::alone). Otherwise a process that another test starts would have its
+/// files open for a moment, and it could not be unmounted.
 #[derive(Debug)]
 pub struct Disk {
     image: PathBuf,
@@ -42,12 +42,12 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Makes a disk in the directory `given` and mounts it, or gives the reason why that is not
+    /// Makes a disk in the directory `given` and mounts it. Returns the reason if that is not
     /// possible here.
     pub fn make(given: &Path, file_system: FileSystem) -> Result<Self, String> {
         let (image, path) = (given.join("image"), given.join("medium"));
         fs::create_dir(&path).unwrap();
-        // No xfs is smaller than 300 MiB. The file has holes.
+        // An xfs has at least 300 MiB. The file is sparse.
         let (bytes, mut command) = match file_system {
             FileSystem::Ext4 => (32 << 20, Command::new("mkfs.ext4")),
             FileSystem::Xfs => (320 << 20, Command::new("mkfs.xfs")),
@@ -68,7 +68,7 @@ impl Disk {
         run(Command::new("mount").args(["-o", "loop"]).args([&self.image, &self.path]))
     }
 
-    /// Ends the file system as a power cut does: from now on everything fails.
+    /// Shuts the file system down, as a power cut does. From now on every operation fails.
     pub fn cut(&self, cut: Cut) {
         const SHUTDOWN: rustix::ioctl::Opcode = opcode::read::<u32>(b'X', 125);
         let root = fs::File::open(&self.path).unwrap();
@@ -77,7 +77,8 @@ impl Disk {
         unsafe { ioctl(&root, Setter::<SHUTDOWN, u32>::new(cut as u32)) }.unwrap();
     }
 
-    /// What the machine finds when it is on again. All files must be closed, or about to be.
+    /// Mounts it again, as the machine does after a restart. All files must be closed, or about to
+    /// be.
     pub fn power_up(&self) {
         until("the disk is unmounted", || match unmount(&self.path, UnmountFlags::empty()) {
             Err(Errno::BUSY) => false,
@@ -89,7 +90,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // It is gone with the namespace of its mount at the latest.
+        // At the latest, it is unmounted with its mount namespace.
         let _ = unmount(&self.path, UnmountFlags::empty());
     }
 }

@@ -1,8 +1,8 @@
-//! Processes of a test's own: this very test program, carrying out one test as a child.
+//! Child processes of a test: the same test program, running one test as a child.
 //!
-//! Tests of a crate are modules of one program and run in parallel threads. What belongs to a whole
-//! process (limits, signal handlers, environment variables, peak memory, which driver is loaded) is
-//! tested in a child.
+//! The tests of a crate are modules of one program and run in parallel threads. What concerns a
+//! whole process (limits, signal handlers, environment variables, peak memory, the loaded driver)
+//! is tested in a child.
 
 use std::{
     env, fs, io,
@@ -14,17 +14,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Set in a child that [`child`] started: where it is to work.
+/// Set in a child that [`child`] started: its working directory.
 const DIRECTORY: &str = "OUTCROP_TEST_DIRECTORY";
 
-/// Set in a child that [`alone`] started: the test that it carries out.
+/// Set in a child that [`alone`] started: the test that it runs.
 const ALONE: &str = "OUTCROP_TEST_ALONE";
 
-/// How long [`until`] waits. Long, because test machines are busy.
+/// The timeout of [`until`]. It is long, because test machines are busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Carries out the test `name` (`module::function`) in a process of its own. Returns true in the
-/// process that asked, where the work is done already, and false in the child, which is to do it:
+/// Runs the test `name` (`module::function`) in a process of its own. Returns true in the calling
+/// process, where the work is done already, and false in the child, which has to do it:
 ///
 /// ```no_run
 /// fn a_limit_is_respected() {
@@ -48,19 +48,19 @@ pub fn alone(name: &str) -> bool {
     true
 }
 
-/// This very program again, to carry out the test `name` as a child that works in `directory`.
+/// A command that runs the test `name` of this program as a child that works in `directory`.
 pub fn child(name: &str, directory: &Path) -> Command {
     let mut command = this_program();
     carry_out(&mut command, name).env(DIRECTORY, directory);
     command
 }
 
-/// Where this process is to work, if it is a child that [`child`] started.
+/// The working directory of this process, if [`child`] started it.
 pub fn child_directory() -> Option<PathBuf> {
     env::var_os(DIRECTORY).map(PathBuf::from)
 }
 
-/// Lets `command`, which starts this very program in whatever way, carry out the test `name` only.
+/// Makes `command`, which starts this program in some way, run only the test `name`.
 pub fn carry_out<'a>(command: &'a mut Command, name: &str) -> &'a mut Command {
     command.args(["--exact", name, "--nocapture", "--test-threads=1"])
 }
@@ -69,8 +69,8 @@ fn this_program() -> Command {
     Command::new(env::current_exe().unwrap())
 }
 
-/// Waits for a child to end well. What it writes to its standard error, skipping included, goes to
-/// that of this process.
+/// Waits for a child to end successfully. Its standard error, including skip messages, goes to that
+/// of this process.
 ///
 /// # Panics
 /// If it fails, or if it found no test of that name.
@@ -82,8 +82,8 @@ pub fn expect_success(mut command: Command) {
     assert!(text.contains("1 passed"), "the child found no test of that name: {command:?}\n{text}");
 }
 
-/// Runs `work` in a forked process, and returns how that ended. The test must run [`alone`]: a fork
-/// copies whatever other threads are in the middle of.
+/// Runs `work` in a forked process, and returns its exit status. The test must run [`alone`],
+/// because a fork copies the state of other threads in the middle of their work.
 pub fn in_fork(work: impl FnOnce() -> bool) -> ExitStatus {
     // SAFETY: the child uses nothing but its own memory and leaves without running anything of the
     // test program.
@@ -103,8 +103,8 @@ pub fn in_fork(work: impl FnOnce() -> bool) -> ExitStatus {
     }
 }
 
-/// The number behind `name` in a file of /proc about this process: kibibytes in `status` and
-/// `smaps_rollup`.
+/// The number after `name` in a file of /proc/self. In `status` and `smaps_rollup` it is in
+/// kibibytes.
 pub fn of_process(file: &str, name: &str) -> io::Result<u64> {
     let text = fs::read_to_string(Path::new("/proc/self").join(file))?;
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -112,10 +112,10 @@ pub fn of_process(file: &str, name: &str) -> io::Result<u64> {
     Ok(value.trim().trim_end_matches(" kB").parse().unwrap())
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 ///
 /// # Panics
-/// If it is not so after a long time.
+/// If it does not hold after a long time.
 #[track_caller]
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();

@@ -4,11 +4,11 @@ use std::{fs::File, io, os::fd::AsRawFd};
 
 use io_uring::{IoUring, opcode, types::Fd};
 
-/// Registered memory. It is pinned until this is dropped.
+/// Registered memory, which is pinned until this is dropped.
 pub struct Registered(IoUring);
 
 impl Registered {
-    /// Registers all of `memory`, which must live as long as this.
+    /// Registers all of `memory`, which must live as long as this value.
     pub fn new(memory: &mut [u8]) -> io::Result<Self> {
         let ring = IoUring::new(2)?;
         let buffer = libc::iovec { iov_base: memory.as_mut_ptr().cast(), iov_len: memory.len() };

@@ -1,4 +1,4 @@
-//! Tests that cannot run on this machine say so, and fail where all must run.
+//! Tests that cannot run on this machine report that, and fail if all must run.
 
 use std::io::{self, Write};
 
@@ -10,7 +10,7 @@ pub fn must_run_all() -> bool {
     std::env::var_os(ALL).is_some()
 }
 
-/// Says that a test, or a part of it, cannot run here. Fails where all must run.
+/// Reports that a test, or a part of it, cannot run here. Fails if all must run.
 ///
 /// # Panics
 /// If `OUTCROP_TEST_ALL` is set.
@@ -20,15 +20,16 @@ pub fn skip(reason: impl std::fmt::Display) {
     say(format_args!("SKIPPED: {reason}"));
 }
 
-/// Says that a test, or a part of it, means nothing on this machine, whatever is installed. Never a
-/// failure.
+/// Reports that a test, or a part of it, is meaningless on this machine, whatever is installed.
+/// This is never a failure.
 pub fn does_not_apply(reason: impl std::fmt::Display) {
     say(format_args!("SKIPPED: {reason}"));
 }
 
-/// Prints a line that is seen also when the test passes: the harness hides what `println!` prints.
+/// Prints a line that is visible even if the test passes. The harness hides the output of
+/// `println!`.
 pub fn say(line: impl std::fmt::Display) {
-    // Written at once, so that lines of several threads stay whole. Who closed the output does not
-    // want to see it.
+    // One write, so that lines of several threads are not mixed. Nobody reads it if the output is
+    // closed.
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
