@@ -1,5 +1,5 @@
-//! Heat spreads in a plate. End it when you like, with Ctrl-C or kill -9, and start it again: it
-//! goes on where it was.
+//! Heat spreads in a plate. Stop the program at any time, with Ctrl-C or kill -9, and start it
+//! again: it continues where it was.
 //!
 //! cargo run --release -p outcrop --example heat [DIRECTORY]
 
@@ -16,7 +16,7 @@ fn main() -> outcrop::Result<()> {
         .host("256 MiB")
         .dir(&directory, None)
         .keep(Retention { keep_last: Some(3), ..Retention::default() })
-        // A save costs some milliseconds; a failure every ten minutes is expected.
+        // The expected time between failures is ten minutes. A save costs some milliseconds.
         .interval(Rule::Exact, &[Duration::from_secs(600)])
         .open()?;
     let mut session = store.session("heat")?;
@@ -46,7 +46,7 @@ fn seconds(store: &Store) -> f64 {
     store.interval_seconds().into_iter().flatten().fold(f64::INFINITY, f64::min)
 }
 
-/// One step: every point comes nearer to the mean of its neighbours.
+/// One step: every point moves towards the mean of its neighbours.
 fn spread(plate: &mut [f32]) {
     let before = plate.to_vec();
     for row in 1..SIDE - 1 {

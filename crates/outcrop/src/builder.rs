@@ -1,4 +1,4 @@
-//! How a tape is put together.
+//! The builder: describes a tape, and opens it.
 
 use std::{fmt, io, path::Path, sync::Arc, time::Duration};
 
@@ -10,10 +10,9 @@ use outcrop_survey::{DirectoryRates, Profile};
 
 use crate::{Error, ErrorKind, Order, Preference, Result, Size, Tape, Touching};
 
-/// The layers of a tape, fastest first, and how it is to work. Made by [`Tape::builder`].
+/// The layers of a tape, fastest first, and its settings. Made by [`Tape::builder`].
 ///
-/// To describe a tape has no effects. [`open`](Self::open) creates, measures and opens what it
-/// needs.
+/// A builder has no effects. [`open`](Self::open) creates, measures and opens what it needs.
 #[derive(Default)]
 #[must_use = "a builder does nothing until it is opened"]
 pub struct TapeBuilder {
@@ -21,7 +20,7 @@ pub struct TapeBuilder {
     given: Vec<Given>,
 }
 
-/// An object that the program has made.
+/// An object that the program has passed to the builder.
 enum Given {
     Device(Arc<dyn Device>, Size),
     Layer(Arc<dyn Layer>),
@@ -40,18 +39,18 @@ impl From<TapeSettings> for TapeBuilder {
 }
 
 impl TapeBuilder {
-    /// A tape as this TOML text describes it: `host = "2 GiB"`, `dir = "scratch"`,
+    /// A tape from a TOML text, such as `host = "2 GiB"`, `dir = "scratch"` and
     /// `order = "reverse"`, each on a line.
     pub fn from_toml(text: &str) -> Result<Self> {
         TapeSettings::from_toml(text).map(Self::from)
     }
 
-    /// A tape as this JSON object describes it.
+    /// A tape from a JSON object.
     pub fn from_json(text: &str) -> Result<Self> {
         TapeSettings::from_json(text).map(Self::from)
     }
 
-    /// What has been said until now.
+    /// The settings so far.
     pub fn settings(&self) -> &TapeSettings {
         &self.settings
     }
@@ -67,40 +66,41 @@ impl TapeBuilder {
         self.add(TapeLayer::Given(index))
     }
 
-    /// Adds host memory. The first host layer is where saves enter and reads are handed over.
+    /// Adds host memory. Saves enter the first host layer, and reads are handed over from it.
     pub fn host(self, size: impl Into<Size>) -> Self {
         self.add(TapeLayer::Host(size.into()))
     }
 
-    /// Adds up to `mine` of a host memory of `total` that several processes share: all of this
-    /// machine and user that give the same name and total. What one of them does not use is there
-    /// for the others; who finds none left waits, and drains to the layers below. Memory goes from
-    /// one to another in whole pieces, a 64th of the total but no more than 16 MiB: shares should
-    /// be multiples of that.
+    /// Adds up to `mine` bytes of a host memory of `total` bytes that several processes share: all
+    /// processes of this machine and user with the same name and total. Each process can use what
+    /// the others do not use. A process that finds none left waits, and drains to the layers below.
+    /// Memory moves between processes in whole chunks. A chunk is a 64th of the total, at most 16
+    /// MiB, so shares should be multiples of it.
     pub fn shared_host(self, name: &str, total: impl Into<Size>, mine: impl Into<Size>) -> Self {
         self.add(TapeLayer::SharedHost(SharedHostSettings::new(name, total, mine)))
     }
 
-    /// Adds a directory with a limit: a size, or a share of what is free there such as `"90%"`. It
-    /// is created if it is missing, and nothing is left in it when the tape is dropped.
+    /// Adds a directory. The limit is a size, or a share of the free space such as `"90%"`. The
+    /// directory is created if it does not exist. When the tape is dropped, all its files are
+    /// removed.
     pub fn dir(self, path: impl AsRef<Path>, limit: impl Into<Size>) -> Self {
         self.dir_with(path, limit, DirOptions::default())
     }
 
-    /// Adds a directory that is used in a certain way.
+    /// Adds a directory with options.
     pub fn dir_with(self, path: impl AsRef<Path>, limit: impl Into<Size>, options: DirOptions) -> Self {
         self.add(TapeLayer::Dir(TapeDir::new(path.as_ref(), limit, options)))
     }
 
-    /// Adds memory of a device. If it comes first, saves enter there and reads are handed over from
-    /// there, and host memory below it is registered with the device once all of it has been
+    /// Adds memory of a device. If it is the first layer, saves enter there, and reads are handed
+    /// over from there. Host memory below it is registered with the device once all of it has been
     /// touched.
     pub fn device(self, device: Arc<dyn Device>, size: impl Into<Size>) -> Self {
         self.give(Given::Device(device, size.into()))
     }
 
-    /// As [`device`](Self::device), with the device `index`, from 0, of a kind, which is opened
-    /// with the tape.
+    /// Like [`device`](Self::device), for device number `index` of this kind, counted from 0. It is
+    /// opened with the tape.
     pub fn device_at(self, kind: DeviceKind, index: usize, size: impl Into<Size>) -> Self {
         self.add(TapeLayer::Device(DeviceSettings::new(kind, index, size)))
     }
@@ -122,7 +122,7 @@ impl TapeBuilder {
         self
     }
 
-    /// Pins helper threads to these cores, in turn, so that compute threads keep theirs.
+    /// Pins helper threads to these cores, in turn, to keep them off the cores of compute threads.
     pub fn helper_cores(mut self, cores: &[usize]) -> Self {
         self.settings.helper_cores = cores.to_vec();
         self
@@ -134,56 +134,55 @@ impl TapeBuilder {
         self
     }
 
-    /// Keeps a timeline of the run, for [`Tape::write_trace`].
+    /// Records a timeline of the run, for [`Tape::write_trace`].
     pub fn trace(mut self, is_traced: bool) -> Self {
         self.settings.is_traced = is_traced;
         self
     }
 
-    /// Writes every event and decision to a file, from which the run can be replayed.
+    /// Logs every event and decision to a file, from which the run can be replayed.
     pub fn log_file(mut self, path: impl AsRef<Path>) -> Self {
         self.settings.log_file = Some(path.as_ref().to_owned());
         self
     }
 
-    /// Sets how long a call waits for slots that only this program can give back, before it fails.
+    /// Sets the timeout of a call that waits for slots which only the program can give back.
     /// Default: 30 seconds.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.settings.patience = patience;
         self
     }
 
-    /// Sets when host memory is touched (pre-faulted) ahead of its use. Default: as measurements
-    /// advise.
+    /// Sets when host memory is touched (pre-faulted) before it is used. Default: as measurements
+    /// suggest.
     pub fn touching(mut self, touching: Touching) -> Self {
         self.settings.touching = touching;
         self
     }
 
-    /// Sets whether host memory is pinned once all of it has been touched, in turn with other
-    /// programs of this machine. Default: yes. A system that does not allow it is a warning.
+    /// Sets whether host memory is pinned once all of it has been touched. Programs of one machine
+    /// take turns with that. If the system does not allow it, a warning is logged. Default: yes.
     pub fn pin(mut self, is_pinned: bool) -> Self {
         self.settings.is_pinned = is_pinned;
         self
     }
 
-    /// Sets how to choose between layers that would all do: by measured speed, or by their order.
+    /// Sets how to choose between several possible layers: by measured speed, or by their order.
     /// Default: by speed.
     pub fn preference(mut self, preference: Preference) -> Self {
         self.settings.preference = preference;
         self
     }
 
-    /// Begins with what a survey has found out about this machine's memory and directories
-    /// (`outcrop survey` writes such a file), instead of finding it out. What is measured while the
-    /// tape is used takes over.
+    /// Starts with the results of a survey of this machine's memory and directories
+    /// (`outcrop survey` writes such a file), instead of measuring them first. Measurements during
+    /// the run replace them.
     pub fn profile(mut self, path: impl AsRef<Path>) -> Self {
         self.settings.profile = Some(path.as_ref().to_owned());
         self
     }
 
-    /// Opens the tape, with settings that variables of the environment may override
-    /// (`OUTCROP_HOST="8 GiB"`).
+    /// Opens the tape. Environment variables override its settings (`OUTCROP_HOST="8 GiB"`).
     pub fn open(self) -> Result<Tape> {
         let told = self.settings.in_force()?;
         let mut options = Options {
@@ -217,7 +216,7 @@ impl TapeBuilder {
     }
 }
 
-/// What a survey has found out about a layer.
+/// The rates of a layer in a profile.
 fn rates(layer: &TapeLayer, profile: &Profile) -> Rates {
     let known = match layer {
         TapeLayer::Dir(dir) => {
@@ -232,7 +231,7 @@ fn rates(layer: &TapeLayer, profile: &Profile) -> Rates {
     Rates { write: known.map(|rates| rates.write), read: known.map(|rates| rates.read) }
 }
 
-/// Makes a layer that was described, or finds the one that was given.
+/// Makes a layer from its settings, or returns the one that the program has passed.
 fn make(layer: &TapeLayer, given: &[Given]) -> Result<Arc<dyn Layer>> {
     let bytes = |size: &Option<Size>, what: &str| {
         let size = size.as_ref().ok_or_else(|| Error::new(ErrorKind::Usage, format!("{what} is missing")))?;
@@ -269,7 +268,7 @@ fn make(layer: &TapeLayer, given: &[Given]) -> Result<Arc<dyn Layer>> {
     })
 }
 
-/// What is free where a directory is, or will be created.
+/// The free space of the file system of a directory, which may not exist yet.
 fn free_bytes(path: &Path) -> io::Result<u64> {
     let path = std::path::absolute(path)?;
     let there = path.ancestors().find(|ancestor| ancestor.exists()).unwrap_or(&path);

@@ -1,8 +1,8 @@
 //! Keeps the states that a simulation passes through.
 //!
-//! A [`Tape`] takes snapshots on the way out and gives them back on the way home. Saving one costs
-//! a memory copy or less; the bytes sink through slower and larger layers in the background, and
-//! come back up before they are asked for.
+//! A [`Tape`] stores snapshots during a forward pass and returns them during the backward pass.
+//! Saving one costs a memory copy or less. In the background the bytes sink through slower and
+//! larger layers, and they are prefetched before the program asks for them.
 //!
 //! ```
 //! use outcrop::{Order, Tape};
@@ -34,7 +34,7 @@ mod process;
 mod regions;
 mod tape;
 
-/// What only bindings to other languages need. It may change at any time.
+/// For bindings to other languages only. It may change at any time.
 #[doc(hidden)]
 pub mod bindings {
     pub use outcrop_error::patience;
@@ -46,7 +46,7 @@ pub mod bindings {
     };
 }
 
-/// Reading what survives, without opening a store: its program may go on meanwhile.
+/// Reads stores without opening them. The program that writes may keep running.
 ///
 /// ```
 /// use outcrop::{Part, Store, catalog};
@@ -74,10 +74,10 @@ pub mod catalog {
     };
 }
 
-/// Layers, for programs that put a stack together themselves, and devices.
+/// Layers and devices, for programs that build a stack themselves.
 ///
 /// [`TapeBuilder::host`], [`dir`](TapeBuilder::dir) and [`device_at`](TapeBuilder::device_at) are
-/// enough for most.
+/// enough for most programs.
 pub mod layers {
     pub use outcrop_layers::{
         ALIGN, Abilities, Buffer, Cuda, Device, DeviceKind, DeviceLayer, Dir, DirOptions, Error, Event, Extents, Fault,
@@ -85,13 +85,13 @@ pub mod layers {
         Result, Room, Sealed, Slot, Stream, Throttled, Transfer, aligned, devices, open_device,
     };
 
-    /// Files of a store, for programs that keep them elsewhere than in a directory.
+    /// The files of a store, for programs that keep them elsewhere than in a directory.
     pub mod files {
         pub use outcrop_layers::files::{DiskFiles, File, FileLock, Files, read_whole};
     }
 }
 
-/// What tapes and stores can be told, as plain data and as tables: docs/settings.md.
+/// The settings of tapes and stores, as plain data and as tables: see docs/settings.md.
 ///
 /// ```
 /// use outcrop::{Tape, TapeBuilder, settings::{Settings, TapeSettings}};
@@ -121,17 +121,17 @@ pub mod settings {
 /// while step < 3 {
 ///     step += 1;
 ///     field.fill(step as f64);
-///     // Returns when the program may change them again.
+///     // Returns when the program may change the arrays again.
 ///     session.save(step, &[Part::new("field", &field), Part::one("step", &step)])?;
 /// }
 /// session.wait(3, Reached::All)?; // durable in both directories
 ///
-/// // After a crash: the newest version that is whole.
+/// // After a crash: restore the newest complete version.
 /// field.fill(0.0);
 /// let restored = session.restore_latest(&mut [PartMut::new("field", &mut field), PartMut::one("step", &mut step)])?;
 /// assert_eq!((restored.map(|restored| restored.version), step, field[999]), (Some(3), 3, 3.0));
 ///
-/// // Back to an older one, from which the program goes on in another way.
+/// // Go back to an older version, and continue from there.
 /// session.rewind(Some(2))?;
 /// session.restore(2, &mut [PartMut::new("field", &mut field)])?;
 /// assert_eq!((session.versions(), field[0]), (vec![1, 2], 2.0));
@@ -147,8 +147,7 @@ pub mod store {
     };
 }
 
-/// Measuring a machine's memory, directories and devices, once, so that tapes can begin with what
-/// was found.
+/// Measures a machine's memory, directories and devices, so that tapes can start with the results.
 ///
 /// ```no_run
 /// use outcrop::{Tape, survey::{Options, Survey}};

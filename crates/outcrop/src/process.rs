@@ -1,4 +1,4 @@
-//! What belongs to one process, and is of no use to a child that was forked from it.
+//! Values that belong to one process, and cannot be used by a forked child.
 
 use std::{fmt, process};
 
@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// Something with threads, such as a tape or a store. A forked child has its memory but not its
-/// threads: there it can be neither used nor ended, and dropping it does nothing.
+/// threads, so it can neither use nor close it. Dropping it there does nothing.
 pub struct OfProcess<T> {
     what: &'static str,
     value: Option<T>,
@@ -22,24 +22,24 @@ impl<T> fmt::Debug for OfProcess<T> {
 }
 
 impl<T> OfProcess<T> {
-    /// Something of this process, which messages call `what`: a tape, a store.
+    /// A value of this process. `what` is its name in messages: tape, store.
     pub fn new(what: &'static str, value: T) -> Self {
         Self { what, value: Some(value), process: process::id() }
     }
 
-    /// What it is; an error in another process than the one that made it, and when it is closed.
+    /// The value. Fails if it is closed, or in another process than the one that made it.
     pub fn get(&self) -> Result<&T> {
         self.check()?;
         self.value.as_ref().ok_or_else(|| closed(self.what))
     }
 
-    /// As [`get`](Self::get), to be changed.
+    /// Like [`get`](Self::get), for changing it.
     pub fn get_mut(&mut self) -> Result<&mut T> {
         self.check()?;
         self.value.as_mut().ok_or_else(|| closed(self.what))
     }
 
-    /// Takes it out, so that it is closed from now on; an error if it is already.
+    /// Takes the value out, so that this is closed from now on. Fails if it is closed already.
     pub fn close(&mut self) -> Result<T> {
         self.check()?;
         self.value.take().ok_or_else(|| closed(self.what))

@@ -50,12 +50,12 @@ impl Tape {
         Ok(LentRegions { lent: self.handle.lend(key, layout)?, key })
     }
 
-    /// Hands over a snapshot of several regions for the last time.
+    /// Hands over a snapshot of several regions, and removes it from the tape.
     pub fn take_regions(&mut self, key: impl Key) -> Result<PastRegions> {
         self.read_regions(key.number()?, true)
     }
 
-    /// Hands over a snapshot of several regions and keeps it.
+    /// Hands over a snapshot of several regions, and keeps it on the tape.
     pub fn get_regions(&mut self, key: impl Key) -> Result<PastRegions> {
         self.read_regions(key.number()?, false)
     }
@@ -65,7 +65,7 @@ impl Tape {
     }
 }
 
-/// Lays regions out; each name may come once.
+/// The layout of these regions. Fails if a name occurs twice.
 fn layout<'a>(
     key: u64,
     regions: impl Iterator<Item = (&'a str, &'a Element, std::result::Result<Shape, ShapeError>)>,
@@ -92,15 +92,15 @@ fn region<'a>(key: u64, layout: &'a Layout, name: &str) -> Result<&'a Region> {
     Ok(layout.region(name).ok_or_else(missing)?)
 }
 
-/// Where the region of this name and type lies.
+/// The range of the region with this name and type.
 fn find<T>(key: u64, layout: &Layout, name: &str) -> Result<std::ops::Range<usize>> {
     let region = region(key, layout, name)?;
     check_element::<T>(key, &region.element)?;
     Ok(region.range.clone())
 }
 
-/// A slot of several regions in the program's hands, to compute into. Dropped without
-/// [`seal`](Self::seal), it leaves no snapshot.
+/// A lent slot of several regions that the program computes into. If it is dropped without
+/// [`seal`](Self::seal), there is no snapshot.
 #[must_use = "a slot that is not sealed leaves no snapshot"]
 pub struct LentRegions {
     lent: outcrop_engine::Lent,
@@ -108,19 +108,19 @@ pub struct LentRegions {
 }
 
 impl LentRegions {
-    /// One region, to be filled.
+    /// One region, for writing.
     pub fn region_mut<T: FromBytes + IntoBytes>(&mut self, name: &str) -> Result<&mut [T]> {
         let range = find::<T>(self.key, self.lent.layout(), name)?;
         Ok(elements_mut(&mut self.lent[range]))
     }
 
-    /// The bytes of one region, to be filled, whatever they are.
+    /// The bytes of one region of any type, for writing.
     pub fn bytes_mut(&mut self, name: &str) -> Result<&mut [u8]> {
         let range = region(self.key, self.lent.layout(), name)?.range.clone();
         Ok(&mut self.lent[range])
     }
 
-    /// All regions at once, in the order in which they were asked for; all must hold `T`.
+    /// All regions at once, in the order of the request. All must have elements of type `T`.
     pub fn all_mut<T: FromBytes + IntoBytes>(&mut self) -> Result<Vec<&mut [T]>> {
         let regions = self.lent.layout().regions().to_vec();
         let mut rest = &mut self.lent[..];
@@ -137,12 +137,12 @@ impl LentRegions {
         Ok(all)
     }
 
-    /// Makes it a snapshot.
+    /// Turns the slot into a snapshot.
     pub fn seal(self) {
         self.lent.seal();
     }
 
-    /// Makes it a snapshot and goes on reading it.
+    /// Turns the slot into a snapshot, and keeps it readable here.
     pub fn seal_and_keep(self) -> PastRegions {
         PastRegions { held: self.lent.seal_and_keep() }
     }
@@ -163,7 +163,7 @@ impl fmt::Debug for PastRegions {
     }
 }
 
-/// A snapshot of several regions in the program's hands, read in place. Dropping it frees its slot.
+/// A snapshot of several regions that was handed over, read in place. Dropping it frees its slot.
 pub struct PastRegions {
     held: Held,
 }
@@ -175,14 +175,13 @@ impl PastRegions {
         Ok(elements(&self.held[range]))
     }
 
-    /// One region with all that is known of it: its bytes, what they are, and how they form an
-    /// array.
+    /// One region with its bytes, element type and shape.
     pub fn part<'a>(&'a self, name: &'a str) -> Result<Part<'a>> {
         let region = region(self.held.key(), self.held.layout(), name)?;
         Ok(Part::of(name, region.element.clone(), &self.held[region.range.clone()]).like(&region.shape))
     }
 
-    /// How the elements of one region form an array.
+    /// The shape of one region.
     pub fn shape(&self, name: &str) -> Result<&Shape> {
         Ok(&region(self.held.key(), self.held.layout(), name)?.shape)
     }

@@ -1,4 +1,4 @@
-//! The tape: snapshots written in one order and read back in a known other one.
+//! The tape: snapshots that are written in one order and read back in another known order.
 
 use std::{
     fmt::{self, Display},
@@ -15,10 +15,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::{Element, Error, ErrorKind, Result, TapeBuilder, error::Problem};
 
-/// Snapshots that sink and come back up.
+/// Snapshots in a stack of layers: they drain in the background, and are prefetched before they are
+/// read.
 ///
 /// A clone is another handle to the same tape, for another thread. When the last one is dropped,
-/// all layers give back what they hold.
+/// all layers release what they hold.
 #[derive(Clone)]
 pub struct Tape {
     pub(crate) handle: Handle,
@@ -26,7 +27,7 @@ pub struct Tape {
 
 impl Tape {
     /// Describes a new tape: its layers, fastest first, and the order in which it will be read.
-    /// Nothing happens before [`open`](TapeBuilder::open).
+    /// Nothing is opened before [`open`](TapeBuilder::open).
     ///
     /// ```
     /// # let scratch = tempfile::tempdir().unwrap();
@@ -60,14 +61,14 @@ impl Tape {
         Ok(self.handle.save(key.number()?, layout, &[values.as_bytes()])?)
     }
 
-    /// Lends the slot of a new snapshot of `len` values, so that the program can compute straight
-    /// into it. What it holds at first is whatever was there before. It becomes a snapshot when it
-    /// is [sealed](Lent::seal).
+    /// Lends the slot of a new snapshot of `len` values, so that the program can compute directly
+    /// into it. Its initial content is undefined. It becomes a snapshot when it is
+    /// [sealed](Lent::seal).
     ///
     /// ```
     /// # let mut tape = outcrop::Tape::builder().host("1 MiB").open()?;
     /// let mut next = tape.lend::<f32>(0, 100)?;
-    /// next.fill(0.5); // computed straight into the slot: nothing is copied
+    /// next.fill(0.5); // computed directly into the slot, without a copy
     /// let state = next.seal_and_keep();
     /// assert_eq!((state[99], tape.keys()), (0.5, vec![0]));
     /// # Ok::<(), outcrop::Error>(())
@@ -79,8 +80,8 @@ impl Tape {
         Ok(Lent { lent, element: PhantomData })
     }
 
-    /// Hands over a snapshot for the last time: the key is free again, and the slot when the value
-    /// is dropped.
+    /// Hands over a snapshot, and removes it from the tape. The key is free again at once, and the
+    /// slot when the returned value is dropped.
     ///
     /// ```
     /// # let mut tape = outcrop::Tape::builder().host("1 MiB").open()?;
@@ -94,7 +95,7 @@ impl Tape {
         self.read(key.number()?, true)
     }
 
-    /// Hands over a snapshot and keeps it.
+    /// Hands over a snapshot, and keeps it on the tape.
     ///
     /// ```
     /// # let mut tape = outcrop::Tape::builder().host("1 MiB").open()?;
@@ -107,7 +108,8 @@ impl Tape {
         self.read(key.number()?, false)
     }
 
-    /// Copies a snapshot to `buffer` and drops it. With a buffer of another length nothing happens.
+    /// Copies a snapshot to `buffer`, and removes it from the tape. If the buffer has another
+    /// length, nothing is changed.
     pub fn take_into<T: FromBytes + IntoBytes + Immutable>(&mut self, key: impl Key, buffer: &mut [T]) -> Result<()> {
         let key = key.number()?;
         let given = buffer.len();
@@ -118,9 +120,9 @@ impl Tape {
         self.handle.read_into(key, true, check, buffer.as_mut_bytes())
     }
 
-    /// Saves `len` values of `T` that lie at byte `offset` of a buffer on the device in whose
-    /// memory this tape begins. Returns when the program may change them again. Kernels that write
-    /// to the buffer must have ended.
+    /// Saves `len` values of `T` at byte `offset` of a buffer on the device that is the front of
+    /// this tape. Returns when the program may change them again. Kernels that write to the buffer
+    /// must have ended.
     pub fn save_buffer<T>(&mut self, key: impl Key, buffer: &Buffer, offset: u64, len: usize) -> Result<()> {
         let key = key.number()?;
         let bytes = len.checked_mul(size_of::<T>()).ok_or(Problem::Huge { key })?;
@@ -128,9 +130,9 @@ impl Tape {
         Ok(self.handle.save_buffer(key, layout, buffer, offset)?)
     }
 
-    /// Copies a snapshot of values of `T` to byte `offset` of a buffer on the device in whose
-    /// memory this tape begins, and drops it. If the buffer is too short or of another device,
-    /// nothing happens to either.
+    /// Copies a snapshot of values of `T` to byte `offset` of a buffer on the device that is the
+    /// front of this tape, and removes it from the tape. If the buffer is too short or belongs to
+    /// another device, nothing is changed.
     pub fn take_buffer<T>(&mut self, key: impl Key, buffer: &mut Buffer, offset: u64) -> Result<()> {
         let key = key.number()?;
         let room = buffer.bytes().saturating_sub(offset) as usize / size_of::<T>().max(1);
@@ -141,12 +143,12 @@ impl Tape {
         self.handle.read_buffer(key, true, check, buffer, offset)
     }
 
-    /// Forgets a snapshot without reading it.
+    /// Removes a snapshot without reading it.
     pub fn discard(&mut self, key: impl Key) -> Result<()> {
         Ok(self.handle.discard(key.number()?)?)
     }
 
-    /// What keeps the tape open without being a handle, for bindings.
+    /// Keeps the tape open without being a handle, for bindings.
     #[doc(hidden)]
     pub fn anchor(&self) -> Anchor {
         Anchor(self.handle.anchor())
@@ -157,12 +159,12 @@ impl Tape {
         self.handle.keys()
     }
 
-    /// Whether there is a snapshot that can be read under this key.
+    /// Whether a snapshot with this key can be read.
     pub fn has(&self, key: impl Key) -> bool {
         key.number().is_ok_and(|key| self.handle.has(key))
     }
 
-    /// What the tape has done until now, and what it has cost the program.
+    /// What the tape has done so far, and what it has cost the program.
     pub fn stats(&self) -> Stats {
         self.handle.stats()
     }
@@ -172,7 +174,7 @@ impl Tape {
         self.handle.trace()
     }
 
-    /// Writes the timeline to a file that chrome://tracing and Perfetto open.
+    /// Writes the timeline to a file for chrome://tracing or Perfetto.
     pub fn write_trace(&self, path: impl AsRef<Path>) -> Result<()> {
         write_trace(self.trace(), path.as_ref())
     }
@@ -183,9 +185,9 @@ impl Tape {
     }
 }
 
-/// Keeps a tape open and makes handles to it, and is none itself. As long as some handle could make
-/// room, who finds none waits: a program whose threads come and go has an anchor, and a handle for
-/// each thread that lives.
+/// Keeps a tape open and makes handles to it, and does not count as a handle itself. A call that
+/// finds no room waits as long as some handle could make room. So a program whose threads come and
+/// go has an anchor, and one handle per live thread.
 #[derive(Clone)]
 pub struct Anchor(outcrop_engine::Anchor);
 
@@ -196,22 +198,22 @@ impl fmt::Debug for Anchor {
 }
 
 impl Anchor {
-    /// One more handle.
+    /// Another handle.
     pub fn tape(&self) -> Tape {
         Tape::new(self.0.handle())
     }
 
-    /// As [`Tape::keys`]. Who looks through an anchor cannot make room, and nobody waits for that.
+    /// Like [`Tape::keys`]. An anchor cannot make room, so no call waits for it.
     pub fn keys(&self) -> Vec<u64> {
         self.0.keys()
     }
 
-    /// As [`Tape::stats`].
+    /// Like [`Tape::stats`].
     pub fn stats(&self) -> Stats {
         self.0.stats()
     }
 
-    /// As [`Tape::write_trace`].
+    /// Like [`Tape::write_trace`].
     pub fn write_trace(&self, path: &Path) -> Result<()> {
         write_trace(self.0.trace(), path)
     }
@@ -238,7 +240,7 @@ impl fmt::Debug for Tape {
     }
 }
 
-/// What can name a snapshot: any whole number from 0 upwards.
+/// The key of a snapshot: any whole number from 0 upwards.
 pub trait Key: Copy + Display + TryInto<u64> {
     /// The number.
     fn number(self) -> Result<u64> {
@@ -264,7 +266,7 @@ fn single<T>(key: u64, layout: &Layout) -> Result<usize> {
     }
 }
 
-/// Whether a region of such elements may be read as `T`.
+/// Checks that a region of such elements can be read as `T`.
 pub(crate) fn check_element<T>(key: u64, saved: &Element) -> Result<()> {
     let asked = Element::of::<T>();
     if *saved == asked {
@@ -273,18 +275,18 @@ pub(crate) fn check_element<T>(key: u64, saved: &Element) -> Result<()> {
     Err(Problem::Element { key, saved: saved.name().to_owned(), asked: asked.name().to_owned() }.into())
 }
 
-/// The bytes of a region as elements; they were checked to be some.
+/// The bytes of a region as elements. Their length and alignment were checked before.
 pub(crate) fn elements<T: FromBytes + Immutable>(bytes: &[u8]) -> &[T] {
     <[T]>::ref_from_bytes(bytes).unwrap_or_else(|_| unreachable!("a region is aligned and holds whole elements"))
 }
 
-/// As [`elements`], to be changed.
+/// Like [`elements`], for writing.
 pub(crate) fn elements_mut<T: FromBytes + IntoBytes>(bytes: &mut [u8]) -> &mut [T] {
     <[T]>::mut_from_bytes(bytes).unwrap_or_else(|_| unreachable!("a region is aligned and holds whole elements"))
 }
 
-/// A slot in the program's hands, to compute into. Dropped without [`seal`](Self::seal), it leaves
-/// no snapshot.
+/// A lent slot that the program computes into. If it is dropped without [`seal`](Self::seal), there
+/// is no snapshot.
 #[must_use = "a slot that is not sealed leaves no snapshot"]
 pub struct Lent<T> {
     lent: outcrop_engine::Lent,
@@ -292,13 +294,13 @@ pub struct Lent<T> {
 }
 
 impl<T> Lent<T> {
-    /// Makes it a snapshot.
+    /// Turns the slot into a snapshot.
     pub fn seal(self) {
         self.lent.seal();
     }
 
-    /// Makes it a snapshot and goes on reading it, so that the next state can be computed from it
-    /// into the next slot.
+    /// Turns the slot into a snapshot, and keeps it readable here, so that the next state can be
+    /// computed from it into the next slot.
     pub fn seal_and_keep(self) -> Past<T> {
         Past { held: self.lent.seal_and_keep(), element: PhantomData }
     }
@@ -318,7 +320,7 @@ impl<T: FromBytes + IntoBytes + Immutable> DerefMut for Lent<T> {
     }
 }
 
-/// A snapshot in the program's hands, read in place. Dropping it frees its slot.
+/// A snapshot that was handed over, read in place. Dropping it frees its slot.
 pub struct Past<T> {
     held: Held,
     element: PhantomData<T>,

@@ -1,5 +1,5 @@
-//! What a tape takes of the machine besides its layers: next to no memory, and no processor time
-//! while nothing moves. Each test looks at a whole process, and has one of its own.
+//! What a tape costs besides its layers: almost no memory, and no processor time while nothing
+//! moves. Each test measures a whole process, so it runs in one of its own.
 
 use std::{fs, time::Duration};
 
@@ -8,7 +8,7 @@ use outcrop_testing::{alone, of_process};
 
 const MIB: u64 = 1 << 20;
 
-/// Seconds of processor time that this process has had.
+/// The processor time of this process so far, in seconds.
 fn processor_seconds() -> f64 {
     let text = fs::read_to_string("/proc/self/stat").unwrap();
     // The name, in brackets, may contain anything.
@@ -47,7 +47,7 @@ fn a_tape_that_has_nothing_to_do_takes_no_processor_time() {
     let scratch = tempfile::tempdir().unwrap();
     let mut tape = Tape::builder().host(16 * MIB).dir(scratch.path(), "64 MiB").helpers(4).open().unwrap();
     (0..12).for_each(|step| tape.save(step, &vec![step; MIB as usize / 8]).unwrap());
-    // Everything has come to rest.
+    // Everything is idle.
     std::thread::sleep(Duration::from_millis(300));
     let before = processor_seconds();
     std::thread::sleep(Duration::from_secs(1));

@@ -1,4 +1,4 @@
-//! Tapes that begin in device memory: really on OpenCL, which the processor can offer as well.
+//! Tapes with a front of device memory, on a real OpenCL device, which may be the processor itself.
 
 use std::{collections::BTreeMap, sync::Arc, thread, time::Duration};
 
@@ -99,8 +99,8 @@ fn nothing_is_evicted_before_the_cache_is_mapped_and_filled() {
     assert_eq!(tape.stats().hits, 8, "all were still there");
 }
 
-/// The keys that went each way, in the order in which they set out, without the first spans of the
-/// timeline.
+/// By move between two layers: the keys, in the order in which the moves started, without the first
+/// spans of the timeline.
 fn ways(tape: &Tape, skipped: usize, kinds: &[SpanKind]) -> BTreeMap<String, Vec<u64>> {
     let mut spans = tape.trace().spans().split_off(skipped);
     spans.sort_by_key(|span| span.start_ns);
@@ -112,7 +112,7 @@ fn ways(tape: &Tape, skipped: usize, kinds: &[SpanKind]) -> BTreeMap<String, Vec
 }
 
 /// Paper points A1, A8 and A9: first in, first out on the way down; last in, first out on the way
-/// up; between all three layers, with equal and with different sizes.
+/// up. Between all three layers, with equal and with different sizes.
 #[test]
 fn snapshots_sink_in_the_order_of_saves_and_come_up_in_reverse() {
     const STEPS: u64 = 64;
@@ -126,7 +126,7 @@ fn snapshots_sink_in_the_order_of_saves_and_come_up_in_reverse() {
         let mut tape = builder.order(Order::Reverse).preference(Preference::Fixed).trace(true).open().unwrap();
         let sized = |step: u64| vec![step as f32; size(step)];
         (0..STEPS).for_each(|step| tape.save(step, &sized(step)).unwrap());
-        // Some come up again as soon as there is room; then nothing moves until the first take.
+        // Some are prefetched as soon as there is room. Then nothing moves until the first take.
         let mut spans = 0;
         while tape.trace().spans().len() > spans {
             spans = tape.trace().spans().len();
@@ -149,8 +149,8 @@ fn snapshots_sink_in_the_order_of_saves_and_come_up_in_reverse() {
         for (way, keys) in &down {
             assert!(keys.is_sorted_by(|one, next| one < next), "{way}: {keys:?}");
         }
-        // What takes long to be read from the directory may be overtaken by what is read at the
-        // same time.
+        // A long read from the directory may be overtaken by another one that runs at the same
+        // time.
         for (way, keys) in &up {
             let mut wanted = keys.clone();
             wanted.sort_by(|one, next| next.cmp(one));
@@ -216,8 +216,7 @@ fn snapshots_of_many_sizes_find_their_places_on_the_device() {
     }
 }
 
-/// Also below host memory or another device: what is not the front is mapped when it is needed,
-/// too.
+/// A device below host memory or below another device, too, is mapped when it is needed.
 #[test]
 fn a_device_may_lie_below_other_memory() {
     let (Some(device), Some(second)) = (device(), device()) else { return };

@@ -1,7 +1,7 @@
-//! Tapes over CUDA, against the stand-in driver, which counts every broken rule. Nothing here runs
-//! on hardware.
+//! Tapes over CUDA, with the stand-in driver, which counts every broken rule. Nothing here runs on
+//! hardware.
 //!
-//! Each test does its work in a child, which finds the stand-in under the driver's name.
+//! Each test runs in a child that finds the stand-in under the driver's name.
 
 use std::{
     os::unix::fs::symlink,
@@ -35,13 +35,13 @@ fn with_stand_in(name: &str, work: fn()) {
     expect_success(command);
 }
 
-/// Tells the stand-in a number.
+/// Passes a number to the stand-in.
 fn tell(function: &str, number: u64) {
     // SAFETY: the stand-in is loaded, and its functions that are told one number have this type.
     unsafe { sys::culib().get::<extern "C" fn(u64)>(function.as_bytes()).unwrap()(number) }
 }
 
-/// A text of the stand-in.
+/// Reads a text of the stand-in.
 fn text(function: &str) -> String {
     let mut bytes = vec![0_u8; 4096];
     // SAFETY: the stand-in is loaded, its functions that write a text have this type, and there is
@@ -53,13 +53,13 @@ fn text(function: &str) -> String {
     String::from_utf8(bytes[..length].to_vec()).unwrap()
 }
 
-/// No rule was broken, and everything was given back.
+/// Checks that no rule was broken, and that everything was released.
 fn expect_clean() {
     assert_eq!(text("outcrop_stand_in_first_violation"), "", "a rule of the driver was broken");
     assert_eq!(text("outcrop_stand_in_left"), "", "something was not given back");
 }
 
-/// A stand-in that has just been started.
+/// Resets the stand-in.
 fn start_afresh() {
     // SAFETY: the stand-in has a function of this name and type, and may be started again after it.
     unsafe {
@@ -130,8 +130,7 @@ fn a_device_with_less_memory_than_asked_for_is_a_smaller_cache() {
     });
 }
 
-/// What a program does with a tape, from first to last, through three layers. Gives the first
-/// error.
+/// A program that uses a tape with three layers, from open to close. Returns the first error.
 fn life(scratch: &Path) -> Result<(), String> {
     let device = open_device(DeviceKind::Cuda, 0).map_err(|error| error.to_string())?;
     let layer = DeviceLayer::new(Arc::clone(&device), 4 * MIB, Some(2 * MIB)).map_err(|error| error.to_string())?;
@@ -140,7 +139,7 @@ fn life(scratch: &Path) -> Result<(), String> {
     let sized = |step: u64| vec![step; 20_000 + (step as usize * 7919) % 90_000];
     let mut go = |tape: &mut Tape| -> outcrop::Result<()> {
         tape.save(0, &sized(0))?;
-        // Before most of what follows, so that it goes the way of registered memory.
+        // Wait before most of what follows, so that it uses registered memory.
         let start = Instant::now();
         while matches!(tape.stats().layers[1].memory.unwrap().pinning, Pinning::Not | Pinning::UnderWay) {
             assert!(start.elapsed() < Duration::from_secs(30), "host memory was not registered: {:?}", tape.stats());
@@ -162,14 +161,14 @@ fn life(scratch: &Path) -> Result<(), String> {
     };
     let outcome = go(&mut tape).map_err(|error| error.to_string());
     if outcome.is_err() {
-        // Every later call ends, too.
+        // Every later call returns too.
         assert!(tape.save(100, &sized(1)).is_err(), "a lost device took a snapshot");
         assert!(tape.keys().into_iter().all(|key| tape.take::<u64>(key).is_err()), "a lost device gave a snapshot");
     }
     outcome
 }
 
-/// In every phase: opening, saving, draining, registering, taking, prefetching, closing.
+/// In every phase: open, save, drain, register, take, prefetch, close.
 #[test]
 fn a_device_may_be_lost_in_every_phase_and_no_call_hangs() {
     with_stand_in("device_cuda::a_device_may_be_lost_in_every_phase_and_no_call_hangs", || {

@@ -1,5 +1,4 @@
-//! Tapes over a device that is slow, full or lost when a test wants it to be: a real OpenCL device
-//! behind a wrapper.
+//! Tapes over a device that a test can make slow, full or lost: a real OpenCL device in a wrapper.
 
 use std::{
     io,
@@ -20,23 +19,23 @@ use outcrop::{
 use outcrop_testing::device::{Call, Guard, Guarded, device};
 
 const MIB: u64 = 1 << 20;
-/// Far beyond what any call here takes.
+/// Far longer than any call takes here.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// When the device stops doing what it should.
+/// When the device fails.
 #[derive(Default)]
 struct Faults {
     /// Calls that succeed before the device is lost.
     calls_left: Option<AtomicI64>,
     /// Chunks that can be mapped before the device is full.
     chunks_left: Option<AtomicI64>,
-    /// Copies within the device that succeed; one fails after them, for once.
+    /// Copies within the device that succeed before one fails.
     copies_within_left: Option<AtomicI64>,
-    /// Copies out of the device for the program that succeed; one fails after them, for once.
+    /// Copies out of the device for the program that succeed before one fails.
     copies_out_left: Option<AtomicI64>,
-    /// Chunks that are mapped at once; the others when they are let.
+    /// Chunks that are mapped at once. The others wait until the test lets them pass.
     gate: Option<Gate>,
-    /// How long a copy takes at least that goes on while the program does.
+    /// The shortest time of an asynchronous copy.
     copy_time: Duration,
 }
 
@@ -81,7 +80,7 @@ impl Faults {
     }
 }
 
-/// One of many fails, for once.
+/// Fails once, after `left` calls.
 fn fail_once(left: Option<&AtomicI64>) -> Result<()> {
     match left {
         Some(left) if left.fetch_sub(1, SeqCst) == 0 => {
@@ -123,7 +122,7 @@ fn layer(device: &Arc<dyn Device>, faults: &Arc<Faults>, bytes: u64) -> Arc<dyn 
     Arc::new(DeviceLayer::new(Arc::new(guarded), bytes, Some(MIB)).unwrap())
 }
 
-/// Carries out `work` on a thread of its own, and fails if it hangs.
+/// Runs `work` on another thread, and fails if it hangs.
 fn in_time<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = channel();
     let worker = thread::spawn(move || sender.send(work()).expect("somebody waits"));
@@ -135,12 +134,12 @@ fn in_time<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'sta
     }
 }
 
-/// Values that can be told apart, of which later ones are shorter or longer.
+/// Values that identify the snapshot. Their number differs from step to step.
 fn values(step: u64) -> Vec<u64> {
     vec![step.wrapping_mul(0x9E37_79B9_7F4A_7C15); (20_000 + step * 7919 % 100_000) as usize]
 }
 
-/// Saves from and restores to host memory and a buffer of the device, through three layers. Gives
+/// Saves from and restores to host memory and a buffer of the device, through three layers. Returns
 /// the first error.
 fn life(device: &Arc<dyn Device>, faults: &Arc<Faults>, scratch: &Path) -> outcrop::Result<()> {
     const STEPS: u64 = 24;
@@ -149,7 +148,7 @@ fn life(device: &Arc<dyn Device>, faults: &Arc<Faults>, scratch: &Path) -> outcr
     let mut buffer = device.buffer(MIB).unwrap();
     let outcome = try_life(&mut tape, device, &mut buffer, STEPS);
     if outcome.is_err() {
-        // Nothing is to be had any more, and everybody is told why.
+        // Nothing can be read any more, and every call says why.
         let after =
             [tape.save(1000, &values(1)).unwrap_err(), tape.save_buffer::<u64>(1001, &buffer, 0, 8).unwrap_err()];
         let keys = tape.keys();
@@ -190,7 +189,7 @@ fn a_device_may_be_lost_in_every_phase_and_no_call_hangs() {
     let free = device.free_bytes().unwrap();
     let mut lives = 0;
     loop {
-        // Steps that are no multiple of what one save or take needs.
+        // The step is not a multiple of the calls of one save or take.
         let calls = lives * 5 + lives % 5;
         let faults = Arc::new(Faults { calls_left: Some(AtomicI64::new(calls)), ..Faults::default() });
         let scratch = tempfile::tempdir().unwrap();
@@ -219,14 +218,13 @@ fn a_save_waits_only_for_the_chunk_that_it_needs() {
     let builder = Tape::builder().layer(layer(&device, &faults, 4 * MIB)).host(64 * MIB);
     let mut tape = builder.open().unwrap();
     let half = |step: u64| vec![step; MIB as usize / 16];
-    // Two chunks are there, or come at once.
+    // Two chunks are mapped, or will be at once.
     let mut tape = in_time("a save into what is mapped", move || {
         (0..4).for_each(|step| tape.save(step, &half(step)).unwrap());
         tape
     });
     assert_eq!(tape.stats().layers[0].memory.unwrap().touched_bytes, 2 * MIB);
-    // What lies there has long gone on to host memory, so that there would be room if it were
-    // evicted.
+    // The snapshots there are in host memory too, so there would be room if they were evicted.
     let start = Instant::now();
     while tape.stats().layers[1].used_bytes < 2 * MIB {
         assert!(start.elapsed() < LIMIT, "nothing drains: {:?}", tape.stats());
@@ -278,8 +276,8 @@ fn a_device_that_is_full_when_a_later_chunk_is_mapped_is_a_smaller_cache() {
     }
 }
 
-/// Copies are under way that nobody has waited for when the tape goes: it waits for them, and gives
-/// all memory back.
+/// A tape is dropped while asynchronous copies are under way: it waits for them, and releases all
+/// memory.
 #[test]
 fn a_tape_may_be_dropped_while_copies_are_under_way() {
     let Some(device) = device() else { return };
@@ -334,7 +332,7 @@ fn buffers_of_another_device_are_refused_and_change_nothing() {
     assert!(*tape.take::<u64>(1).unwrap() == values(1));
 }
 
-/// What is not where the plan holds it to be is never handed over.
+/// A snapshot that is not where the plan expects it is never handed over.
 #[test]
 fn a_slide_that_fails_ends_the_tape_with_an_error_that_says_why() {
     let Some(device) = device() else { return };

@@ -1,5 +1,4 @@
-//! What happens when something goes wrong: a clear error or a clean continuation, and nothing lost
-//! in silence.
+//! Failures: a clear error or a clean continuation, and no silent loss.
 
 use std::{fs, path::Path, sync::Arc, time::Duration};
 
@@ -15,7 +14,7 @@ fn values(step: usize) -> Vec<u64> {
     vec![step as u64 * 7 + 1; LEN]
 }
 
-/// A tape of 2 MiB host memory over a directory that can be made to fail; a snapshot has 512 KiB.
+/// A tape of 2 MiB host memory over a directory that can be made to fail. A snapshot has 512 KiB.
 fn faulty_tape(scratch: &Path) -> (Tape, Arc<Faulty>) {
     let dir = Dir::open(scratch, 64 << 20, DirOptions::default()).unwrap();
     let faulty = Arc::new(Faulty::new(Arc::new(dir)));
@@ -23,7 +22,7 @@ fn faulty_tape(scratch: &Path) -> (Tape, Arc<Faulty>) {
     (tape, faulty)
 }
 
-/// Saves until the tape takes no more. Gives how many it took, and why no more.
+/// Saves until the tape refuses a snapshot. Returns the number saved, and the error.
 fn save_until_refused(tape: &mut Tape) -> (usize, Error) {
     let mut saved = 0;
     loop {
@@ -34,7 +33,7 @@ fn save_until_refused(tape: &mut Tape) -> (usize, Error) {
     }
 }
 
-/// Takes everything and gives the keys that could not be had, with the errors.
+/// Takes everything. Returns the keys that could not be read, with the errors.
 fn take_all(tape: &mut Tape) -> Vec<(u64, Error)> {
     let mut failed = Vec::new();
     for key in tape.keys().into_iter().rev() {
@@ -46,7 +45,7 @@ fn take_all(tape: &mut Tape) -> Vec<(u64, Error)> {
     failed
 }
 
-/// Everything under a directory, but for the directory itself.
+/// Everything below a directory.
 fn entries(path: &Path) -> Vec<String> {
     fs::read_dir(path).map_or_else(
         |_| Vec::new(),
@@ -147,7 +146,7 @@ fn a_wait_that_turns_hopeless_while_the_disk_works_ends_too() {
     tape.save(0, &values(0)).unwrap();
     tape.save(1, &values(1)).unwrap();
     let held = tape.get::<u64>(1).unwrap();
-    // The first one drains, slowly, and makes room; after that only what the program holds could.
+    // The first one drains, slowly, and makes room. After that only the program could make room.
     tape.save(2, &values(2)).unwrap();
     let also_held = tape.get::<u64>(2).unwrap();
     assert_eq!(tape.save(3, &values(3)).unwrap_err().kind(), ErrorKind::Held);
@@ -193,7 +192,7 @@ fn a_full_disk_is_used_up_to_where_it_is_full() {
     let saved = (0..40).take_while(|&step| tape.save(step, &values(step)).is_ok()).count();
     assert!((8..=12).contains(&saved), "{saved}");
     faulty.clear();
-    // What is taken frees places that were written before: they can be used again.
+    // A take frees extents that were written before. They can be used again.
     for key in (saved as u64 - 4..saved as u64).rev() {
         tape.take::<u64>(key).unwrap();
     }
@@ -253,8 +252,7 @@ fn changed_bytes_are_never_handed_over() {
     for fault in [Fault::WriteFlipsBit, Fault::WriteTorn, Fault::WriteLost] {
         let scratch = tempfile::tempdir().unwrap();
         let (mut tape, faulty) = faulty_tape(scratch.path());
-        // Places that hold other snapshots' bytes already, so that a lost write leaves plausible
-        // ones.
+        // These extents contain bytes of other snapshots, so a lost write leaves plausible bytes.
         for step in 0..10 {
             tape.save(step, &values(step)).unwrap();
         }
@@ -354,7 +352,7 @@ fn two_programs_share_a_directory_and_a_killed_one_is_cleaned_up_after() {
     assert!(entries(scratch.path()).is_empty(), "the next one removes them");
 }
 
-/// A layer whose author made a mistake.
+/// A layer with a bug.
 struct Panicking(Host);
 
 impl Layer for Panicking {

@@ -1,4 +1,4 @@
-//! What every public type promises: it can be printed, sent to other threads and used there.
+//! Every public type can be printed, sent to other threads and used there.
 
 use std::fmt::Debug;
 

@@ -1,4 +1,4 @@
-//! All tests of this crate from outside: one program, so that there is one to link.
+//! All integration tests of this crate, in one program, so that only one has to be linked.
 
 mod budget;
 mod common;

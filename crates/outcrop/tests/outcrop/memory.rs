@@ -1,5 +1,5 @@
-//! Host memory of a tape: touched when it pays, pinned when all of it is touched, and what happens
-//! where that is refused.
+//! The host memory of a tape: it is touched when that pays, and pinned when all of it is touched.
+//! And what happens if that is refused.
 
 use std::{
     ops::Range,
@@ -32,7 +32,7 @@ fn fill(tape: &mut Tape, steps: u64) {
 fn all_memory_is_pinned_in_one_piece_once_it_has_been_touched() {
     let mut tape = Tape::builder().host(16 * MIB).open().unwrap();
     fill(&mut tape, 1);
-    // What is used, and as much again as the first stretch: that is all of it here.
+    // Touching covers what is used and a first stretch. Here that is all of it.
     until("pinned", || matches!(pinning(&tape), Pinning::Done | Pinning::Refused));
     if pinning(&tape) == Pinning::Done {
         let locked_kib = of_process("status", "VmLck").unwrap();
@@ -52,14 +52,14 @@ fn a_tape_that_is_not_to_be_pinned_is_not() {
     assert_eq!(pinning(&tape), Pinning::Not);
 }
 
-/// Set in a child that may lock next to nothing.
+/// Set in a child that may lock almost no memory.
 const CHILD: &str = "OUTCROP_TEST_NO_MEMLOCK";
 
 #[test]
 fn a_limit_that_forbids_pinning_is_a_sentence_with_the_remedy_and_no_failure() {
     if std::env::var_os(CHILD).is_none() {
         let name = "memory::a_limit_that_forbids_pinning_is_a_sentence_with_the_remedy_and_no_failure";
-        // Both programs are in util-linux. Only root has the privilege that the first one gives up.
+        // Both programs are in util-linux. Only root has the capability that the first one drops.
         let mut command = Command::new(if rustix::process::geteuid().is_root() { "setpriv" } else { "prlimit" });
         if rustix::process::geteuid().is_root() {
             command.args(["--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock", "prlimit"]);
@@ -78,7 +78,7 @@ fn a_limit_that_forbids_pinning_is_a_sentence_with_the_remedy_and_no_failure() {
     }
 }
 
-/// Set in a child that has a directory of its own to wait for turns in.
+/// Set in a child that has a meeting place of its own for turns.
 const TURNS: &str = "OUTCROP_MEETING_DIR";
 
 #[test]
@@ -96,7 +96,7 @@ fn pinning_waits_for_its_turn_while_saves_go_on() {
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(pinning(&tape), Pinning::UnderWay, "it is not its turn");
     assert_eq!(*tape.take::<u64>(7).unwrap(), vec![7; MIB as usize / 8]);
-    // A tape that is closed while it waits does not wait any longer.
+    // A tape that is closed while it waits stops waiting.
     let mut other = Tape::builder().host(8 * MIB).open().unwrap();
     fill(&mut other, 8);
     until("under way", || pinning(&other) == Pinning::UnderWay);
@@ -143,11 +143,11 @@ fn layers_count_what_was_found_on_them() {
     assert_eq!((layers[0].hits, layers[0].misses, layers[1].hits, layers[1].misses), (1, 1, 1, 0));
 }
 
-/// Host memory that looks, while it is pinned, whether somebody has the turn.
+/// Host memory that checks, while it is pinned, whether somebody has the turn.
 struct Watched {
     host: Host,
     meeting: PathBuf,
-    /// Whether a ticket was there and locked, once it was pinned.
+    /// Whether there was a locked ticket when it was pinned.
     was_in_turn: OnceLock<bool>,
 }
 
@@ -212,9 +212,9 @@ fn memory_is_pinned_in_the_turn_and_not_beside_it() {
     until("the turn is over", || std::fs::read_dir(&meeting).unwrap().next().is_none());
 }
 
-/// In a child, in a control group of 256 MiB: fills tapes that were opened when there was more
-/// memory than there is now. A tape that pre-faults memory takes it at the moment at which the
-/// program would: there the program takes its own first.
+/// In a child, in a control group of 256 MiB: fills tapes that were opened when more memory was
+/// free than now. A tape that pre-faults could take that memory just when the program does, so
+/// there the program takes its own first.
 #[test]
 fn child_in_a_small_group() {
     let Some(directory) = child_directory() else { return };
@@ -251,7 +251,7 @@ fn child_in_a_small_group() {
         assert_eq!(own[3], 1);
     }
 
-    // What was granted is there when it is filled, whatever has been touched ahead meanwhile.
+    // Granted memory is available when it is filled, whatever was touched ahead in the meantime.
     let mut tape = Tape::builder().host(200 * MIB).pin(false).open().unwrap();
     let own = vec![1_u8; 70 << 20];
     let mut lent = tape.lend::<u8>(0, 100 << 20).unwrap();

@@ -1,5 +1,5 @@
-//! Layers are chosen by how fast they are, not by where they stand, and the choice follows them
-//! when that changes.
+//! Layers are chosen by their speed, not by their position, and the choice follows changes of
+//! speed.
 
 use std::{
     sync::Arc,
@@ -37,8 +37,8 @@ fn take(tape: &mut Tape, steps: impl Iterator<Item = u64>) {
     }
 }
 
-/// Times are real here, and on a machine with other work a good layer looks slow now and then: what
-/// must be so has to be so in one of a few attempts. A plan that does not do it never does.
+/// The times are real, and on a busy machine a fast layer looks slow now and then. So the expected
+/// result must occur in one of a few attempts. A wrong plan never reaches it.
 fn attempts<T>(mut run: impl FnMut() -> T, is_good: impl Fn(&T) -> bool) -> T {
     let mut outcome = run();
     for _ in 0..3 {
@@ -50,8 +50,9 @@ fn attempts<T>(mut run: impl FnMut() -> T, is_good: impl Fn(&T) -> bool) -> T {
     outcome
 }
 
-/// A forward pass in whose middle the near layer becomes slow for writing. Gives the snapshots that
-/// it took after that, the seconds from then to the end of the pass, and its preference at the end.
+/// A forward pass in which the near layer becomes slow for writing halfway. Returns the number of
+/// snapshots that it took after that, the seconds until the end of the pass, and its preference at
+/// the end.
 fn slow_writing(preference: Preference) -> (u64, f64, Option<usize>) {
     let (near, far) = (throttled(256 * MIB, 400, 400), throttled(256 * MIB, 100, 200));
     let mut tape = tape(preference, &near, &far);
@@ -76,19 +77,19 @@ fn a_layer_that_becomes_slow_for_writing_is_left_for_another() {
     );
     assert!(measured <= 8, "{measured} snapshots went to the slow layer after it had become slow");
     assert_eq!(preference, Some(2));
-    // 36 MiB at 8 MiB/s against 100 MiB/s: by far more than noise.
+    // 36 MiB at 8 MiB/s against 100 MiB/s: a far larger difference than noise.
     assert!(measured_seconds * 2.0 < fixed_seconds, "{measured_seconds} s against {fixed_seconds} s");
 }
 
-/// A backward pass in whose middle the near layer becomes slow for reading, while the far layer has
-/// copies of what is still to be read. Gives the reads from the near layer after that, the seconds
-/// that were left, and its preference at the end.
+/// A backward pass in which the near layer becomes slow for reading halfway, while the far layer
+/// has copies of all snapshots that are still to be read. Returns the number of reads from the near
+/// layer after that, the remaining seconds, and its preference at the end.
 fn slow_reading(preference: Preference) -> (u64, f64, Option<usize>) {
     let (near, far) = (throttled(64 * MIB, 800, 200), throttled(256 * MIB, 400, 100));
     let mut tape = tape(preference, &near, &far);
     (0..64).for_each(|step| tape.save(step, &values(step)).unwrap());
-    // Everything beyond half of the near layer sinks on in the background, until it has come to
-    // rest.
+    // Everything beyond half of the near layer drains further in the background. Wait until it is
+    // done.
     let mut sunk = (0, 1);
     while sunk.0 != sunk.1 || sunk.0 < 26 {
         std::thread::sleep(Duration::from_millis(50));
@@ -117,14 +118,14 @@ fn a_layer_that_becomes_slow_for_reading_is_left_for_another() {
     assert!(measured_seconds * 1.5 < fixed_seconds, "{measured_seconds} s against {fixed_seconds} s");
 }
 
-/// A forward pass on a near layer that is slow for writing at first and never for reading. Gives
-/// its preferences for writing and reading while it is slow, after it has recovered, and how many
-/// of 120 snapshots went to it then.
+/// A forward pass on a near layer that is slow for writing at first, and never for reading. Returns
+/// its preferences for writing and reading while it is slow and after it has recovered, and how
+/// many of 120 snapshots went to it then.
 fn recovery() -> ([Option<usize>; 4], u64) {
     let (near, far) = (throttled(512 * MIB, 4, 800), throttled(512 * MIB, 40, 50));
     let mut tape = tape(Preference::Measured, &near, &far);
     (0..40).for_each(|step| tape.save(step, &values(step)).unwrap());
-    // Something is read from both, so that there are rates of reading as well.
+    // Read something from both layers, so that there are read rates too.
     take(&mut tape, 0..8);
     let slow = &tape.stats().layers[1];
     near.set_write_rate(800 * MIB);
@@ -187,7 +188,7 @@ fn a_profile_orders_layers_before_anything_is_measured() {
     }
     .store(&profile)
     .unwrap();
-    // Nothing is touched ahead: its rate would be measured at once, and replace the one of the
+    // Nothing is touched ahead: that would measure the rate at once, and replace the one of the
     // profile.
     let builder = || {
         let tape = Tape::builder().host(4 * MIB).dir(&slow, "64 MiB").dir(&fast, "64 MiB");

@@ -1,5 +1,4 @@
-//! Settings: that builders, texts and the environment say the same things, and that nothing happens
-//! before `open`.
+//! Settings: builders, texts and the environment are equivalent, and nothing happens before `open`.
 
 use std::{fs, path::Path, time::Duration};
 

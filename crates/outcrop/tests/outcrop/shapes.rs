@@ -1,4 +1,4 @@
-//! Regions know their shape: in a tape, in a store, and in what an older Outcrop has written.
+//! Regions know their shape: in a tape, in a store, and in files of an older version of Outcrop.
 
 use std::{fs, path::Path, thread, time::Duration};
 
@@ -63,7 +63,7 @@ fn a_version_is_restored_into_arrays_of_its_shape_only() {
         outcome.map(|()| assert_eq!(found, field))
     };
     let row_major = |dimensions: &[usize]| Shape::new(dimensions, MemoryOrder::RowMajor).unwrap();
-    // The same memory, whoever looks at it; and a program that knows no shapes.
+    // The same memory in other shapes, and in a program without shapes.
     for shape in [row_major(&[3, 4]), column_major(&[4, 3]), Shape::flat(12)] {
         try_shape(&shape).unwrap();
     }
@@ -96,7 +96,7 @@ fn boxes_of_a_global_array_are_kept() {
     assert!(session.save(2, &outside).unwrap_err().to_string().contains("the box is not inside its global array"));
 }
 
-/// What `golden-v1` holds: `heat` of two ranks.
+/// The content of `golden-v1`: session `heat` of two ranks.
 struct State {
     field: Vec<f64>,
     shared: Vec<f32>,
@@ -113,7 +113,7 @@ impl State {
         let mut state = Self::empty();
         let Self { field, shared, mask, step } = &mut state;
         let mut parts = [
-            // An array of two dimensions can be restored from what has said nothing of them.
+            // An array of two dimensions can be restored from a version without shapes.
             PartMut::new("field", field).shaped(&[32, 32]),
             PartMut::new("shared", shared),
             PartMut::new("mask", mask),
@@ -164,7 +164,7 @@ fn a_store_of_format_1_goes_on_incrementally() {
         let mut state = State::restore(session);
         let field = (0..1024).map(|i| if i < 16 { 5.0 } else { f64::from(i + rank * 10_000) });
         assert!(state.step == 5 && state.field.iter().copied().eq(field), "rank {rank}");
-        // Enough for the packs of the old format to be merged with those of the new one.
+        // Enough versions to merge packs of the old format with new ones.
         for version in 6..=9 {
             state.field[0] = version as f64;
             state.step = version;

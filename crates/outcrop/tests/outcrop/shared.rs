@@ -1,4 +1,4 @@
-//! One host memory for several processes: what one does not use is there for the others.
+//! One host memory for several processes: each can use what the others do not use.
 
 use std::{path::Path, sync::Arc};
 
@@ -11,7 +11,7 @@ use outcrop_testing::{Companion, answer, child_directory, listen};
 const MIB: u64 = 1 << 20;
 const LEN: usize = 8 * MIB as usize / size_of::<u64>();
 
-/// 256 MiB for all, of which one may have 192, over a directory.
+/// 256 MiB for all, of which one process may have 192, over a directory.
 fn tape(meet: &Path, dir: &Path) -> Tape {
     let host = Host::shared_in(meet, "tape", 256 * MIB, 192 * MIB).unwrap();
     Tape::builder().layer(Arc::new(host) as Arc<dyn Layer>).dir(dir, "4 GiB").open().unwrap()
@@ -25,8 +25,8 @@ fn in_use(tape: &Tape) -> u64 {
     tape.stats().layers[0].memory.unwrap().touched_bytes
 }
 
-/// Another process with a tape of its own, which does what it is told: `save N`, `take N`, and says
-/// how much memory it has.
+/// Another process with a tape of its own. It follows commands (`save N`, `take N`), and answers
+/// with the size of its memory.
 struct Other(Companion);
 
 impl Other {
@@ -43,7 +43,7 @@ impl Other {
     }
 }
 
-/// What the other process does. By itself it does nothing.
+/// The other process. It does nothing unless it is started as a companion.
 #[test]
 fn other_process() {
     let Some(meet) = child_directory() else { return };
@@ -65,12 +65,12 @@ fn what_one_process_does_not_use_is_there_for_another() {
     let (meet, scratch) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let mut mine = tape(meet.path(), scratch.path());
     let mut other = Other::start(meet.path());
-    // The other one takes as much as a process may.
+    // The other process takes as much as one may.
     assert!(other.tell("save 40") > 160 * MIB);
     (0..20).for_each(|step| mine.save(step, &values(step)).unwrap());
     assert!(in_use(&mine) <= 96 * MIB, "no more than is left: {}", in_use(&mine));
     (0..20).rev().for_each(|step| assert_eq!(*mine.take::<u64>(step).unwrap(), values(step)));
-    // When it has no more use for it, it is mine.
+    // When it does not need the memory any more, this process can have it.
     assert!(other.tell("take 40") < 96 * MIB);
     (0..20).for_each(|step| mine.save(step, &values(step)).unwrap());
     assert!(in_use(&mine) > 128 * MIB, "{}", in_use(&mine));

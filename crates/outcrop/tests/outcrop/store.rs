@@ -1,4 +1,4 @@
-//! Versions that survive: saved, restored, kept and dropped.
+//! Versions of a store: saved, restored, kept and dropped.
 
 use std::path::Path;
 
@@ -320,7 +320,7 @@ fn a_live_save_keeps_what_was_there_when_it_was_called() {
     for version in 1..=6u64 {
         values.iter_mut().for_each(|value| *value = version);
         session.save(version, &[Part::new("values", &values)]).unwrap();
-        // The program goes on at once, and what it writes now belongs to no version.
+        // The program continues at once, and what it writes now must not be in any version.
         values.iter_mut().rev().for_each(|value| *value = u64::MAX);
     }
     // Memory that is freed right after a save.
@@ -378,7 +378,7 @@ fn it_is_due_when_the_rule_says_so() {
     assert!(!store.due().unwrap());
     let seconds = store.interval_seconds()[0].unwrap();
     assert!(seconds > 0.01 && seconds < 3600.0, "{seconds} s");
-    // With a failure every nanosecond it always is.
+    // With an interval of one nanosecond, it is always time to save.
     let hasty = builder(&dir.path().join("hasty")).interval(Rule::Fixed(1), &[hour]).open().unwrap();
     save(&mut hasty.session("heat").unwrap(), 1);
     assert!(hasty.due().unwrap());
@@ -389,9 +389,9 @@ fn what_hardware_writes_can_be_told() {
     let dir = tempfile::tempdir().unwrap();
     let file = tempfile::tempfile().unwrap();
     file.set_len(400_000).unwrap();
-    // Two mappings of one file: what is written to the second changes the first, as hardware would,
-    // without a write there. SAFETY: nobody else has the file, and while one of the mappings is
-    // written to, the other one is not borrowed.
+    // Two mappings of one file. A write to the second changes the first without a page fault there,
+    // as hardware does. SAFETY: nobody else has the file, and while one of the mappings is written
+    // to, the other one is not borrowed.
     let (memory, mut hardware) =
         unsafe { (memmap2::MmapOptions::new().map_mut(&file).unwrap(), memmap2::MmapMut::map_mut(&file).unwrap()) };
     let mut session = session(builder(dir.path()).tracking(Way::Pages));
@@ -424,7 +424,7 @@ fn a_state_that_changes_altogether_needs_no_older_packs_and_merges_find_room() {
     let rank = dir.path().join("near/heat/rank-00000");
     assert!(files(&rank, "pack").len() <= 4, "{:?}", files(&rank, "pack"));
     let mut one = session(builder(dir.path()).host("10 MiB").keep(keep).chain_max(2));
-    // Nine tenths, so that every version needs the ones before.
+    // Nine tenths change, so every version needs the ones before.
     for version in 7..=14 {
         one.save(version, &[Part::new("values", &values(version, 450_000))]).unwrap();
     }

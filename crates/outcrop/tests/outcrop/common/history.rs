@@ -1,4 +1,4 @@
-//! What was saved and promised, and whether a crash has left it.
+//! What was saved and promised, and whether it is still there after a crash.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,7 +19,7 @@ type Saves = BTreeMap<(String, u32, u64), (u64, State)>;
 /// A version and its stamp.
 type Stamped = (u64, u64);
 
-/// What was saved until now.
+/// Everything that was saved so far.
 #[derive(Default)]
 pub(crate) struct History {
     saved: Mutex<Saves>,
@@ -30,12 +30,12 @@ impl History {
         self.saved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Before it is saved: it may be found from then on.
+    /// Call this before the save: the version may be found from then on.
     pub(crate) fn note(&self, session: &str, rank: u32, version: u64, state: &State) {
         self.saved().insert((session.to_owned(), rank, state.stamp), (version, state.clone()));
     }
 
-    /// What was saved with this stamp, if it was saved as this version.
+    /// The state with this stamp, if it was saved as this version.
     pub(crate) fn state(&self, session: &str, rank: u32, version: u64, stamp: u64) -> Result<State, String> {
         match self.saved().get(&(session.to_owned(), rank, stamp)) {
             Some((saved_as, state)) if *saved_as == version => Ok(state.clone()),
@@ -47,39 +47,39 @@ impl History {
     }
 }
 
-/// What has been promised, as marks in a log.
+/// What was promised to the program, recorded as marks in a log.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Promises {
-    /// By session and layer.
+    /// By session and layer: what was reported as durable.
     durable: BTreeMap<(String, usize), BTreeSet<Stamped>>,
-    /// Of each session, what was saved and then given up by a rewind.
+    /// By session: what was saved and then removed by a rewind.
     void: BTreeMap<String, BTreeSet<Stamped>>,
-    /// Above this version of this session nothing has a lower stamp than that any more.
+    /// Session, version and stamp: above this version, nothing with a lower stamp may be found.
     forgotten: Vec<(String, u64, u64)>,
 }
 
-/// That a version is about to be saved.
+/// The mark before a version is saved.
 pub(crate) fn begun(session: &str, version: u64, stamp: u64) -> String {
     format!("begun {session} {version} {stamp}")
 }
 
-/// That a version was reported durable on a layer.
+/// The mark after a version was reported as durable on a layer.
 pub(crate) fn durable(session: &str, layer: usize, version: u64, stamp: u64) -> String {
     format!("durable {session} {layer} {version} {stamp}")
 }
 
-/// That all versions above this one which were saved before that stamp may be gone from now on.
+/// The mark before a rewind: versions above this one with lower stamps may be gone from now on.
 pub(crate) fn rewinding(session: &str, version: u64, stamp: u64) -> String {
     format!("rewinding {session} {version} {stamp}")
 }
 
-/// That they are gone for good.
+/// The mark after a rewind: they must be gone.
 pub(crate) fn forgotten(session: &str, version: u64, stamp: u64) -> String {
     format!("forgotten {session} {version} {stamp}")
 }
 
 impl Promises {
-    /// Those of the marks before a crash.
+    /// The promises of the marks before a crash.
     pub(crate) fn of(marks: &[String]) -> Self {
         let mut promises = Self::default();
         let mut rewinds = Vec::new();
@@ -101,7 +101,7 @@ impl Promises {
                 _ => panic!("unknown mark {mark:?}"),
             }
         }
-        // One rank may rewind before another one has said that a version was durable.
+        // One rank may rewind before another one reports that a version is durable.
         let is_void = |name: &str, (version, stamp): Stamped| {
             rewinds.iter().any(|(session, above, below)| name == *session && version > *above && stamp < *below)
         };
@@ -115,7 +115,7 @@ impl Promises {
         promises
     }
 
-    /// What was reported durable on a layer.
+    /// The versions that were reported as durable on a layer.
     pub(crate) fn on_layer(&self, session: &str, layer: usize) -> BTreeSet<u64> {
         let durable = self.durable.get(&(session.to_owned(), layer));
         durable.into_iter().flatten().map(|(version, _)| *version).collect()
@@ -136,17 +136,17 @@ impl Promises {
         }
     }
 
-    /// Whether everything that was promised of a session is there: each version complete, with
-    /// exactly what was saved, or absent, and absent only if newer ones that are complete are to
-    /// be kept instead.
+    /// Checks all promises about a session. Each version must be complete, with exactly the bytes
+    /// that were saved, or absent. It may be absent only if retention keeps newer complete ones
+    /// instead.
     pub(crate) fn judge(&self, session: &str, observed: &Observed, keep: &[Retention]) -> Result<(), String> {
         for ((layer, rank), dir) in &observed.dirs {
             for (version, sight) in &dir.versions {
                 let on = format_args!("version {version} of rank {rank} on layer {layer}");
                 match sight {
                     Sight::Unreadable(reason) => return Err(format!("{on}: {reason}")),
-                    // Other ranks may have lost what this one borrows: then the version is not
-                    // complete.
+                    // Other ranks may have lost packs that this one borrows. Then the version is
+                    // not complete.
                     Sight::Listed { manifest, content: Err(reason), .. }
                         if !manifest.packs.iter().any(|pack| pack.is_borrowed) =>
                     {
@@ -167,7 +167,7 @@ impl Promises {
             let stamp = stamp.as_ref().map_err(|reason| format!("version {version}: {reason}"))?;
             self.check_remembered(session, *version, *stamp)?;
         }
-        // A little before now, so that what is to be kept for no time at all is old enough.
+        // A little before now, so that versions with a retention time of 0 count as old.
         let recently = now_unix_ns().saturating_sub(1_000_000);
         let void = self.void.get(session).into_iter().flatten().map(|(version, _)| (*version, recently));
         let others: Vec<_> =
@@ -188,7 +188,7 @@ impl Promises {
         Ok(())
     }
 
-    /// Restores what an open session finds to be the newest version, and compares it.
+    /// Restores the version that an open session finds to be the newest, and compares it.
     pub(crate) fn check_latest(
         &self,
         history: &History,

@@ -1,5 +1,4 @@
-//! What the tests of a store's survival share: states that can be told apart, and what must be
-//! found of them afterwards.
+//! Shared by the tests of crashes: states with unique stamps, and what must be found of them later.
 
 pub(crate) mod history;
 pub(crate) mod observed;
@@ -9,13 +8,13 @@ pub(crate) mod trees;
 use fastrand::Rng;
 use outcrop::{Part, PartMut, Session};
 
-/// What a program saves. No two saves of a test have the same stamp, so that it tells what the rest
-/// must be.
+/// The state of a program. Every save of a test has another stamp, from which the expected content
+/// follows.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct State {
     pub(crate) stamp: u64,
     pub(crate) field: Vec<u8>,
-    /// Changes its length.
+    /// A region whose length changes.
     pub(crate) tail: Vec<u8>,
 }
 
@@ -26,14 +25,14 @@ impl std::fmt::Debug for State {
 }
 
 impl State {
-    /// Bytes that can be compressed, with pieces that are equal.
+    /// Compressible bytes, with some equal pieces.
     pub(crate) fn new(random: &mut Rng, field_bytes: usize) -> Self {
         let piece: Vec<u8> = (0..1024).map(|_| random.u8(..4)).collect();
         let field = piece.iter().copied().cycle().take(field_bytes).collect();
         Self { stamp: 0, field, tail: vec![7; 700] }
     }
 
-    /// Computes a step: a few bytes change, or many; sometimes a region gets another length.
+    /// Computes a step: changes a few bytes or many, and sometimes the length of a region.
     pub(crate) fn step(&mut self, random: &mut Rng, stamp: u64) {
         self.stamp = stamp;
         for _ in 0..random.usize(..4) {
@@ -54,12 +53,12 @@ impl State {
         [Part::new("field", &self.field), Part::one("stamp", &self.stamp), Part::new("tail", &self.tail)]
     }
 
-    /// A place for a state of this shape.
+    /// A state of the same shape to restore to.
     pub(crate) fn empty(&self) -> Self {
         Self { stamp: 0, field: vec![0; self.field.len()], tail: vec![0; self.tail.len()] }
     }
 
-    /// As it comes back if these bytes of the field are left out.
+    /// The state as it is restored if these bytes of the field are excluded.
     pub(crate) fn without(&self, excluded: &[std::ops::Range<u64>]) -> Self {
         let mut state = self.clone();
         excluded.iter().for_each(|range| state.field[range.start as usize..range.end as usize].fill(0));
@@ -71,12 +70,12 @@ impl State {
         [PartMut::one("stamp", stamp), PartMut::new("field", field), PartMut::new("tail", tail)]
     }
 
-    /// Restores this version into itself.
+    /// Restores this version to itself.
     pub(crate) fn restore(&mut self, session: &mut Session, version: u64) -> outcrop::Result<()> {
         session.restore(version, &mut self.parts_mut()).map(drop)
     }
 
-    /// Reads this version into itself, without going on from there.
+    /// Reads this version to itself, without continuing from it.
     pub(crate) fn read(&mut self, session: &mut Session, version: u64) -> outcrop::Result<()> {
         session.read(version, &mut self.parts_mut())
     }

@@ -1,4 +1,4 @@
-//! What a reader can tell of files that a crash has left.
+//! What a reader can see in files that a crash has left.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -15,7 +15,7 @@ use super::{
     trees::below,
 };
 
-/// Where the files of one rank on one layer are: which directory of a tree.
+/// The directory of one rank on one layer, in a tree.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
     pub(crate) layer: usize,
@@ -23,7 +23,7 @@ pub(crate) struct Place {
     pub(crate) medium: String,
 }
 
-/// What can be read of one session: by layer and rank.
+/// What can be read of one session, by layer and rank.
 #[derive(Default)]
 pub(crate) struct Observed {
     pub(crate) dirs: BTreeMap<(usize, u32), Dir>,
@@ -33,22 +33,22 @@ pub(crate) struct Observed {
 #[derive(Default)]
 pub(crate) struct Dir {
     pub(crate) versions: BTreeMap<u64, Sight>,
-    /// Which runs it says have used it.
+    /// The runs that have used it, according to its mark.
     runs: BTreeSet<RunId>,
 }
 
-/// A manifest under its name.
+/// What can be seen of a manifest.
 pub(crate) enum Sight {
     Unreadable(String),
     Listed {
         manifest: Arc<Manifest>,
         packs: Vec<PackSight>,
-        /// The stamp, if it can be read and is exactly what was saved with that stamp.
+        /// The stamp, if the content can be read and is exactly what was saved with that stamp.
         content: Result<u64, String>,
     },
 }
 
-/// What is there of a pack that a manifest lists.
+/// What can be seen of a pack that a manifest lists.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum PackSight {
     Absent,
@@ -56,10 +56,10 @@ pub(crate) enum PackSight {
     There,
 }
 
-/// Those of a manifest and of the packs that it lists, as far as they are there.
+/// The digests of a manifest and of the packs that it lists, as far as they exist.
 type Digests = (u64, Vec<Option<u64>>);
 
-/// Looks at images of one log. What was read once is not read again.
+/// Looks at images of one log, and caches what it has read.
 pub(crate) struct Observer<'a> {
     history: &'a History,
     places: &'a [Place],
@@ -72,7 +72,7 @@ impl<'a> Observer<'a> {
         Self { history, places, manifests: HashMap::new(), contents: HashMap::new() }
     }
 
-    /// What can be told of a session.
+    /// What can be seen of a session.
     pub(crate) fn observe(&mut self, tree: &Tree, session: &str) -> Observed {
         let mut observed = Observed::default();
         for Place { layer, rank, medium } in self.places {
@@ -115,7 +115,7 @@ impl<'a> Observer<'a> {
     }
 }
 
-/// Reads what one rank has of a version: its stamp, if it is what was saved.
+/// Reads one rank's part of a version. Returns its stamp, if it is what was saved.
 fn read(history: &History, tree: &Tree, medium: &str, manifest: &Arc<Manifest>) -> Result<u64, String> {
     let files: Arc<dyn Files> = Arc::new(Recording::from_tree(tree.clone()));
     let text = |error: outcrop::catalog::Error| error.to_string();
@@ -137,7 +137,7 @@ impl Observed {
         self.dirs.range((layer, 0)..=(layer, u32::MAX)).map(|(_, dir)| dir)
     }
 
-    /// The versions that all ranks have on a layer, and when each was saved; with the stamp, or
+    /// The versions that all ranks have on a layer, and when each was saved; with its stamp, or
     /// with what is wrong.
     pub(crate) fn complete(&self, layer: usize) -> BTreeMap<u64, (u64, Result<u64, String>)> {
         let mut complete = BTreeMap::new();
@@ -163,8 +163,8 @@ impl Observed {
         complete
     }
 
-    /// A number that is the same for what differs in values only: in numbers of versions, runs and
-    /// packs, in bytes, and in files that no manifest lists.
+    /// A number that is equal for images that differ only in values: in the numbers of versions,
+    /// runs and packs, in bytes, and in files that no manifest lists.
     pub(crate) fn class(&self, promised: &[BTreeSet<u64>]) -> u64 {
         let versions = self.dirs.values().flat_map(|dir| dir.versions.keys()).chain(promised.iter().flatten());
         let versions: BTreeSet<u64> = versions.copied().collect();
@@ -219,7 +219,7 @@ impl Sight {
     }
 }
 
-/// Judges all sessions of a tree, and says to which class it belongs.
+/// Checks all sessions of a tree, and returns its class.
 pub(crate) fn judge(
     observer: &mut Observer<'_>,
     tree: &Tree,

@@ -1,5 +1,4 @@
-//! Ranks that talk in memory: they end, die, repeat themselves and are not heard when a test says
-//! so.
+//! Ranks that communicate in memory. A test can end or kill a rank, and lose or repeat messages.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -9,34 +8,34 @@ use std::{
 
 use outcrop::store::{Ranks, RanksError, RanksResult};
 
-/// Longer than anything takes here, also on a machine that is busy.
+/// Longer than any call takes here, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Of so many messages one is repeated later.
+/// One of this many messages is repeated later.
 const REPEATED_EVERY: usize = 5;
 
-/// Where ranks meet, once in each round.
+/// Where ranks communicate, once in each round.
 pub(crate) struct Meeting {
     count: u32,
-    /// The message that is lost, counted from the first.
+    /// The number of the message that is lost, counted from the first.
     lost: Option<usize>,
     state: Mutex<State>,
     changed: Condvar,
 }
 
-/// Who has said it, and what.
+/// A message: the sender, and the bytes.
 type Said = (u32, Vec<u8>);
 
 #[derive(Default)]
 struct State {
     /// By round, topic and number: what each rank has contributed.
     gathered: HashMap<(usize, String, usize), BTreeMap<u32, Vec<u8>>>,
-    /// By round, topic and rank: how many exchanges it has behind it.
+    /// By round, topic and rank: the number of completed exchanges.
     exchanges: HashMap<(usize, String, u32), usize>,
-    /// By round and rank: what it has not heard yet, and from whom.
+    /// By round and rank: the messages that it has not received yet.
     queues: HashMap<(usize, u32), Vec<Said>>,
     said: Vec<(usize, u32, Vec<u8>)>,
-    /// Ranks that have left a round, and those that will come to none.
+    /// Ranks that have left a round, and ranks that will not join any more.
     left: BTreeSet<(usize, u32)>,
     ended: BTreeSet<u32>,
 }
@@ -46,12 +45,12 @@ impl Meeting {
         Arc::new(Self { count, lost, state: Mutex::default(), changed: Condvar::new() })
     }
 
-    /// The place of a rank in a round.
+    /// A rank in a round.
     pub(crate) fn seat(self: &Arc<Self>, round: usize, rank: u32) -> Seat {
         Seat { meeting: Arc::clone(self), round, rank }
     }
 
-    /// A rank has ended, or was killed: from now on it says nothing.
+    /// A rank has ended, or was killed: it sends nothing from now on.
     pub(crate) fn end(&self, rank: u32) {
         self.state().ended.insert(rank);
         self.changed.notify_all();
@@ -100,7 +99,7 @@ impl Ranks for Seat {
         let mut state = meeting.state();
         let number = *state.exchanges.entry((*round, topic.to_owned(), *rank)).or_default();
         let exchange = (*round, topic.to_owned(), number);
-        // What it said first stands.
+        // The first contribution counts.
         state.gathered.entry(exchange.clone()).or_default().entry(*rank).or_insert_with(|| mine.to_vec());
         meeting.changed.notify_all();
         loop {

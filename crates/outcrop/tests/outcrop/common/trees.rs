@@ -1,12 +1,12 @@
-//! Files that are a part of others, and files that do not do what they should.
+//! Files in a subdirectory of other files, and files that misbehave.
 
 use std::{io, sync::Arc};
 
 use outcrop::layers::files::{File, FileLock, Files};
 use outcrop_crash::Tree;
 
-/// A directory of other files, as files by themselves: two layers in one recording have one order
-/// of events.
+/// A subdirectory of other files, as files of its own. So two layers in one recording have a common
+/// order of events.
 struct Below {
     files: Arc<dyn Files>,
     dir: String,
@@ -23,7 +23,7 @@ impl Below {
     }
 }
 
-/// A tree with directories of these names, in each of which lies a file that belongs to nobody.
+/// A tree with directories of these names. Each contains a file that does not belong to a store.
 pub(crate) fn tree_of<T: std::fmt::Display>(dirs: &[T]) -> Tree {
     let mut tree = Tree::default();
     dirs.iter().for_each(|dir| tree.put(&format!("{dir}/readme"), b"not from a store"));
@@ -72,20 +72,20 @@ impl Files for Below {
     }
 }
 
-/// What a layer forgets to do, so that a test can show that it would notice.
+/// What the files do not do, to show that a test would notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Forgets {
     SyncOfFiles,
     SyncOfDirectories,
 }
 
-/// Files that say they are durable when they are not.
+/// Files that report success without doing it.
 struct Forgetful {
     files: Arc<dyn Files>,
     forgets: Forgets,
 }
 
-/// These files, without what they forget.
+/// These files, without the operations that they forget.
 pub(crate) fn forgetful(files: Arc<dyn Files>, forgets: Forgets) -> Arc<dyn Files> {
     Arc::new(Forgetful { files, forgets })
 }
