@@ -1,14 +1,15 @@
-//! Crashes at every moment, with everything that they can leave behind: what was reported durable
-//! is found again.
+//! Crashes at every moment, with everything that they can leave behind: what was reported as
+//! durable is found again.
 //!
-//! A store works on recordings. Every image of what a crash could have left of them is looked at:
-//! each version is complete, with the bytes that were saved, or absent, and absent only if it was
-//! not reported or is not to be kept. Of images that a reader cannot tell apart one is opened: all
-//! ranks restore what is there, save further versions that build upon it, end, open again, restore
-//! again and read all versions. Of some the recovery itself is recorded and crashed.
+//! A store works on recordings. The test looks at every image that a crash could have left of them.
+//! Each version must be complete, with the bytes that were saved, or absent. It may be absent only
+//! if it was not reported or is not to be kept. Of images that a reader cannot distinguish, one is
+//! opened: all ranks restore what is there, save further versions that build upon it, end, open
+//! again, restore again and read all versions. For some images the recovery itself is recorded and
+//! crashed.
 //!
-//! Threads make every log another one, though its scenario is the same for the same seed: a failure
-//! therefore leaves the files of its image behind, besides its name and story.
+//! The same seed gives the same scenario, but threads make every log different. So a failure leaves
+//! the files of its image behind, besides its name and story.
 
 mod program;
 mod scenario;
@@ -39,19 +40,19 @@ use crate::common::{
     trees::{Forgets, forgetful},
 };
 
-/// So many classes of images are opened at least.
+/// The smallest number of classes of images to open.
 fn observable_min() -> u64 {
     amount(10_000, 100_000)
 }
-/// So many scenarios are tried at least, so that all kinds come.
+/// The smallest number of scenarios, so that all kinds occur.
 const SCENARIOS_MIN: u64 = 48;
-/// Of so many images that are opened, the recovery of one is crashed as well.
+/// For one of this many opened images, the recovery is crashed too.
 const CRASHED_EVERY: u64 = 50;
-/// Recording, opening and restoring is mostly waiting for threads.
+/// Recording, opening and restoring mostly wait for threads.
 const THREADS: usize = 6;
-/// How many versions are saved after a crash.
+/// The number of versions that are saved after a crash.
 const SAVES: u64 = 3;
-/// More than are saved between two crashes.
+/// More than the number of saves between two crashes.
 const STAMPS: u64 = 1000;
 
 /// A recording of a scenario, and what was saved in it.
@@ -60,14 +61,14 @@ struct Recorded {
     places: Vec<Place>,
     recording: Recording,
     history: History,
-    /// What is saved next after a crash has such a stamp, or a higher one.
+    /// The next save after a crash has this stamp, or a higher one.
     stamp: AtomicU64,
 }
 
-/// Makes files worse than they are.
+/// Wraps files so that they misbehave.
 type Worse<'a> = &'a (dyn Fn(Arc<dyn Files>) -> Arc<dyn Files> + Sync);
 
-/// Carries out a scenario on files that may be made worse than they are.
+/// Runs a scenario on files that may misbehave.
 fn record(scenario: Scenario, worse: Worse<'_>) -> Recorded {
     let recorded = Recorded::new(scenario);
     let ended = recorded.together(&recorded.scenario, &recorded.recording, worse, &|program| program.run());
@@ -75,17 +76,17 @@ fn record(scenario: Scenario, worse: Worse<'_>) -> Recorded {
     recorded
 }
 
-/// Opens an image, given the marks that were there before it.
+/// Opens an image, given the marks before the crash.
 type Open<'a> = &'a mut dyn FnMut(&Image<'_>, &[String]) -> Result<(), String>;
 
 impl Recorded {
-    /// Before anything is done.
+    /// The state before anything is done.
     fn new(scenario: Scenario) -> Self {
         let (recording, places, stamp) = (scenario.recording(), scenario.places(), AtomicU64::new(STAMPS));
         Self { scenario, places, recording, history: History::default(), stamp }
     }
 
-    /// Lets all ranks do the same.
+    /// Runs the same work on all ranks.
     fn together(
         &self,
         scenario: &Scenario,
@@ -107,7 +108,7 @@ impl Recorded {
             let ranks: Vec<_> =
                 programs.into_iter().map(|mut program| scope.spawn(move || act(&mut program))).collect();
             let outcomes: Vec<_> = ranks.into_iter().map(|rank| rank.join().expect("no panic")).collect();
-            // One that fails ends, and others say that it is gone.
+            // A rank that fails ends, and the others report that it is gone.
             let errors: Vec<String> = outcomes.into_iter().filter_map(Result::err).collect();
             if errors.is_empty() { Ok(()) } else { Err(errors.join("; another rank: ")) }
         })
@@ -157,16 +158,16 @@ impl Recorded {
         check_classes(log, options, classes, &mut look, |image| open(image, &[marks_before, image.marks()].concat()))
     }
 
-    /// Opens an image, goes on from what is found, saves, and looks whether that comes back.
-    /// Returns what was done to it.
+    /// Opens an image, continues from what is found, saves, and checks that it can be restored.
+    /// Returns the recording of all this.
     fn open(&self, image: &Image<'_>, marks_before: &[String]) -> Result<Recording, String> {
         let recording = Recording::from_tree(image.tree().clone());
         self.go_on_and_find(&recording, marks_before)?;
         Ok(recording)
     }
 
-    /// Goes on with what is there, and looks whether what is saved then comes back. What was
-    /// promised before still holds.
+    /// Continues from what is there, and checks that what is saved then can be restored. Earlier
+    /// promises still hold.
     fn go_on_and_find(&self, recording: &Recording, marks_before: &[String]) -> Result<(), String> {
         let promises = || Promises::of(&[marks_before, recording.log().marks()].concat());
         let (healed, as_they_are): (_, Worse<'_>) = (self.scenario.healed(), &|files| files);
@@ -179,7 +180,7 @@ impl Recorded {
     }
 }
 
-/// Puts the files of the image that failed where somebody can look at them, and panics.
+/// Keeps the files of the failing image for inspection, and panics.
 fn give_up(recorded: &Recorded, report: &Report) -> ! {
     let failure = report.failure.as_ref().expect("a failure");
     let dir = std::env::temp_dir().join(format!("outcrop-crash-image-{}", std::process::id()));
@@ -193,7 +194,7 @@ fn give_up(recorded: &Recorded, report: &Report) -> ! {
     panic!("{:?}\n{report}\n{failure}\nits files are in {}", recorded.scenario, dir.display());
 }
 
-/// The first seed: always the same, unless another one is asked for.
+/// The first seed: always the same, unless one is given.
 fn first_seed() -> u64 {
     let text = std::env::var("OUTCROP_CRASH_SEED").unwrap_or_else(|_| "1".to_owned());
     text.parse().expect("OUTCROP_CRASH_SEED is a number")
@@ -276,7 +277,7 @@ fn what_went_past_the_page_cache_survives_a_crash_too() {
 fn what_a_killed_process_has_left_is_durable_once_it_was_found() {
     let first = first_seed();
     let mut total = Report::default();
-    // Scenarios of one rank, in which nothing else goes wrong.
+    // Scenarios of one rank in which nothing else fails.
     let scenarios = (first..).map(|seed| Scenario::new(seed).healed()).filter(|it| it.ranks == 1 && !it.is_troubled());
     for mut scenario in scenarios.take(amount(2, 12)) {
         scenario.steps = 6;
@@ -284,8 +285,8 @@ fn what_a_killed_process_has_left_is_durable_once_it_was_found() {
         let mut random = Rng::with_seed(scenario.seed);
         for round in 0..12 {
             let recorded = Recorded::new(scenario.clone());
-            // From some moment on nothing happens any more: from any operation on, or from a sync
-            // that would make a name durable.
+            // From some moment on every operation fails: from any operation, or from a sync that
+            // would make a name durable.
             let is_at_sync = round % 2 == 0;
             let death = if is_at_sync { round / 2 } else { random.u64(..operations) };
             let counted = Arc::new(AtomicU64::new(0));
@@ -300,7 +301,8 @@ fn what_a_killed_process_has_left_is_durable_once_it_was_found() {
                     }
                 })
             };
-            // Without an error only if all that was left to do was to remove what is not kept.
+            // There is no error only if nothing was left to do but to remove versions that are not
+            // kept.
             let dies = move |files| Arc::new(dies(files)) as Arc<dyn Files>;
             let _ = recorded.together(&scenario, &recorded.recording, &dies, &|program| program.run());
             let found = recorded.go_on_and_find(&recorded.recording, &[]);
@@ -320,7 +322,7 @@ fn what_a_killed_process_has_left_is_durable_once_it_was_found() {
     covered("crash images after a kill", total.images);
 }
 
-/// How many operations a scenario takes on its first layer.
+/// The number of operations of a scenario on its first layer.
 fn operations_of(scenario: &Scenario) -> u64 {
     let counted = Arc::new(AtomicU64::new(0));
     let count = |files| {

@@ -1,5 +1,5 @@
-//! Every byte of a small store changed in turn, and every file cut at every length: found, or
-//! harmless; never a panic, never wrong bytes.
+//! Changes every byte of a small store, one by one, and truncates every file at every length. The
+//! damage is found or harmless: never a panic, never wrong bytes.
 
 use std::{
     collections::BTreeMap,
@@ -22,7 +22,7 @@ use outcrop_testing::{amount, covered};
 
 use crate::common::State;
 
-/// Of so many changes one is tried on a store that is opened, and not only read.
+/// For one of this many changes the store is opened, and not only read.
 const OPENED_EVERY: usize = 101;
 
 /// A store, and what was saved in it. All states have the same shape.
@@ -31,7 +31,7 @@ struct Saved {
     states: BTreeMap<u64, State>,
 }
 
-/// What is done to a file.
+/// The damage to a file.
 #[derive(Debug, Clone, Copy)]
 enum Damage {
     Flip { at: usize, bit: u8 },
@@ -50,7 +50,7 @@ fn saved() -> Saved {
     let mut session = open(&files).unwrap();
     let mut random = Rng::with_seed(5);
     let mut state = State::new(&mut random, 2500);
-    // Compressed blocks, and some that cannot be.
+    // Some blocks are compressible, and some are not.
     state.field[..600].iter_mut().for_each(|byte| *byte = random.u8(..));
     let mut states = BTreeMap::new();
     for version in 1..=4 {
@@ -68,12 +68,12 @@ fn saved() -> Saved {
     Saved { tree, states }
 }
 
-/// Everything that is tried.
+/// All cases.
 fn damages(saved: &Saved) -> Vec<(String, Damage)> {
     let mut random = Rng::with_seed(9);
     let mut damages = Vec::new();
     for (name, bytes) in saved.tree.files() {
-        // Of manifests, which are small, every bit.
+        // Manifests are small, so every bit of them is changed.
         let is_small = bytes.len() < 1000;
         for at in (0..bytes.len()).step_by(if is_small { 1 } else { amount(5, 1) }) {
             let bits = if is_small { 0..8 } else { Some(random.u8(..8)).map_or(0..0, |bit| bit..bit + 1) };
@@ -100,8 +100,7 @@ impl Saved {
         tree
     }
 
-    /// Reads all versions: each gives what was saved, or an error. Verification says that something
-    /// is damaged.
+    /// Reads all versions. Each is what was saved, or an error. Verification must report damage.
     fn read(&self, tree: Tree) {
         let catalog = Catalog::new(Arc::new(Recording::from_tree(tree)));
         let versions = catalog.versions("heat").unwrap();
@@ -127,7 +126,7 @@ impl Saved {
         );
     }
 
-    /// Opens the store: it restores what was saved, or says that nothing can be restored.
+    /// Opens the store. It restores what was saved, or reports that nothing can be restored.
     fn restore(&self, tree: Tree) -> Option<Restored> {
         let files: Arc<dyn Files> = Arc::new(Recording::from_tree(tree));
         let mut session = open(&files).unwrap();

@@ -1,4 +1,4 @@
-//! Stores whose versions have far more packs than the process may have files open.
+//! Stores whose versions have far more packs than the process may have open files.
 
 use std::{fs, path::Path};
 
@@ -9,13 +9,13 @@ use outcrop::{
 use outcrop_testing::alone;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// As many as a process needs for itself, its threads and rings, and for what is in flight.
+/// Enough for the process itself, its threads and rings, and the versions in flight.
 const DESCRIPTORS: u64 = 200;
-/// Of these bytes, a version changes a sixth.
+/// The size of the state. A version changes a sixth of it.
 const COUNT: u64 = 12 << 20;
 const STRETCH: u64 = COUNT / 6;
 
-/// Packs are as long as a quarter of host memory.
+/// A pack has a quarter of host memory.
 fn session(dir: &Path, host_bytes: u64) -> Session {
     let store = Store::builder().host(host_bytes).pin(false).block(16_384u64).chain_max(3);
     store.dir(dir.join("near"), None).dir(dir.join("far"), None).open().unwrap().session("heat").unwrap()
@@ -46,17 +46,17 @@ fn a_version_may_have_more_packs_than_files_may_be_open() {
     let maximum = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: Some(DESCRIPTORS), maximum }).unwrap();
     let dir = tempfile::tempdir().unwrap();
-    // The first version in some fifty packs.
+    // The first version has some fifty packs.
     let mut first = session(dir.path(), 1 << 20);
     let open_at_first = open_descriptors();
     first.save(1, &[Part::new("field", &field(1))]).unwrap();
     first.wait(1, Reached::All).unwrap();
-    // Rings and locks, which do not grow in number with what was saved.
+    // Rings and locks. Their number does not depend on what was saved.
     let open = open_descriptors();
     assert!(open < open_at_first + 20, "{open} descriptors are open after a version, {open_at_first} at first");
     first.finish().unwrap();
 
-    // The others in increments that are merged.
+    // The other versions are increments, which are merged.
     let mut second = session(dir.path(), 8 << 20);
     let mut found = vec![0; COUNT as usize];
     let restored = second.restore_latest(&mut [PartMut::new("field", &mut found)]).unwrap().unwrap();

@@ -1,5 +1,5 @@
-//! Files that fail: whatever fails, and whenever, the program hears of it, nothing hangs, and what
-//! was reported durable stays.
+//! Files that fail: whatever fails, at any time, the program is told, nothing hangs, and what was
+//! reported as durable stays.
 
 use std::{
     fs, io,
@@ -31,10 +31,10 @@ use crate::common::{
 
 const LAYERS: [&str; 2] = ["near", "far"];
 
-/// How many processes there are, where there are several.
+/// The number of ranks in tests with several.
 const RANKS: u32 = 2;
 
-/// Longer than any scenario takes, also on a machine that is busy.
+/// Longer than any scenario takes, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const KEEP: Retention = Retention { keep_last: Some(2), keep_every: None, keep_for_ns: None };
@@ -43,13 +43,13 @@ fn builder() -> StoreBuilder {
     Store::builder().host("1 MiB").block(256).keep(KEEP).chain_max(2).threads(1).pin(false)
 }
 
-/// What became of a scenario.
+/// The result of a scenario.
 #[derive(Debug, Default)]
 struct Outcome {
-    /// What the program was told, in its order.
+    /// The errors that the program got, in order.
     errors: Vec<String>,
-    /// Versions that were saved and of which it was not told that they have failed, and those among
-    /// them reported durable on a layer.
+    /// Versions that were saved and not reported as failed, and those among them that were reported
+    /// as durable on a layer.
     saved: Vec<u64>,
     durable: Vec<(usize, u64)>,
 }
@@ -60,19 +60,19 @@ impl Outcome {
     }
 }
 
-/// A program that saves, opens the store anew in the middle, and goes on whatever fails.
+/// A program that saves versions, opens the store again halfway, and continues after any failure.
 struct Scenario {
     recording: Recording,
     layers: Vec<Arc<dyn Files>>,
     history: Arc<History>,
-    /// With others: where they talk, and which one this is.
+    /// With several ranks: their shared directory, and the number of this one.
     ranks: Option<(PathBuf, u32)>,
-    /// Which versions it saves each time that it opens the store.
+    /// The versions that it saves each time it opens the store.
     lives: Vec<Range<u64>>,
 }
 
 impl Scenario {
-    /// With these files as layers, both of the recording.
+    /// A scenario with these files as layers, both in the recording.
     fn new(recording: &Recording, layers: Vec<Arc<dyn Files>>) -> Self {
         Self { recording: recording.clone(), layers, history: Arc::default(), ranks: None, lives: vec![1..6, 6..10] }
     }
@@ -107,15 +107,15 @@ impl Scenario {
                 let found = found.map_err(|error| outcome.errors.push(error)).ok().flatten();
                 state = found.map_or(state, |(_, restored)| restored);
             } else {
-                // All ranks call it once, whatever becomes of it on one of them.
+                // All ranks call it once, whatever the result is on one of them.
                 outcome.note(session.restore_latest(&mut [PartMut::one("stamp", &mut 0u64)]));
             }
             for version in versions {
                 state.step(&mut random, version);
-                // What ranks save differs, but not in all blocks.
+                // The ranks save different states, but not all blocks differ.
                 state.field[..100].fill(self.rank() as u8 + 1);
                 self.history.note("heat", self.rank(), version, &state);
-                // The failure of an earlier one is told once, and then it goes on.
+                // The failure of an earlier version is reported once. Then saving continues.
                 if outcome.note(session.save(version, &state.parts())).is_none()
                     && outcome.note(session.save(version, &state.parts())).is_none()
                 {
@@ -134,8 +134,8 @@ impl Scenario {
         outcome
     }
 
-    /// That everything which was reported is there: now, and after a crash that loses all that can
-    /// be lost.
+    /// Checks that everything that was reported is there: now, and after a crash that loses
+    /// everything that can be lost.
     fn check(&self) -> std::result::Result<(), String> {
         let log = self.recording.log();
         let promises = Promises::of(log.marks());
@@ -155,14 +155,14 @@ impl Scenario {
     }
 }
 
-/// What is left if the crash comes at the end and everything is lost that was not durable.
+/// The image of a crash at the end that loses everything that was not durable.
 fn worst(log: &Log) -> Image<'_> {
     let any = log.images(&Options::default()).next().expect("an image").id().to_string();
     let digest = any.rsplit('/').next().expect("the name of a log");
     log.image(format!("{}/none/{digest}", log.steps()).parse().expect("the name of an image")).expect("an image")
 }
 
-/// Runs a scenario on a thread of its own, so that a test ends even if the scenario does not.
+/// Runs a scenario on another thread, so that the test ends even if the scenario hangs.
 fn within_patience(scenario: Scenario, what: String) -> (Scenario, Outcome) {
     let (sender, receiver) = mpsc::channel();
     let thread = thread::spawn(move || {
@@ -176,7 +176,7 @@ fn within_patience(scenario: Scenario, what: String) -> (Scenario, Outcome) {
     }
 }
 
-/// Runs a scenario in which one layer, or the only one, has a fault.
+/// Runs a scenario in which one layer has a fault.
 fn run_with(fault: Option<Fault>, layers: usize, failing_layer: usize) -> (Scenario, Outcome, Failing) {
     run_lives(vec![1..6, 6..10], fault.as_slice(), layers, failing_layer)
 }
@@ -230,7 +230,7 @@ fn a_removal_that_is_not_durable_leaves_no_half_version() {
     let fault = |after| Fault { of: Some(Operation::SyncDir), after, ..Fault::new(Errno::IO) };
     let syncs = 0..failing.calls(Some(Operation::SyncDir));
     let (anew, once) = (vec![1..6, 6..10], std::iter::once(1..10).collect::<Vec<_>>());
-    // What is done about the first failure may fail as well, as long as the store stays open.
+    // The reaction to the first failure may fail too, as long as the store stays open.
     let runs = syncs.flat_map(|after| [(&anew, vec![fault(after)]), (&once, vec![fault(after), fault(after + 1)])]);
     for (lives, faults) in runs {
         let (scenario, outcome, _) = run_lives(lives.clone(), &faults, 1, 0);
@@ -317,8 +317,8 @@ fn a_fault_of_one_rank_harms_no_version_that_all_have() {
 #[test]
 fn what_could_not_be_synced_is_not_reported_durable() {
     for of in [Operation::Sync, Operation::SyncDir] {
-        // Of a version: the pack and the manifest are synced, and the directory before and after
-        // the manifest.
+        // For each version, the pack and the manifest are synced, and the directory is synced
+        // before and after the manifest.
         for after in 0..2 {
             let recording = Recording::from_tree(tree_of(&LAYERS));
             let failing = Failing::over(recording.clone());
@@ -368,7 +368,7 @@ fn a_limit_is_kept_and_room_can_be_made() {
     assert!(save(&mut session, 5).is_err());
     session.finish().unwrap();
     let mut session = open(Some(1));
-    // What was there before counts.
+    // Files that were there before count.
     assert!(save(&mut session, 6).is_err());
     session.rewind(Some(1)).unwrap();
     (7..20).for_each(|version| save(&mut session, version).unwrap());
@@ -392,14 +392,14 @@ fn what_is_there_counts_once_however_often_a_session_is_opened() {
         save(&mut session, 1).unwrap();
         session.finish().unwrap();
     }
-    // Sessions that have ended count, too.
+    // Files of sessions that have ended count too.
     let mut other = store.session("other").unwrap();
     save(&mut other, 1).unwrap();
     save(&mut other, 2).unwrap();
     assert!(save(&mut other, 3).unwrap_err().to_string().contains("of the limit are used"));
 }
 
-/// In a child: saves until the medium is full, makes room, and goes on.
+/// In a child: saves until the medium is full, makes room, and continues.
 #[test]
 fn child_fills_a_disk() {
     let Some(path) = child_directory() else { return };
@@ -439,8 +439,8 @@ fn child_fills_a_disk() {
     check(&mut open(), version + 1);
 }
 
-/// Saves one version after the other, of which all may be in flight; gives those that are there
-/// then, and the bytes that this has taken.
+/// Saves several versions that may all be in flight. Returns those that exist then, and the bytes
+/// that they take.
 fn save_at_once(medium: &Path, versions: u64) -> (Vec<u64>, u64) {
     let free_bytes = || DiskFiles::open(medium).unwrap().free_bytes().unwrap().unwrap();
     let before_bytes = free_bytes();
@@ -499,7 +499,7 @@ fn a_full_disk_is_an_error_and_nothing_is_lost() {
     }
 }
 
-/// Whether a child has come so far that it was a test.
+/// Whether a child has run a test.
 fn is_test(output: &[u8]) -> bool {
     String::from_utf8_lossy(output).contains("running 1 test")
 }
@@ -509,7 +509,7 @@ fn assert_success(output: &std::process::Output) {
     assert!(output.status.success(), "{}\n{}", text(&output.stdout), text(&output.stderr));
 }
 
-/// In a child, as a user who may not write: opens a store.
+/// In a child, as a user without write permission: opens a store.
 #[test]
 fn child_may_not_write() {
     let Some(path) = child_directory() else { return };
@@ -527,7 +527,7 @@ fn a_directory_of_somebody_else_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("store")).unwrap();
     fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    // Where the program lies, another user may not go.
+    // Another user may not access the directory of the program.
     let program = dir.path().join("program");
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let test = child("store_faults::child_may_not_write", dir.path());
@@ -556,7 +556,7 @@ fn what_may_not_be_done_is_said() {
 fn nothing_waits_for_a_save_that_has_panicked() {
     let dir = tempfile::tempdir().unwrap();
     let mut session = builder().live("1 MiB").dir(dir.path(), None).open().unwrap().session("heat").unwrap();
-    // There is no image of bytes that are in two regions. That is logged, by a log that panics.
+    // Bytes that are in two regions cannot be frozen. This is logged, by a log that panics.
     let field = vec![1u8; 5000];
     let log = tracing_subscriber::fmt().with_writer(|| -> io::Sink { panic!("the log is full") }).finish();
     let parts = [Part::new("field", &field), Part::new("again", &field)];

@@ -1,10 +1,10 @@
-//! Real processes that are killed at any moment: the next ones find what had been reported, and go
-//! on from there.
+//! Real processes that are killed at any moment: the next ones find what was reported, and continue
+//! from there.
 //!
-//! The test starts this very program again as one rank or as several. They save one version after
-//! the other as fast as they can, and note in a file of their own what they find when they begin
-//! and what is reported durable to them. What a version consists of follows from its number and the
-//! rank.
+//! The test starts this program again, as one rank or several. The ranks save one version after the
+//! other as fast as they can. Each records in a file which version it finds when it starts, and
+//! which versions are reported as durable to it. The content of a version follows from its number
+//! and the rank.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -23,18 +23,18 @@ use outcrop::{
 };
 use outcrop_testing::{amount, child, child_directory, covered, say};
 
-/// Longer than anything takes here, also on a machine that is busy.
+/// Longer than anything takes here, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const RANK: &str = "OUTCROP_TEST_RANK";
 const RANKS: &str = "OUTCROP_TEST_RANKS";
 const LANE: &str = "OUTCROP_TEST_LANE";
 
-/// So many stores at once, each with settings of its own: most of the time is spent waiting.
+/// The number of stores at once, each with its own settings. Most of the time is spent waiting.
 const LANES: u32 = 3;
 
-/// What a rank saves: a field of which a few places change from one version to the next, and
-/// something that changes its length.
+/// The state of a rank: a field in which a few elements change from version to version, and a
+/// region whose length changes.
 fn state(rank: u32, version: u64) -> (Vec<u64>, Vec<u8>) {
     let mut field: Vec<u64> = (0..3000).collect();
     for step in version.saturating_sub(9000)..=version {
@@ -74,7 +74,7 @@ fn restore(session: &mut Session, rank: u32) -> Result<u64> {
     Ok(number)
 }
 
-/// In a child: saves for ever.
+/// In a child: saves without end.
 #[test]
 fn child_saves() {
     let Some(dir) = child_directory() else { return };
@@ -88,7 +88,7 @@ fn child_saves() {
 }
 
 fn is_of_others(error: &Error) -> bool {
-    // Those that notice it first end in an orderly way, before others notice.
+    // Ranks that notice it first end in good order, before others notice.
     error.kind() == ErrorKind::Busy || ["is gone", "it has ended"].iter().any(|why| error.to_string().contains(why))
 }
 
@@ -103,7 +103,7 @@ fn save_for_ever(dir: &Path, lane: u32, rank: u32, ranks: u32) -> Result<()> {
         let (field, tail) = state(rank, version);
         session
             .save(version, &[Part::new("field", &field), Part::one("version", &version), Part::new("tail", &tail)])?;
-        // Now and then several are on their way.
+        // Sometimes several versions are in flight.
         if version % 3 != 0 {
             session.wait(version, Reached::Layer(1 + (version % layers) as usize))?;
             note(&mut log, "durable", version);
@@ -119,7 +119,7 @@ fn note(log: &mut File, what: &str, version: u64) {
     log.write_all(format!("{what} {version}\n").as_bytes()).unwrap();
 }
 
-/// What a rank has noted until now, from the first note that was not there before.
+/// The notes of a rank so far, without the first `before` ones.
 fn notes(dir: &Path, rank: u32, before: usize) -> Vec<(String, u64)> {
     let text = fs::read_to_string(log_path(dir, rank)).unwrap_or_default();
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
@@ -135,22 +135,22 @@ struct Running {
 impl Drop for Running {
     fn drop(&mut self) {
         for child in &mut self.children {
-            // One that has ended is only waited for.
+            // This fails if it has ended already.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// The rounds of a test, and what has happened in them.
+/// The rounds of a test, and their results.
 struct Rounds<'a> {
     dir: &'a Path,
     lane: u32,
     ranks: u32,
     random: Rng,
-    /// By rank: how many notes are known.
+    /// By rank: the number of notes read so far.
     known: Vec<usize>,
-    /// The newest version that was reported durable to any rank.
+    /// The newest version that was reported as durable to any rank.
     durable: u64,
     kills: u32,
     finds: u32,
@@ -169,8 +169,8 @@ impl Rounds<'_> {
 
     fn round(&mut self) {
         let mut running = self.start();
-        // Some are killed while they begin, most of them while they save, some not before something
-        // new is durable.
+        // Some are killed while they start, most while they save, and some only after a new version
+        // is durable.
         let wanted = [0, 1, 1, 2][self.random.usize(..4)];
         let begin = Instant::now();
         let last = self.ranks - 1;
@@ -187,11 +187,11 @@ impl Rounds<'_> {
         running.children.iter_mut().all(|child| child.try_wait().unwrap().is_none())
     }
 
-    /// Kills all of them, or one: then the others must end by themselves.
+    /// Kills all processes, or one. In the second case the others must end by themselves.
     fn kill(&mut self, running: &mut Running) {
         let count = running.children.len();
         let first = self.random.usize(..count);
-        // Who has not met the one that is gone waits for it for a while.
+        // A rank that has not joined yet would wait for the dead one for a while.
         let have_met = (0..self.ranks).all(|rank| !notes(self.dir, rank, self.known[rank as usize]).is_empty());
         let is_only_one = self.random.u8(..3) == 0 && have_met;
         for nth in 0..count {
@@ -215,7 +215,7 @@ impl Rounds<'_> {
         }
     }
 
-    /// What was found is not older than what had been durable before.
+    /// Checks that what was found is not older than what was durable before.
     fn take_notes(&mut self) {
         let durable_before = self.durable;
         for rank in 0..self.ranks {
@@ -233,7 +233,7 @@ impl Rounds<'_> {
     }
 }
 
-/// Kills the processes of one store again and again; how many were killed.
+/// Kills the processes of one store again and again. Returns how many were killed.
 fn rounds(lane: u32, ranks: u32, count: u32) -> u32 {
     let seed = std::env::var("OUTCROP_KILL_SEED").ok().map_or_else(|| Rng::new().u64(..), |seed| seed.parse().unwrap());
     say(format_args!("{ranks} ranks, lane {lane}: OUTCROP_KILL_SEED={seed}"));

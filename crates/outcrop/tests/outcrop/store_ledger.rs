@@ -1,5 +1,5 @@
-//! What the commit protocol promises, with real directories: many versions, damaged copies,
-//! directories that are missing or swapped, late failures.
+//! The commit protocol with real directories: many versions, damaged copies, missing or swapped
+//! directories, late failures.
 
 use std::{
     fs,
@@ -27,7 +27,7 @@ fn builder() -> StoreBuilder {
     Store::builder().host("4 MiB").pin(false).threads(1).block(1024)
 }
 
-/// Each version changes a piece of its own.
+/// Each version changes another piece.
 fn field(version: u64) -> Vec<u64> {
     let mut field: Vec<u64> = (0..COUNT as u64).collect();
     change(&mut field, version);
@@ -44,7 +44,7 @@ fn open_files() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// What one save costs.
+/// The cost of a save.
 #[derive(Debug)]
 struct Cost {
     operations: u64,
@@ -52,7 +52,7 @@ struct Cost {
     per_save: Duration,
 }
 
-/// Saves versions up to `end`, and says what the last 100 of them cost.
+/// Saves these versions. Returns the cost of the last 100 of them.
 fn save_until(session: &mut Session, failing: &Failing, versions: std::ops::Range<u64>) -> Cost {
     const LAST: u64 = 100;
     let mut field = field(versions.start);
@@ -70,8 +70,8 @@ fn save_until(session: &mut Session, failing: &Failing, versions: std::ops::Rang
     Cost { operations: (failing.calls(None) - operations) / LAST, open_files: open_files(), per_save }
 }
 
-/// With all versions kept, a save asks as little of the file system after thousands of versions as
-/// after a few hundred, and has as few files open.
+/// With all versions kept, a save needs as few file operations after thousands of versions as after
+/// a few hundred, and has as few files open.
 #[test]
 fn a_save_costs_the_same_however_many_versions_there_are() {
     if alone("store_ledger::a_save_costs_the_same_however_many_versions_there_are") {
@@ -125,7 +125,7 @@ fn save(session: &mut Session, version: u64) {
     session.save(version, &[Part::new("field", &field(version))]).unwrap();
 }
 
-/// Restores the newest version: its number, and how many copies were passed over.
+/// Restores the newest version. Returns its number, and how many copies were passed over.
 fn restore(session: &mut Session) -> (u64, usize) {
     let mut found = vec![0; COUNT];
     let restored = session.restore_latest(&mut [PartMut::new("field", &mut found)]).unwrap().unwrap();
@@ -137,7 +137,7 @@ fn pack(dir: &Path, layer: &str, number: u64) -> PathBuf {
     dir.join(format!("{layer}/heat/rank-00000/pack-{number:020}"))
 }
 
-/// That each layer alone has this version.
+/// Checks that each layer alone has this version.
 fn check_alone(dir: &Path, version: u64, what: &str) {
     for layer in NEAR_AND_FAR {
         let mut session = builder().dir(dir.join(layer), None).open().unwrap().session("heat").unwrap();
@@ -148,10 +148,10 @@ fn check_alone(dir: &Path, version: u64, what: &str) {
     }
 }
 
-/// What it is called, and what does it to a file.
+/// A name, and a function that damages a file.
 type Damage = (&'static str, fn(&Path));
 
-/// What can happen to a pack of one layer.
+/// The kinds of damage to a pack of one layer.
 const DAMAGES: [Damage; 4] = [
     ("a bit of a block", |path| flip(path, 4096 + 20 * 1024)),
     ("a bit of the header", |path| flip(path, 9)),
@@ -173,7 +173,7 @@ fn nothing_is_built_upon_what_is_damaged_on_one_layer() {
     for (what, damage) in DAMAGES {
         for layer in NEAR_AND_FAR {
             if (what, layer) == ("a bit of a block", "far") {
-                // Nobody reads it while the near copy is good.
+                // Nobody reads it while the copy on the first layer is undamaged.
                 continue;
             }
             let what = format!("{what}, {layer}");
@@ -226,7 +226,7 @@ fn damage_that_a_look_finds_is_not_built_upon() {
     check_alone(dir.path(), 3, "read");
 }
 
-/// Runs something on each of `count` ranks at once. Rank `n` has the disk of node `nodes[n]`.
+/// Runs something on all ranks at once. Rank `n` has the disk of node `nodes[n]`.
 fn on_nodes<T: Send>(dir: &Path, nodes: &[usize], program: impl Fn(u32, &mut Session) -> T + Sync) -> Vec<T> {
     let (program, count) = (&program, nodes.len() as u32);
     thread::scope(|scope| {
@@ -261,7 +261,7 @@ fn newest(session: &mut Session) -> Option<u64> {
     Some(restored.version)
 }
 
-/// The manifests of a rank on the disk of a node.
+/// The number of manifests of a rank on the disk of a node.
 fn manifests(dir: &Path, node: usize, rank: u32) -> usize {
     let names = fs::read_dir(dir.join(format!("node-{node}/heat/rank-{rank:05}"))).unwrap();
     names.filter(|name| name.as_ref().unwrap().file_name().to_string_lossy().starts_with("version-")).count()
@@ -273,7 +273,8 @@ fn a_directory_that_is_mounted_late_costs_no_version() {
     on_nodes(dir.path(), &[0, 1], |_, session| save_and_wait(session, 1..=3));
     let (disk, away) = (dir.path().join("node-1"), dir.path().join("away"));
     fs::rename(&disk, &away).unwrap();
-    // Nothing can be restored, the old numbers are taken, and each rank's save says so at once.
+    // Nothing can be restored, the old numbers are refused, and each rank's save reports that at
+    // once.
     let saved = on_nodes(dir.path(), &[0, 1], |_, session| {
         assert_eq!(newest(session), None);
         session.save(2, &[Part::new("field", &field(2))]).unwrap_err()
@@ -297,12 +298,12 @@ fn a_directory_that_is_mounted_late_costs_no_version() {
 fn ranks_that_find_each_others_disks_lose_no_version() {
     let dir = tempfile::tempdir().unwrap();
     on_nodes(dir.path(), &[0, 1, 2], |_, session| save_and_wait(session, 1..=3));
-    // Rank 2 still finds its own.
+    // Only rank 2 finds its own disk.
     on_nodes(dir.path(), &[1, 0, 2], |_, session| {
         assert_eq!(newest(session), None);
         assert!(session.save(3, &[Part::new("field", &field(3))]).is_err());
     });
-    // Nobody finds its own, and what is saved then is a series apart.
+    // No rank finds its own disk, and what is saved now is another series.
     on_nodes(dir.path(), &[1, 2, 0], |_, session| {
         assert_eq!(newest(session), None);
         save_and_wait(session, 1..=2);
@@ -333,7 +334,7 @@ fn a_manifest_that_cannot_be_read_for_a_moment_costs_no_version() {
     let found = on_nodes(dir.path(), &[0, 1], |_, session| session.versions());
     assert_eq!(found, [[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6]]);
 
-    // Who goes back forgets what cannot be read, too.
+    // A rewind also removes manifests that cannot be read.
     fs::write(manifest(6), "rubbish").unwrap();
     on_nodes(dir.path(), &[0, 1], |_, session| session.rewind(Some(5)).unwrap());
     assert!(!manifest(6).exists());
@@ -355,7 +356,7 @@ fn what_only_some_ranks_have_can_be_forgotten() {
     assert_eq!(on_nodes(dir.path(), &[0, 1], |_, session| newest(session)), [Some(2); 2]);
 }
 
-/// Something that waits until it is opened.
+/// A gate that blocks until it is opened.
 #[derive(Default)]
 struct Gate {
     is_open: Mutex<bool>,
@@ -373,7 +374,7 @@ impl Gate {
     }
 }
 
-/// Opens a gate when a test ends, however it does: nobody waits for it then.
+/// Opens a gate when the test ends in any way, so that nothing waits for it.
 struct Opener(Arc<Gate>);
 
 impl Drop for Opener {
@@ -382,8 +383,8 @@ impl Drop for Opener {
     }
 }
 
-/// A session whose second layer takes no pack before the gate is open, and whose first layer keeps
-/// only the last version. Its first two versions are saved, and the first layer has dropped one.
+/// A session whose second layer takes no pack until the gate is open, and whose first layer keeps
+/// only the last version. Two versions have been saved, and the first layer has dropped one.
 fn held_up(dir: &Path) -> (Session, Failing, Opener) {
     let gate = Opener(Arc::default());
     let far = Failing::new(Arc::new(DiskFiles::create(&dir.join("far")).unwrap()));
@@ -410,7 +411,7 @@ fn a_version_that_one_layer_has_dropped_is_known_until_it_is_on_the_other() {
     let dir = tempfile::tempdir().unwrap();
     let (mut session, _, gate) = held_up(dir.path());
     assert!(!session.has_reached(1, Reached::Layer(2)).unwrap());
-    // Two are on their way, so that a third waits.
+    // Two versions are in flight, so a third save waits.
     let (is_opened, is_saved) = (AtomicBool::new(false), AtomicBool::new(false));
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -445,7 +446,7 @@ fn a_version_that_one_layer_has_dropped_may_fail_on_the_other() {
 #[test]
 fn a_version_whose_name_could_not_be_synced_is_there_or_not() {
     let mut images = 0;
-    // Of a version: the directory is synced before and after the manifest gets its name.
+    // For each version, the directory is synced before and after the manifest gets its name.
     for after in 0..2 {
         let recording = Recording::new();
         let failing = Failing::over(recording.clone());
@@ -486,7 +487,7 @@ fn a_version_whose_name_could_not_be_synced_is_there_or_not() {
 #[test]
 fn a_version_that_could_not_be_packed_is_not_in_host_memory() {
     let dir = tempfile::tempdir().unwrap();
-    // One block is larger than host memory, which the packer finds out.
+    // One block is larger than host memory, which the packer detects.
     let store = Store::builder().host("256 KiB").live("16 MiB").block("1 MiB").pin(false).dir(dir.path(), None);
     let mut session = store.open().unwrap().session("heat").unwrap();
     session.save(1, &[Part::new("field", &vec![1u8; 2 << 20])]).unwrap();

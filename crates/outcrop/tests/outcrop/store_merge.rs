@@ -1,4 +1,4 @@
-//! Merging increments, and going on from what was saved.
+//! Merging increments, and continuing from saved versions.
 
 use std::{
     fs,
@@ -21,7 +21,7 @@ fn session(dir: &Path) -> Session {
     store.dir(dir.join("near"), None).dir(dir.join("far"), None).open().unwrap().session("heat").unwrap()
 }
 
-/// Each version changes blocks of its own.
+/// Each version changes other blocks.
 fn field(version: u64) -> Vec<u64> {
     let value = |index: u64| if (1..=version).contains(&(index / 1024)) { index / 1024 } else { index };
     (0..COUNT as u64).map(value).collect()
@@ -32,7 +32,7 @@ fn save(session: &mut Session, version: u64) {
     session.wait(version, Reached::All).unwrap();
 }
 
-/// Changes a byte in the increment of the second version, in a block that no later one changes.
+/// Changes a byte in the increment of the second version, in a block that no later version changes.
 fn damage(dir: &Path, place: &str) {
     let path = dir.join(place).join("heat/rank-00000/pack-00000000000000000001");
     let pack = fs::File::options().read(true).write(true).open(path).unwrap();
@@ -41,13 +41,13 @@ fn damage(dir: &Path, place: &str) {
     pack.write_all_at(&[byte[0] ^ 4], 4096 + 5000).unwrap();
 }
 
-/// Goes on from the second of two versions, of which these copies are damaged meanwhile. The last
-/// of many further versions is right, and does not need what is damaged.
+/// Continues from the second of two versions, after these copies of it were damaged. The last of
+/// many further versions must be correct, and must not need the damaged copies.
 fn go_on_with_damage(dir: &Path, damaged: &[&str]) {
     let mut first = session(dir);
     (1..=2).for_each(|version| save(&mut first, version));
     first.finish().unwrap();
-    // From here on the session has the increments in its directories only.
+    // From here on the session has the increments only in its directories.
     let mut second = session(dir);
     let mut found = vec![0u64; COUNT];
     let restored = second.restore_latest(&mut [PartMut::new("field", &mut found)]).unwrap().unwrap();
@@ -91,14 +91,14 @@ fn a_program_that_reads_by_itself_goes_on_with_an_increment() {
     first.finish().unwrap();
     let mut second = session(dir.path());
     second.go_on_after(1).unwrap();
-    // Another region than what was saved, and one that is as it was but for a few bytes.
+    // A region that was not saved before, and one in which only a few bytes have changed.
     let extra = [7u8; 100];
     second.save(2, &[Part::new("field", &field(2)), Part::new("extra", &extra)]).unwrap();
     second.wait(2, Reached::All).unwrap();
     let catalog = Catalog::open(&dir.path().join("near")).unwrap();
     let stored = catalog.version("heat", Some(2)).unwrap().stored_bytes();
     assert!(stored <= 6 * 4096, "{stored} bytes are no increment");
-    // Back to the first, in the same process, without reading it: what the memory holds is what is
+    // Back to the first version, in the same process, without reading it: the content of memory is
     // saved.
     second.go_on_after(1).unwrap();
     second.save(3, &[Part::new("field", &field(2)), Part::new("extra", &extra)]).unwrap();
@@ -144,7 +144,7 @@ fn a_merge_in_little_memory_gives_way_to_saves() {
     for version in 1..=12 {
         let part = (version as usize * 7 % 24) << 15;
         state[part..part + (1 << 18).min((3 << 18) - part)].fill(version);
-        // Without a pause, a merge is under way while the next save needs room.
+        // Without a pause, a merge is under way when the next save needs room.
         session.save(version, &[Part::new("state", &state)]).unwrap();
     }
     session.wait(12, Reached::All).unwrap();

@@ -1,14 +1,17 @@
-//! Random histories of a store beside a model of what must be in it.
+//! Random histories of a store, compared with a model of what must be in it.
 //!
-//! Ranks in threads save, wait, restore and rewind, with all kinds of settings; in between files
-//! are damaged, calls fail, processes are killed, directories are away, come back or are exchanged.
-//! After every step it is compared what the store says and what it has: a version that was reported
-//! durable can be restored bit for bit as long as it is to be kept and no damage of this test
-//! concerns every copy; nothing else than what was saved is ever restored; all ranks restore the
-//! same version; opening removes nothing; verification finds exactly what was damaged; and nothing
-//! fails, hangs or panics without a reason that this test has given.
+//! Ranks in threads save, wait, restore and rewind, with all kinds of settings. In between, files
+//! are damaged, calls fail, processes are killed, and directories go missing, come back or are
+//! swapped. After every step the test compares what the store reports and contains with the model:
 //!
-//! A history follows from its seed. One that fails is made smaller and printed with its seed;
+//! - A version that was reported as durable can be restored bit by bit, as long as it is to be kept
+//!   and not every copy was damaged.
+//! - Nothing but what was saved is ever restored, and all ranks restore the same version.
+//! - Opening removes no version.
+//! - Verification finds exactly what was damaged.
+//! - Nothing fails, hangs or panics without a cause that the test has given.
+//!
+//! A seed determines a history. If one fails, it is shrunk and printed with its seed.
 //! `OUTCROP_MODEL_SEED` runs it again.
 
 mod case;
@@ -39,16 +42,16 @@ use world::World;
 /// The session of all cases.
 const SESSION: &str = "heat";
 
-/// The seed of the only case that is run, or of the first in `cargo xtask soak`.
+/// The seed of the only case to run, or of the first one in `cargo xtask soak`.
 const SEED: &str = "OUTCROP_MODEL_SEED";
 
-/// Longer than any case takes, also on a machine that is busy.
+/// Longer than any case takes, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(150);
 
-/// That something is as it must be, or what is not.
+/// The result of a check: what is wrong, if anything.
 type Checked<T = ()> = Result<T, String>;
 
-/// Carries out a case in a directory that is empty.
+/// Runs a case in an empty directory.
 fn carry_out(case: &Case, root: &Path, step: &Mutex<String>) -> Checked {
     let mut world = World::new(root, case);
     for (nth, operation) in case.operations.iter().enumerate() {
@@ -59,7 +62,7 @@ fn carry_out(case: &Case, root: &Path, step: &Mutex<String>) -> Checked {
     finish(&mut world).map_err(|error| format!("at the end: {error}"))
 }
 
-/// In the end everything that must be there is restored.
+/// At the end, restores everything that must be there.
 fn finish(world: &mut World) -> Checked {
     if world.running.is_some() {
         world.carry_out(&Operation::Close { is_dropped: false })?;
@@ -72,9 +75,9 @@ fn finish(world: &mut World) -> Checked {
     world.carry_out(&Operation::Close { is_dropped: false })
 }
 
-/// How a case fails, if it does. One that hangs is left behind.
+/// How a case fails, if it does. A case that hangs is abandoned.
 fn failure(case: &Case) -> Option<String> {
-    // In memory, where syncs cost nothing; direct transfers go to a real disk now and then.
+    // In memory, where syncs cost nothing. Only direct transfers need a real disk.
     let is_direct = |operation: &Operation| matches!(operation, Operation::Open(settings) if settings.is_direct);
     let memory = Path::new("/dev/shm");
     let root = match memory.is_dir() && !case.operations.iter().any(is_direct) {
@@ -93,21 +96,21 @@ fn failure(case: &Case) -> Option<String> {
             let text = text.or(panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
             Err(format!("a panic: {}", text.unwrap_or_default()))
         });
-        // Who has given it up does not wait.
+        // This fails if the test has given up waiting.
         let _ = ended.send(outcome);
     });
     let at = || step.lock().unwrap_or_else(PoisonError::into_inner).clone();
     match end.recv_timeout(PATIENCE) {
         Ok(outcome) => outcome.err(),
         Err(_) => {
-            // What hangs still has its files.
+            // A case that hangs still uses its files.
             let _ = root.keep();
             Some(format!("it hangs at {}", at()))
         }
     }
 }
 
-/// Runs a case, and makes it smaller if it fails.
+/// Runs a case, and shrinks it if it fails.
 fn check(seed: Option<u64>, case: &Case) -> Checked {
     let Some(why) = failure(case) else { return Ok(()) };
     if why.starts_with("it hangs") {
@@ -125,7 +128,7 @@ fn named(seed: Option<u64>) -> String {
 fn random_histories_keep_every_promise() {
     let given: Option<u64> = std::env::var(SEED).ok().map(|seed| seed.parse().unwrap());
     let count = if given.is_some() { 1 } else { amount(150, 20_000) };
-    // A sweep begins elsewhere each time; what is run by default is always the same.
+    // A soak starts with another seed each time. The default run is always the same.
     let first = given.unwrap_or_else(|| amount(0, fastrand::u64(..1 << 40)));
     let next = AtomicU64::new(0);
     let failed = Mutex::new(None);

@@ -1,4 +1,4 @@
-//! What a session does, when it is opened and restored, about files that it cannot use.
+//! Opening and restoring a session with files that it cannot use.
 
 use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
@@ -20,7 +20,7 @@ fn save(session: &mut Session, versions: std::ops::RangeInclusive<u64>) {
     }
 }
 
-/// Every file of the rank, and what is in it.
+/// Every file of the rank, and its content.
 fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
     let paths = fs::read_dir(dir.join(RANK)).unwrap().map(|entry| entry.unwrap().path());
@@ -65,7 +65,7 @@ fn a_damaged_mark_is_as_good_as_none() {
     }
 }
 
-/// No pack could follow it, and the first must not be written over.
+/// No number could follow, and pack 0 must not be overwritten.
 #[test]
 fn a_file_with_the_last_number_of_a_pack_costs_no_version() {
     let dir = tempfile::tempdir().unwrap();
@@ -85,7 +85,7 @@ fn a_file_with_the_last_number_of_a_pack_costs_no_version() {
     save(&mut session(dir.path()).unwrap(), 4..=4);
 }
 
-/// Somebody has removed the lock file of a running program and started it once more.
+/// Somebody has removed the lock file of a running program and started it a second time.
 #[test]
 fn two_that_believe_a_directory_to_be_theirs_do_not_write_over_each_others_versions() {
     let dir = tempfile::tempdir().unwrap();
@@ -106,7 +106,8 @@ fn two_that_believe_a_directory_to_be_theirs_do_not_write_over_each_others_versi
     }
 }
 
-/// Who lacks descriptors for a moment must not go back to an older version, and save on from there.
+/// A program that lacks descriptors for a moment must not fall back to an older version and
+/// continue from there.
 #[test]
 fn a_version_that_cannot_be_read_for_want_of_descriptors_is_not_passed_over() {
     let recording = Recording::new();

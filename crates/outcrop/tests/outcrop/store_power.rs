@@ -1,6 +1,6 @@
-//! Real power cuts: a store works on a disk that is shut down at any moment, and goes on with what
-//! is there when the power is back. Nothing is between it and the disk: packs are written through
-//! direct I/O and io_uring.
+//! Real power cuts: the disk of a store is shut down at any moment, and the store continues with
+//! what is there when the power is back. Nothing is between the store and the disk: packs are
+//! written with direct I/O and io_uring.
 
 use std::{path::Path, sync::Arc, thread, time::Duration};
 
@@ -23,7 +23,7 @@ use crate::common::{
 const LAYERS: [&str; 2] = ["near", "far"];
 const KEEP: Retention = Retention { keep_last: Some(2), keep_every: Some(8), keep_for_ns: None };
 
-/// A machine whose power is cut again and again, and what has been reported on it.
+/// A machine whose power is cut again and again, and what was reported on it.
 struct Machine<'a> {
     disk: &'a Disk,
     forgets: Option<Forgets>,
@@ -74,7 +74,7 @@ impl<'a> Machine<'a> {
         let mut session = self.open().unwrap();
         let (before, pause) = (self.random.u64(..6), Duration::from_micros(self.random.u64(..20_000)));
         let disk = self.disk;
-        // However slow the disk is, some versions are there when the power goes.
+        // However slow the disk is, some versions exist when the power is cut.
         (0..before).for_each(|_| self.save_one(&mut session).unwrap());
         thread::scope(|scope| {
             scope.spawn(move || {
@@ -83,7 +83,7 @@ impl<'a> Machine<'a> {
             });
             while self.save_one(&mut session).is_ok() {}
         });
-        // What it says now is of no use to a machine without power.
+        // The result does not matter: the power is off.
         let _ = session.finish();
     }
 
@@ -95,7 +95,7 @@ impl<'a> Machine<'a> {
         self.history.note("heat", 0, version, &self.state);
         self.marks.push(begun("heat", version, stamp));
         session.save(version, &self.state.parts())?;
-        // Now and then several are on their way.
+        // Sometimes several versions are in flight.
         if self.random.u8(..3) > 0 {
             for layer in 0..LAYERS.len() {
                 session.wait(version, Reached::Layer(layer + 1))?;
@@ -106,7 +106,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// Looks at what is left, and goes on from there.
+    /// Checks what is left, and continues from there.
     fn recover(&mut self) -> Result<(), String> {
         let promises = Promises::of(&self.marks);
         let tree = Tree::copy_of(&DiskFiles::open(self.disk.path()).unwrap()).map_err(|error| error.to_string())?;

@@ -90,7 +90,7 @@ fn a_version_that_one_rank_lacks_does_not_exist() {
     let manifest = |layer: &str, rank: u32, version: u64| {
         dir.path().join(format!("{layer}/heat/rank-{rank:05}/version-{version:020}"))
     };
-    // On one layer it is enough that every rank has it somewhere.
+    // It is enough that all ranks have it on one layer.
     std::fs::remove_file(manifest("near", 1, 3)).unwrap();
     let reopened = || {
         run(&talk, 2, |ranks| {
@@ -102,14 +102,14 @@ fn a_version_that_one_rank_lacks_does_not_exist() {
     std::fs::remove_file(manifest("far", 1, 3)).unwrap();
     assert_eq!(reopened(), [Some(2), Some(2)]);
     assert!(manifest("near", 0, 3).exists(), "opening removes no version");
-    // One that cannot be read might be mended: nobody removes anything for it.
+    // A manifest that cannot be read might be repaired, so nothing is removed because of it.
     for layer in ["near", "far"] {
         std::fs::write(manifest(layer, 1, 2), "rubbish").unwrap();
     }
     assert_eq!(reopened(), [Some(1), Some(1)]);
     assert!(manifest("near", 0, 2).exists());
-    // What not all have goes when a newer version is complete. What all have and one cannot read
-    // stays for as long as the settings say.
+    // A version that not all ranks have is removed when a newer one is complete. A version that all
+    // ranks have and one cannot read stays for as long as the settings say.
     run(&talk, 2, |ranks| {
         let rank = ranks.rank();
         let mut session = session(dir.path(), ranks);
@@ -145,7 +145,8 @@ fn ranks_that_share_no_blocks_do_not_read_each_others_manifests_again_and_again(
             }
         };
         save_until(8);
-        // What an earlier run may have borrowed is looked for when packs are first removed.
+        // What an earlier run may have borrowed is looked up when packs are removed for the first
+        // time.
         assert!(reads.swap(0, SeqCst) > 0);
         save_until(16);
         assert_eq!(reads.load(SeqCst), 0);
@@ -239,8 +240,8 @@ fn a_rank_that_has_ended_is_an_error_and_not_a_wait() {
         save(&mut session, rank, 2);
         let error = session.wait(2, Reached::All).unwrap_err();
         assert!(error.to_string().contains("rank 1"), "{error}");
-        // Told at once if it is known by then that the other layer has it not either, else when it
-        // is waited for.
+        // The save fails at once if it is already known that the version failed on the other layer
+        // too. Otherwise the wait fails.
         let saved = session.save(3, &[]);
         Some(saved.and_then(|()| session.wait(3, Reached::All)).is_err())
     });
@@ -289,7 +290,7 @@ fn another_number_of_ranks_is_refused() {
     let error = alone.session("heat").map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Usage);
     assert!(error.to_string().contains("saved by 2 ranks"), "{error}");
-    // Nobody waits for those who are refused.
+    // Ranks that were refused do not make others wait.
     for error in
         run(&talk, 3, |ranks| builder(dir.path(), ranks).open().unwrap().session("heat").map(drop).unwrap_err())
     {
@@ -301,7 +302,7 @@ fn another_number_of_ranks_is_refused() {
 fn ranks_do_not_believe_an_earlier_run() {
     let dir = tempfile::tempdir().unwrap();
     run(dir.path(), 3, |ranks| ranks.gather("a", &[7]).unwrap());
-    // Rank 0 alone finds the files of all others, and knows that they are not there.
+    // Rank 0 is alone. It finds the files of all others, and notices that they are not running.
     let error = SharedDirectory::open_with(dir.path(), 0, 3, Duration::from_millis(200)).map(drop).unwrap_err();
     assert!(error.to_string().contains("not all 3 ranks"), "{error}");
     let gathered = run(dir.path(), 3, |ranks| {
@@ -364,7 +365,7 @@ fn nobody_waits_for_a_version_that_another_rank_does_not_save() {
     run(&talk, 2, |ranks| {
         let rank = ranks.rank();
         let store = builder(dir.path(), ranks).open().unwrap();
-        // Twice, as what was said of a session that has ended is not about the one that follows.
+        // Twice: messages about a session that has ended must not affect the next one.
         for round in 0..2 {
             let mut session = store.session("heat").unwrap();
             let first = round * 10;
@@ -380,7 +381,7 @@ fn nobody_waits_for_a_version_that_another_rank_does_not_save() {
             }
             session.wait(first + 3, Reached::Layer(1)).unwrap();
             if rank == 0 {
-                // The failure on the other layer is told once.
+                // The failure on the other layer is reported once.
                 while session.save(first + 4, &[Part::new("state", &state(rank, 4))]).is_err() {}
                 let error = session.wait(first + 4, Reached::All).unwrap_err();
                 assert!(error.to_string().contains("rank 1: it has ended"), "{error}");

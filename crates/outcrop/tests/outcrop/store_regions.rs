@@ -1,4 +1,4 @@
-//! Many regions: what a version of them costs grows as their number does, and not faster.
+//! Many regions: the cost of a version grows in proportion to their number, and not faster.
 
 use std::{sync::Arc, time::Instant};
 
@@ -55,7 +55,7 @@ fn many_regions_are_saved_and_restored_together() {
     let mut expected = values.clone();
     (expected[7][1], expected[7][3]) = (7, 7);
     assert!(found == expected);
-    // Headers, indexes and payloads in large pieces, and not each region by itself.
+    // Headers, indexes and payloads are read in large pieces, not region by region.
     let reads = reads() - reads_before;
     assert!(reads < count as u64 / 50, "{reads} reads");
     session.finish().unwrap();

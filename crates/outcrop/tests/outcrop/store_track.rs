@@ -1,5 +1,4 @@
-//! What a store saves depends on what the tracker found: in every way of tracking, a version has
-//! all bytes that its manifest does not exclude.
+//! Saves with all ways of tracking: a version has all bytes that its manifest does not exclude.
 
 use std::{collections::BTreeMap, ops::Range, path::Path, sync::Arc};
 
@@ -65,7 +64,7 @@ impl Region {
         self.excluded.iter().any(|range| range.contains(&(at as u64)))
     }
 
-    /// That `found`, which had 0xee everywhere, has all bytes that are not excluded.
+    /// Checks that `found`, which was filled with 0xee, has all bytes that are not excluded.
     fn check(&self, found: &[u8], what: &str) {
         for (at, byte) in self.bytes.iter().enumerate() {
             let expected = if self.is_excluded(at) { 0xee } else { *byte };
@@ -74,7 +73,7 @@ impl Region {
     }
 }
 
-/// A program that saves, forgets, moves, excludes and restores regions at random.
+/// A program that saves, drops, moves, excludes and restores regions at random.
 struct Program {
     random: fastrand::Rng,
     dir: tempfile::TempDir,
@@ -120,7 +119,7 @@ impl Program {
             builder = builder.live(live);
         }
         self.session = Some(builder.open().unwrap().session("heat").unwrap());
-        // A new session knows nothing of what was excluded.
+        // A new session does not know what was excluded.
         self.regions.values_mut().for_each(|region| region.excluded.clear());
     }
 
@@ -134,7 +133,7 @@ impl Program {
             0..30 => self.write(name),
             30..70 => self.save(),
             70..80 => self.set_options(name),
-            // To another address, or to another length.
+            // Moves it to another address, or changes its length.
             80..84 => self.region(name).bytes = self.regions[name].bytes.clone(),
             84..88 => {
                 let (length, byte) = (self.some_length(), self.random.u8(..));
@@ -191,7 +190,7 @@ impl Program {
         self.saved.insert(version, regions);
     }
 
-    /// Restores some of the regions of some version, and goes on from there.
+    /// Restores some regions of some version, and continues from there.
     fn restore(&mut self) {
         let Some(version) = self.some_version() else { return };
         let mut regions = self.saved[&version].clone();
@@ -246,7 +245,7 @@ fn every_version_has_what_was_saved_whatever_the_regions_do() {
     covered("programs that change regions and options at random", programs);
 }
 
-/// Saves more than the extra memory of live saves, while the program writes on, and restores it.
+/// Saves more than the extra memory of live saves while the program keeps writing, and restores it.
 fn live_saves_of_much(dir: &Path, way: Way) {
     const BYTES: usize = 24 << 20;
     let store = builder(dir).host("16 MiB").tracking(way).live("2 MiB").open().unwrap();
@@ -294,7 +293,7 @@ fn a_live_save_with_less_extra_memory_than_state_waits_for_no_directory() {
     });
     let store = Store::builder().host("4 MiB").files(Arc::new(files), None).pin(false).live("1 MiB");
     let mut session = store.open().unwrap().session("heat").unwrap();
-    // Far more than host memory, and nothing can leave it yet.
+    // Far more than host memory, and nothing can drain yet.
     let saver = std::thread::spawn(move || {
         session.save(1, &[Part::new("field", &field)]).unwrap();
         (session, field)
@@ -332,7 +331,7 @@ fn a_live_save_copies_what_cannot_be_frozen() {
     let mut shared = memmap2::MmapOptions::new().len(1 << 20).map_anon().unwrap();
     for version in 1..=3u8 {
         shared.fill(version);
-        // Memory that others may write to, and bytes that are in two regions.
+        // Shared memory, and bytes that are in two regions.
         let parts = [Part::new("all", &shared[..]), Part::new("half", &shared[..1 << 19])];
         session.save(version.into(), &parts).unwrap();
         shared.fill(0);
@@ -370,7 +369,7 @@ fn what_is_read_into_registered_memory_is_saved() {
         };
         let store = builder(&dir.path().join("store")).host("32 MiB").tracking(way).certain(is_certain);
         let mut session = store.open().unwrap().session("heat").unwrap();
-        // So often that the way that is chosen would be by pages.
+        // Often enough that tracking by pages would be chosen.
         for version in 1..=8 {
             session.save(version, &[Part::new("field", &field)]).unwrap();
             session.flush().unwrap();
@@ -383,7 +382,7 @@ fn what_is_read_into_registered_memory_is_saved() {
         assert!(found == field, "{way}, certain: {is_certain}");
         let reason = session.tracking("field").unwrap().reason;
         assert!(reason.contains("VmPin"), "{reason}");
-        // And tracking goes on when nothing is pinned any more.
+        // Tracking continues when nothing is pinned any more.
         drop(registered);
         until("pages are watched again", || {
             let version = session.versions().last().unwrap() + 1;

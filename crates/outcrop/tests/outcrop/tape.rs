@@ -1,4 +1,4 @@
-//! What a program can do with a tape: save, lend, take, get, in any order, over any stack.
+//! What a program can do with a tape: save, lend, take and get, in any order, over any stack.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,12 +7,12 @@ use outcrop::{
     layers::{Dir, DirOptions, Host, Method, Throttled},
 };
 
-/// Values that tell which snapshot they belong to.
+/// Values that identify their snapshot.
 fn values(step: usize, len: usize) -> Vec<f32> {
     (0..len).map(|index| (step * 1_000_003 + index) as f32).collect()
 }
 
-/// A snapshot's length, different from step to step.
+/// The length of a snapshot, which differs from step to step.
 fn length(step: usize) -> usize {
     1 + (step * 7919) % 50_000
 }
@@ -156,7 +156,7 @@ fn every_order_gives_the_right_bytes() {
         (Order::Reverse, reverse.clone()),
         (Order::Schedule(repeated.clone()), repeated.clone()),
         (Order::Unknown, repeated.clone()),
-        // The order is announced wrongly: still right, only slower.
+        // If the announced order is wrong, the results are still right, only slower.
         (Order::Forward, reverse),
         (Order::Reverse, forward),
         (Order::Schedule(vec![5, 3, 1]), repeated),
@@ -236,7 +236,7 @@ fn threads_share_a_tape_through_clones() {
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::scope(|threads| {
         threads.spawn(move || {
-            // More than everything can hold: saves wait until the other thread has taken some.
+            // More than all layers can hold: saves wait until the other thread has taken some.
             for step in 0..200usize {
                 producer.save(step, &values(step, 10_000)).unwrap();
                 tell.send(step).unwrap();
@@ -281,7 +281,7 @@ fn helpers_can_be_few_or_many_and_pinned() {
 #[test]
 fn helpers_stay_on_the_cores_that_they_are_given() {
     let tape = Tape::builder().host("1 MiB").helpers(3).helper_cores(&[0]).open().unwrap();
-    // A helper pins itself before it does anything else, but perhaps not before this thread looks.
+    // A helper pins itself before it does anything else, but perhaps after this thread looks.
     let is_pinned = || {
         let tasks = std::fs::read_dir("/proc/self/task").unwrap();
         let statuses = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("status")).ok());
@@ -306,7 +306,7 @@ fn a_recorded_run_is_decided_the_same_way_again() {
     let (events, divergence) = outcrop_engine::replay(&log).unwrap();
     assert_eq!(divergence, None);
     assert!(events > 400, "{events}");
-    // A log with one decision changed does not pass.
+    // A log with one changed decision must be rejected.
     let text = std::fs::read_to_string(&log).unwrap();
     std::fs::write(&log, text.replacen("\"Drain\"", "\"Fetch\"", 1)).unwrap();
     assert!(outcrop_engine::replay(&log).unwrap().1.is_some());
@@ -351,14 +351,14 @@ fn an_anchor_keeps_the_tape_open_and_is_not_waited_for() {
     let anchor = Tape::builder().host(1 << 20).pin(false).open().unwrap().anchor();
     let half = vec![1u8; 1 << 19];
     (0..2).for_each(|key| anchor.tape().save(key, &half).unwrap());
-    // Nobody else could make room, so that it is refused at once.
+    // Nobody else could make room, so the save is refused at once.
     let error = anchor.tape().save(2, &half).unwrap_err();
     assert_eq!(error.kind(), outcrop::ErrorKind::Full);
     let past = anchor.tape().take::<u8>(1).unwrap();
     assert_eq!(past[..], half[..]);
     drop(past);
     anchor.tape().save(2, &half).unwrap();
-    // One that holds a slot may give it back.
+    // A thread that holds a slot may give it back.
     let held = anchor.tape().get::<u8>(2).unwrap();
     let other = anchor.clone();
     let waiting = std::thread::spawn(move || other.tape().take::<u8>(0).map(|past| past[0]));

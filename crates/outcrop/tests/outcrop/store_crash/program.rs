@@ -1,4 +1,4 @@
-//! A program that saves, as one rank of a scenario.
+//! A program that saves versions, as one rank of a scenario.
 
 use std::{ops::Range, sync::Arc};
 
@@ -22,16 +22,16 @@ pub(crate) struct Program<'a> {
     files: Vec<Arc<dyn Files>>,
     /// How often it has opened the store.
     opened: usize,
-    /// The same on all ranks, so that all do the same.
+    /// Equal on all ranks, so that all do the same.
     random: Rng,
     stamp: u64,
     sessions: Vec<Session>,
     states: Vec<State>,
-    /// Of each session, the version that was saved or restored last, and its stamp.
+    /// By session: the version that was saved or restored last, and its stamp.
     versions: Vec<(u64, u64)>,
-    /// Of each session, which bytes of the field are left out.
+    /// By session: the bytes of the field that are excluded.
     excluded: Vec<Vec<Range<u64>>>,
-    /// Something has failed: it calls nothing any more that all ranks must call.
+    /// Whether something has failed. Then it makes no more calls that all ranks must make.
     is_hurt: bool,
 }
 
@@ -77,7 +77,7 @@ impl<'a> Program<'a> {
         Ok(())
     }
 
-    /// Does its work. Where something is to go wrong, an error is none of its own.
+    /// Runs the steps of the scenario. If the scenario has failures, errors are expected.
     pub(crate) fn run(&mut self) -> Result<(), String> {
         let result = self.work();
         self.sessions.clear();
@@ -101,8 +101,8 @@ impl<'a> Program<'a> {
         self.finish()
     }
 
-    /// Whether it can call what all ranks must call together. One that has seen a failure cannot
-    /// know where the others are, and ends.
+    /// Whether it can make a call that all ranks must make together. After a failure it cannot know
+    /// where the other ranks are, and ends.
     fn can_agree(&self) -> Result<bool, String> {
         match self.is_hurt && self.scenario.ranks > 1 {
             true => Err("this rank gives up".to_owned()),
@@ -110,7 +110,7 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// Goes on after an error if some are to be expected.
+    /// Continues after an error if errors are expected.
     fn bear<T>(&mut self, result: outcrop::Result<T>) -> Result<Option<T>, String> {
         match result {
             Ok(value) => Ok(Some(value)),
@@ -130,7 +130,7 @@ impl<'a> Program<'a> {
         Ok(())
     }
 
-    /// Changes which bytes are left out of the next versions.
+    /// Changes which bytes are excluded from the next versions.
     fn exclude(&mut self, which: usize) {
         let end = self.states[which].field.len() as u64;
         let start = self.random.u64(..end - 200);
@@ -156,12 +156,11 @@ impl<'a> Program<'a> {
         if self.random.u8(..3) > 0 { self.wait(which) } else { Ok(()) }
     }
 
-    /// Computes the next state where the one before is, so that memory which is still being saved
-    /// changes, but stays.
+    /// Computes the next state in place, so that memory changes while it is still being saved.
     fn compute(&mut self, which: usize, stamp: u64) {
         let mut next = self.states[which].clone();
         next.step(&mut self.random, stamp);
-        // What ranks save differs, but not in all blocks.
+        // The ranks save different states, but not all blocks differ.
         next.field[..100].fill(self.rank as u8 + 1);
         let state = &mut self.states[which];
         if state.tail.len() == next.tail.len() {
@@ -169,13 +168,13 @@ impl<'a> Program<'a> {
             state.field.copy_from_slice(&next.field);
             state.tail.copy_from_slice(&next.tail);
         } else {
-            // Whether it was saved is not asked here.
+            // Whether it was saved is not checked here.
             let _ = self.sessions[which].wait(self.versions[which].0, Reached::Host);
             *state = next;
         }
     }
 
-    /// Waits for the newest version, and says so.
+    /// Waits for the newest version, and records that it is durable.
     fn wait(&mut self, which: usize) -> Result<(), String> {
         let (version, _) = self.versions[which];
         if !self.sessions[which].versions().contains(&version) {
@@ -195,13 +194,13 @@ impl<'a> Program<'a> {
         self.recording.mark(durable(SESSIONS[which], layer, version, stamp));
     }
 
-    /// Goes on from a version that was restored.
+    /// Continues from a version that was restored.
     fn go_on_from(&mut self, which: usize, (version, state): (u64, State)) {
         self.versions[which] = (version, state.stamp);
         self.states[which] = state;
     }
 
-    /// Ends all sessions, and goes on with what is found.
+    /// Ends all sessions, and continues with what is found.
     fn reopen(&mut self) -> Result<(), String> {
         self.finish()?;
         self.open()?;
@@ -225,7 +224,7 @@ impl<'a> Program<'a> {
         if self.bear(flushed)?.is_none() {
             return self.can_agree().map(drop);
         }
-        // All ranks choose the same one, which is not about to be removed.
+        // All ranks choose the same version, which is not about to be removed.
         let versions = self.sessions[which].restorable().map_err(text)?;
         let all: Vec<_> = versions.iter().map(|version| (*version, 0)).collect();
         let dropped = self.scenario.keep[0].dropped(u64::MAX, &all);
@@ -260,8 +259,8 @@ impl<'a> Program<'a> {
         self.finish()
     }
 
-    /// Restores what is there once more, which was saved with this stamp or a higher one, and reads
-    /// all of it.
+    /// Restores once more what is there, which must have this stamp or a higher one, and reads all
+    /// of it.
     pub(crate) fn find_again(&mut self, promises: &Promises, stamp: u64) -> Result<(), String> {
         self.open()?;
         for session in &mut self.sessions {

@@ -1,5 +1,5 @@
-//! What a store is like, what is done with it, and what goes wrong before the crash; drawn from a
-//! seed.
+//! A random scenario: the settings of a store, what is done with it, and what fails before the
+//! crash.
 
 use std::{
     sync::{
@@ -46,19 +46,20 @@ pub(crate) struct Scenario {
     is_live: bool,
     is_certain: bool,
     pub(crate) excludes: bool,
-    /// Every rank has a medium of its own on the first layer, as on the disk of a node.
+    /// Whether every rank has a medium of its own on the first layer, like the local disk of a
+    /// node.
     has_own_media: bool,
-    /// A layer that takes its time, so that others are ahead of it.
+    /// A slow layer, so that the others are ahead of it.
     slow: Option<usize>,
     pub(crate) trouble: Trouble,
 }
 
-/// What goes wrong before the crash.
+/// What fails before the crash.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Trouble {
     None,
-    /// An operation on a medium fails, or all from then on: the medium is cut there, and the
-    /// program goes on with the others.
+    /// An operation on a medium fails, or all operations from then on. The program continues with
+    /// the other media.
     Medium {
         nth: usize,
         fault: Fault,
@@ -134,7 +135,7 @@ impl Scenario {
         }
     }
 
-    /// The same without what goes wrong, and at full speed, as it is opened after a crash.
+    /// The same scenario without failures and at full speed, for opening it after a crash.
     pub(crate) fn healed(&self) -> Self {
         Self { trouble: Trouble::None, slow: None, ..self.clone() }
     }
@@ -143,7 +144,7 @@ impl Scenario {
         self.keep.len()
     }
 
-    /// Whether a program must reckon with errors.
+    /// Whether a program must expect errors.
     pub(crate) fn is_troubled(&self) -> bool {
         !matches!(self.trouble, Trouble::None) || self.limits.iter().any(Option::is_some)
     }
@@ -155,7 +156,7 @@ impl Scenario {
         }
     }
 
-    /// Where each rank has its files on each layer.
+    /// The directory of each rank on each layer.
     pub(crate) fn places(&self) -> Vec<Place> {
         let place = |layer, rank| Place { layer, rank, medium: self.medium(layer, rank) };
         (0..self.layers()).flat_map(|layer| (0..self.ranks).map(move |rank| place(layer, rank))).collect()
@@ -181,7 +182,7 @@ impl Scenario {
         Meeting::new(self.ranks, lost)
     }
 
-    /// The files of each rank, by layer, with the faults that they are to have.
+    /// The files of each rank, by layer, with their faults.
     pub(crate) fn files(&self, recording: &Recording, meeting: &Arc<Meeting>) -> Vec<Vec<Arc<dyn Files>>> {
         let plain: Arc<dyn Files> = Arc::new(recording.clone());
         let failing = Failing::over(recording.clone());
@@ -234,7 +235,7 @@ impl Scenario {
     }
 }
 
-/// The same files, some of whose operations take longer than all of another layer.
+/// The same files, with some operations that take longer than everything on another layer.
 fn slowed(files: Arc<dyn Files>) -> Arc<dyn Files> {
     Arc::new(Failing::new(files).watched(|operation, _| {
         if matches!(operation, Operation::Create | Operation::Sync) {
@@ -243,7 +244,7 @@ fn slowed(files: Arc<dyn Files>) -> Arc<dyn Files> {
     }))
 }
 
-/// All, the last few, every k-th, the young ones, and some of these together.
+/// All versions, the last few, every k-th, the young ones, or a combination.
 fn retention(random: &mut Rng) -> Retention {
     let (keep_last, keep_every) = (Some(random.u32(1..=3)), Some(random.u64(2..=4)));
     let none = Retention::default();

@@ -1,5 +1,4 @@
-//! What is done to a store: operations, the settings that a session is opened with, and how both
-//! are made from a seed.
+//! The operations on a store and the settings of a session, and how both are generated from a seed.
 
 use std::fmt;
 
@@ -10,19 +9,19 @@ use outcrop::{
 };
 use outcrop_crash::{Errno, Fault, Operation as Call};
 
-/// No case has more.
+/// The largest number of ranks of a case.
 pub(super) const RANKS_MAX: u32 = 4;
 pub(super) const LAYERS_MAX: usize = 3;
 
 /// An hour: longer than any case takes.
 const LONG_NS: u64 = 3_600_000_000_000;
 
-/// Everything that is done to one store, by ranks that do the same at the same time.
+/// Everything that is done to one store, by ranks that all do the same at the same time.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Case {
     pub(super) ranks: u32,
     pub(super) layers: usize,
-    /// Each rank has directories of its own, as on disks of nodes.
+    /// Whether each rank has directories of its own, like the local disks of nodes.
     pub(super) is_local: bool,
     pub(super) operations: Vec<Operation>,
 }
@@ -43,36 +42,38 @@ impl fmt::Display for Case {
     }
 }
 
-/// One thing that is done. What cannot be done where it stands is left out, so that any part of a
-/// list of operations is one too. Numbers that choose something are taken modulo what there is.
+/// An operation. Operations that are not possible in the current state are skipped, so any subset
+/// of a list of operations is valid. Numbers that choose something are taken modulo the number of
+/// choices.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Operation {
     /// Opens the session.
     Open(Settings),
-    /// Ends it in an orderly way, or by dropping it.
+    /// Finishes the session, or drops it.
     Close { is_dropped: bool },
-    /// From some file operation on nothing reaches the directories of any rank, a version is saved
-    /// meanwhile, and the session is dropped: as if the processes had been killed.
+    /// From some file operation on, nothing reaches the directories of any rank. Meanwhile a
+    /// version is saved, and the session is dropped, as if the processes had been killed.
     Kill { after: u64, leaves_half: bool },
-    /// Saves a version, so many numbers after the newest, or a failed one once more.
+    /// Saves a version, with a number `gap` above the newest, or a failed one again.
     Save { gap: u64, is_again: bool, scribbles: bool, wait: Wait },
     /// Changes the memory of all ranks.
     Change { kind: Change, seed: u64 },
-    /// Says which bytes of a region need not be saved.
+    /// Excludes bytes of a region.
     Exclude { seed: u64, is_none: bool },
-    /// Says that bytes of a region have changed.
+    /// Marks bytes of a region as changed.
     MarkDirty { seed: u64 },
     /// Waits for one of the versions of this session.
     Wait { nth: usize, wait: Wait },
-    /// Restores the newest version: all its regions at once, or one to find out which it is.
+    /// Restores the newest version: all its regions at once, or first one region to find out the
+    /// version.
     RestoreLatest { is_at_once: bool },
     /// Restores one of the versions.
     Restore { nth: usize },
-    /// Copies one of the versions.
+    /// Reads one of the versions without continuing from it.
     Read { nth: usize },
-    /// Has the next version build upon one of the versions.
+    /// Lets the next version build upon one of the versions.
     GoOnAfter { nth: usize },
-    /// Forgets what comes after one of the versions, or everything.
+    /// Removes what comes after one of the versions, or everything.
     Rewind { nth: Option<usize> },
     /// A directory of a rank fails.
     Fail { layer: usize, rank: u32, fault: FaultPlan },
@@ -80,15 +81,15 @@ pub(super) enum Operation {
     Heal,
     /// A file is damaged.
     Damage { layer: usize, rank: u32, nth: usize, damage: Damage },
-    /// The directories of a rank, or of all, are not there when the session is opened next.
+    /// The directories of a rank, or of all ranks, are missing when the session is opened next.
     Away { layer: usize, rank: Option<u32> },
-    /// One that was not there is back, in place of what was made meanwhile.
+    /// A missing directory is back, and replaces the one that was made meanwhile.
     Back { nth: usize },
-    /// Two ranks have each other's directory.
+    /// The directories of two ranks are swapped.
     Swap { layer: usize, rank: u32 },
 }
 
-/// What is waited for.
+/// What to wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wait {
     Nothing,
@@ -112,11 +113,11 @@ pub(super) enum Change {
     Move,
     /// Two regions exchange their memory.
     Exchange,
-    /// As it was some versions ago.
+    /// The memory becomes what it was some versions ago.
     Revert,
 }
 
-/// What happens to a file.
+/// The damage to a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Damage {
     Flip { at: u64, bit: u8 },
@@ -143,11 +144,11 @@ impl FaultPlan {
     }
 }
 
-/// What a session is opened with.
+/// The settings of a session.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Settings {
-    /// Real directories with nothing in between, so that bytes go past the page cache. Nothing can
-    /// be made to fail.
+    /// Uses real directories without wrappers, so that transfers bypass the page cache. Such
+    /// directories cannot be made to fail.
     pub(super) is_direct: bool,
     pub(super) host_kib: u64,
     pub(super) block: u64,
@@ -163,12 +164,12 @@ pub(super) struct Settings {
     /// By layer.
     pub(super) keep: Vec<Retention>,
     pub(super) limit_kib: Vec<Option<u64>>,
-    /// A directory fails already when the session is opened.
+    /// A directory that fails already when the session is opened.
     pub(super) fault: Option<(usize, u32, FaultPlan)>,
 }
 
 impl Settings {
-    /// What nearly every program uses.
+    /// The settings that most programs use.
     pub(super) fn plain(layers: usize) -> Self {
         Self {
             is_direct: false,
@@ -278,7 +279,7 @@ impl Case {
         let layers = [1, 2, 2, 3][random.usize(..4)];
         let is_local = ranks > 1 && random.bool();
         let mut case = Self { ranks, layers, is_local, operations: Vec::new() };
-        // Some cases are without faults, so that nothing excuses anything.
+        // Some cases are without faults, so that no failure is excused.
         let is_calm = random.u8(..3) == 0;
         for _ in 0..random.usize(1..5) {
             let settings = Settings::random(&mut random, &case);

@@ -1,4 +1,4 @@
-//! The directories of all ranks: which are mounted where, and what was damaged in them by hand.
+//! The directories of all ranks: which are mounted where, and what the test has damaged in them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,15 +14,15 @@ use super::{
     model::{DiskId, Model},
 };
 
-/// The names of directories, by layer and rank; the first of each is for all ranks where they share
-/// it.
+/// The names of directories, by layer and rank. If the ranks share a directory, the first name is
+/// used.
 pub(super) const NAMES: [[&str; RANKS_MAX as usize]; LAYERS_MAX] = [
     ["first", "first-1", "first-2", "first-3"],
     ["second", "second-1", "second-2", "second-3"],
     ["third", "third-1", "third-2", "third-3"],
 ];
 
-/// Where directories are that are mounted nowhere.
+/// The place of directories that are not mounted.
 const AWAY: &str = "away";
 
 /// A file in a directory of a rank.
@@ -32,13 +32,14 @@ pub(super) type FileId = (DiskId, u32, String);
 pub(super) struct Disks {
     root: PathBuf,
     is_local: bool,
-    /// What damaged files hold, until the store replaces them; nothing for those that were removed.
+    /// The content of damaged files, until the store replaces them; `None` for files that were
+    /// removed.
     damaged: BTreeMap<FileId, Option<Vec<u8>>>,
-    /// Those among them that have another length, or none.
+    /// Those among them that have another length, or were removed.
     lost: BTreeSet<FileId>,
-    /// Where each directory was made: its layer and rank.
+    /// The layer and rank for which each directory was made.
     homes: BTreeMap<DiskId, (usize, u32)>,
-    /// Directories that are mounted nowhere.
+    /// Directories that are not mounted.
     away: Vec<DiskId>,
 }
 
@@ -59,22 +60,22 @@ impl Disks {
         }
     }
 
-    /// The name of what a rank has as a layer.
+    /// The name of the directory of a rank on a layer.
     pub(super) fn name(&self, layer: usize, rank: u32) -> &'static str {
         NAMES[layer][if self.is_local { rank as usize } else { 0 }]
     }
 
-    /// The directory that a rank has as a layer.
+    /// The directory of a rank on a layer.
     pub(super) fn layer(&self, layer: usize, rank: u32) -> PathBuf {
         self.root.join(self.name(layer, rank))
     }
 
-    /// Where a rank keeps its files.
+    /// The directory in which a rank keeps its files.
     pub(super) fn rank_dir(&self, layer: usize, rank: u32) -> PathBuf {
         self.layer(layer, rank).join(SESSION).join(rank_name(rank))
     }
 
-    /// What is moved when a directory of a rank is elsewhere.
+    /// The directory that is moved when the disk of a rank is moved.
     fn disk_dir(&self, layer: usize, rank: u32) -> PathBuf {
         if self.is_local { self.layer(layer, rank) } else { self.rank_dir(layer, rank) }
     }
@@ -83,7 +84,7 @@ impl Disks {
         (model.mounts[layer][rank as usize], if self.is_local { rank } else { 0 }, name.to_owned())
     }
 
-    /// Takes the directory of a rank away; the store makes another one.
+    /// Takes the directory of a rank away. The store makes another one.
     pub(super) fn take_away(&mut self, model: &mut Model, layer: usize, rank: u32) {
         let disk = model.mounts[layer][rank as usize];
         if fs::rename(self.disk_dir(layer, rank), self.root.join(AWAY).join(disk.to_string())).is_ok() {
@@ -94,7 +95,7 @@ impl Disks {
         }
     }
 
-    /// Brings one back to where it was made, in place of what is there. Says on which layer.
+    /// Brings a directory back, in place of what is there now. Returns its layer.
     pub(super) fn bring_back(&mut self, model: &mut Model, nth: usize) -> Option<usize> {
         let disk = *self.away.get(nth % self.away.len().max(1))?;
         let (layer, rank) = self.homes[&disk];
@@ -109,7 +110,7 @@ impl Disks {
         Some(layer)
     }
 
-    /// Gives two ranks each other's directory.
+    /// Swaps the directories of two ranks.
     pub(super) fn swap(&mut self, model: &mut Model, layer: usize, (one, other): (u32, u32)) -> bool {
         let (one_dir, other_dir) = (self.disk_dir(layer, one), self.disk_dir(layer, other));
         let between = self.root.join(AWAY).join("between");
@@ -123,7 +124,7 @@ impl Disks {
         true
     }
 
-    /// The files of a rank that versions consist of.
+    /// The files of a rank that belong to versions.
     fn files(&self, layer: usize, rank: u32) -> Vec<String> {
         let mut listed = BTreeSet::new();
         for version in self.versions(layer, rank) {
@@ -152,7 +153,7 @@ impl Disks {
         Manifest::decode(&bytes).ok().filter(|manifest| manifest.rank == rank)
     }
 
-    /// Damages a file of a rank, in place. Says which.
+    /// Damages a file of a rank, in place. Returns its name.
     pub(super) fn damage(
         &mut self,
         model: &Model,
@@ -169,7 +170,7 @@ impl Disks {
             Damage::Flip { at, bit } => bytes[(at % length) as usize] ^= 1 << bit,
             Damage::Cut { at } => bytes.truncate((at % length) as usize),
             Damage::Longer { by } => bytes.resize((length + by) as usize, 0),
-            // A manifest that is gone is a version that this rank does not have.
+            // If a manifest is removed, this rank does not have the version. That is not damage.
             Damage::Remove if parse_pack_name(&name).is_none() => return None,
             Damage::Remove => {
                 fs::remove_file(&path).ok()?;
@@ -188,7 +189,7 @@ impl Disks {
         Some(name)
     }
 
-    /// Whether a file of a rank is as damage has left it.
+    /// Whether a file of a rank is still as the damage has left it.
     pub(super) fn is_damaged(&self, model: &Model, layer: usize, rank: u32, name: &str) -> bool {
         let Some(left) = self.damaged.get(&self.id(model, layer, rank, name)) else { return false };
         fs::read(self.rank_dir(layer, rank).join(name)).ok() == *left
@@ -199,7 +200,7 @@ impl Disks {
         self.is_damaged(model, layer, rank, &version_name(version))
     }
 
-    /// Whether what a rank has of a version is damaged: the manifest, or a pack that it lists.
+    /// Whether a rank's part of a version is damaged: its manifest, or a pack that it lists.
     pub(super) fn is_tainted(&self, model: &Model, layer: usize, rank: u32, version: u64) -> bool {
         if self.is_manifest_damaged(model, layer, rank, version) {
             return true;
@@ -219,7 +220,7 @@ impl Disks {
         self.lost.iter().cloned().collect()
     }
 
-    /// All damaged files of a rank, as they are called in its directory.
+    /// The names of all damaged files of a rank.
     pub(super) fn damaged_files(&self, model: &Model, layer: usize, rank: u32) -> Vec<String> {
         let (disk, of, _) = self.id(model, layer, rank, "");
         let here = self.damaged.keys().filter(|(other, rank, _)| (*other, *rank) == (disk, of));

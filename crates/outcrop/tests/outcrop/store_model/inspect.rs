@@ -1,5 +1,6 @@
-//! Looks at the directories from outside, as the command line does: everything that must be there
-//! is, nothing holds other bytes than were saved, and verification names exactly what was damaged.
+//! Inspects the directories from outside, as the command line does. Everything that must be there
+//! is there, nothing has other bytes than were saved, and verification reports exactly what was
+//! damaged.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +15,7 @@ use super::{
 };
 
 impl World {
-    /// Looks at everything. The session is closed.
+    /// Inspects everything. The session is closed.
     pub(super) fn inspect(&self) -> Checked {
         let promised = |layer: usize| {
             let attempts = self.model.attempts.iter();
@@ -33,7 +34,7 @@ impl World {
         Ok(())
     }
 
-    /// That a version which was reported durable on a layer is there.
+    /// Checks that a version that was reported as durable on a layer is there.
     pub(super) fn inspect_version(&self, stamp: u64, layer: usize) -> Checked {
         let attempt = &self.model.attempts[&stamp];
         if attempt.on[layer].fate != Fate::Promised {
@@ -63,7 +64,7 @@ impl World {
         Ok(())
     }
 
-    /// That all of a version is what was saved.
+    /// Checks that a version is what was saved.
     fn compare(&self, reader: &Reader, rank: u32, stamp: u64) -> Checked {
         let content = &self.model.attempts[&stamp].contents[rank as usize];
         let names: BTreeSet<&str> = reader.manifest().regions.iter().map(|region| region.name.as_str()).collect();
@@ -77,7 +78,7 @@ impl World {
         Ok(())
     }
 
-    /// That whatever a rank has can be read as it was saved, or is damaged.
+    /// Checks that everything that a rank has can be read as it was saved, or is damaged.
     fn inspect_rank(&self, layer: usize, rank: u32) -> Checked {
         let Ok(catalog) = Catalog::open(&self.disks.layer(layer, rank)) else { return Ok(()) };
         for version in self.disks.versions(layer, rank) {
@@ -97,10 +98,10 @@ impl World {
         Ok(())
     }
 
-    /// That verification finds what was damaged, and nothing else.
+    /// Checks that verification finds what was damaged, and nothing else.
     fn verify(&self, layer: usize) -> Checked {
-        // Packs that are elsewhere now are missing, and what a rank has written to the directory of
-        // another one lies in the wrong place.
+        // Packs in directories that were moved are missing, and files that a rank has written to
+        // the directory of another one are in the wrong place.
         if self.case.ranks > 1 && self.moved.contains(&layer) {
             return Ok(());
         }
@@ -112,7 +113,7 @@ impl World {
             let found: BTreeSet<String> = of_kind(FindingKind::Damage).map(|finding| finding.file.clone()).collect();
             let ranks = if self.case.is_local { rank..rank + 1 } else { 0..self.case.ranks };
             let damaged: BTreeSet<String> = ranks.flat_map(|rank| self.needed_damaged(layer, rank)).collect();
-            // What one rank borrows from another may never have come to be, if it was killed.
+            // If a rank was killed, a pack that others borrow from it may never have been written.
             let is_whole =
                 |version: u64| (0..self.case.ranks).all(|rank| self.disks.manifest(layer, rank, version).is_some());
             let is_partial = |file: &String| {
@@ -132,7 +133,7 @@ impl World {
         Ok(())
     }
 
-    /// Damaged manifests of a rank, and damaged packs that a version needs.
+    /// Damaged manifests of a rank, and damaged packs that some version needs.
     fn needed_damaged(&self, layer: usize, rank: u32) -> Vec<String> {
         let ranks = if self.case.is_local { rank..rank + 1 } else { 0..self.case.ranks };
         let manifests = ranks.flat_map(|of| {
@@ -150,7 +151,7 @@ impl World {
     }
 }
 
-/// Which attempt a version is.
+/// The stamp of a version.
 fn read_stamp(reader: &Reader) -> Result<u64, String> {
     let bytes = reader.read_region(STAMP).map_err(|error| error.to_string())?;
     bytes.try_into().map(u64::from_le_bytes).map_err(|_| "a stamp has 8 bytes".to_owned())

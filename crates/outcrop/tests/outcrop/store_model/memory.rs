@@ -1,4 +1,4 @@
-//! The memory of a program: regions that change, move, come and go.
+//! The memory of a program: regions that change, move, appear and disappear.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -10,28 +10,28 @@ use outcrop::{
 
 use super::case::Change;
 
-/// The region that says which attempt to save a version this is.
+/// The region that identifies the attempt to save a version.
 pub(super) const STAMP: &str = "stamp";
 
-/// What restored memory holds before it is restored.
+/// The content of memory before a restore.
 pub(super) const UNTOUCHED: u8 = 0xa5;
 
-/// Longer than a few pages, so that it pays to watch them.
+/// Several pages long, so that tracking pages pays.
 const FIELD_BYTES: usize = 40_000;
 
-/// What one rank has in memory.
+/// The memory of one rank.
 #[derive(Debug, Clone)]
 pub(super) struct Memory {
     rank: u32,
     pub(super) stamp: u64,
     pub(super) regions: BTreeMap<String, Vec<u8>>,
-    /// What is said about regions when a session is opened.
+    /// The options of regions, for a session that is opened.
     pub(super) options: BTreeMap<String, RegionOptions>,
-    /// As it was before, for changes that go back.
+    /// Earlier contents, for changes that go back.
     before: Vec<BTreeMap<String, Vec<u8>>>,
 }
 
-/// What was saved of one region.
+/// A saved region.
 #[derive(Debug, Clone)]
 pub(super) struct SavedRegion {
     pub(super) bytes: Vec<u8>,
@@ -43,7 +43,7 @@ pub(super) type Content = BTreeMap<String, SavedRegion>;
 
 impl Memory {
     pub(super) fn new(rank: u32) -> Self {
-        // Bytes that can be compressed, the same on all ranks except for a piece.
+        // Compressible bytes, equal on all ranks except for one piece.
         let mut random = Rng::with_seed(1);
         let piece: Vec<u8> = (0..1024).map(|_| random.u8(..4)).collect();
         let mut field: Vec<u8> = piece.iter().copied().cycle().take(FIELD_BYTES).collect();
@@ -67,12 +67,12 @@ impl Memory {
         regions.chain([Part::one(STAMP, &self.stamp)]).collect()
     }
 
-    /// Takes note of what is about to be saved.
+    /// Remembers what is about to be saved.
     pub(super) fn remember(&mut self) {
         self.before.push(self.regions.clone());
     }
 
-    /// Some region, if there is any.
+    /// A random region, if there is any.
     fn some_region(&self, random: &mut Rng) -> Option<String> {
         let nth = random.usize(..self.regions.len().max(1));
         self.regions.keys().nth(nth).cloned()
@@ -81,7 +81,7 @@ impl Memory {
     pub(super) fn change(&mut self, kind: Change, seed: u64) {
         let mut random = Rng::with_seed(seed);
         let name = self.some_region(&mut random);
-        // Some changes are the same on all ranks.
+        // Some changes are equal on all ranks.
         if random.bool() {
             random = Rng::with_seed(seed ^ u64::from(self.rank));
         }
@@ -130,14 +130,14 @@ impl Memory {
         }
     }
 
-    /// A few bytes of everything, right after a save.
+    /// Changes a few bytes of every region, right after a save.
     pub(super) fn scribble(&mut self) {
         for region in self.regions.values_mut() {
             region.iter_mut().step_by(997).for_each(|byte| *byte = byte.wrapping_add(3));
         }
     }
 
-    /// Excludes some bytes of some region, stores it in another way, and says which it is.
+    /// Excludes some bytes of a random region, changes how it is stored, and returns its name.
     pub(super) fn exclude(&mut self, seed: u64, is_none: bool) -> Option<String> {
         let mut random = Rng::with_seed(seed);
         let name = self.some_region(&mut random)?;
@@ -154,7 +154,7 @@ impl Memory {
         Some(name)
     }
 
-    /// Some bytes of some region, which may go beyond its end, or of one that is not there.
+    /// A random range of a random region. It may go beyond the end, or the region may not exist.
     pub(super) fn some_bytes(&self, seed: u64) -> (String, Range<usize>) {
         let mut random = Rng::with_seed(seed);
         let name = self.some_region(&mut random).filter(|_| random.u8(..8) > 0);
@@ -171,7 +171,7 @@ pub(super) struct Blank {
 }
 
 impl Blank {
-    /// For regions of these lengths.
+    /// Memory for regions of these lengths.
     pub(super) fn new<'a>(regions: impl Iterator<Item = (&'a str, usize)>) -> Self {
         let blank = |(name, bytes): (&str, usize)| (name.to_owned(), vec![UNTOUCHED; bytes]);
         Self { stamp: 0, regions: regions.filter(|(name, _)| *name != STAMP).map(blank).collect() }
@@ -186,7 +186,7 @@ impl Blank {
         regions.chain([PartMut::one(STAMP, &mut self.stamp)]).collect()
     }
 
-    /// That this is what was saved, and that excluded bytes were left alone.
+    /// Checks that this is what was saved, and that excluded bytes were not changed.
     pub(super) fn check(&self, content: &Content) -> Result<(), String> {
         let found = self.regions.keys().chain([&STAMP.to_owned()]).cloned().collect::<std::collections::BTreeSet<_>>();
         if !found.iter().eq(content.keys()) {
@@ -199,8 +199,7 @@ impl Blank {
     }
 }
 
-/// That these are the bytes of a region as it was saved, with `excluded` in place of those that
-/// were not.
+/// Checks that these are the saved bytes of a region, with `excluded` in place of excluded bytes.
 pub(super) fn compare(name: &str, found: &[u8], saved: &SavedRegion, excluded: u8) -> Result<(), String> {
     if found.len() != saved.bytes.len() {
         return Err(format!("{name} has {} bytes and not {}", found.len(), saved.bytes.len()));

@@ -1,6 +1,6 @@
-//! What must be there: every version that a program tried to save, where it was reported durable,
-//! and what may have become of it since. It knows what docs/store.md promises, and nothing of how
-//! the store keeps it.
+//! The model of what must be there: every version that a program tried to save, where it was
+//! reported as durable, and what may have happened to it since. It knows the promises of
+//! docs/store.md, and nothing about the implementation.
 
 use std::collections::BTreeMap;
 
@@ -21,38 +21,38 @@ pub(super) struct Attempt {
     pub(super) on: Vec<OnLayer>,
 }
 
-/// What a layer has of an attempt.
+/// An attempt on one layer.
 #[derive(Debug)]
 pub(super) struct OnLayer {
     pub(super) fate: Fate,
-    /// By rank: where it was written.
+    /// By rank: the directory to which it was written.
     pub(super) disks: Vec<DiskId>,
-    /// All ranks had it when the session was opened, or it was reported since.
+    /// Whether all ranks had it when the session was opened, or it was reported since.
     pub(super) is_whole: bool,
-    /// It need not stay, whether it was reported by then or not.
+    /// Whether it need not stay, reported or not.
     may_go: bool,
 }
 
 /// Whether a version is on a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// Nobody knows.
+    /// It may be there or not.
     Possible,
-    /// It was reported, and nothing allows that it is gone.
+    /// It was reported, and nothing allows its removal.
     Promised,
-    /// It was, and may be gone by now.
+    /// It was reported, and may have been removed.
     Loose,
     /// It must not come back.
     Gone,
 }
 
-/// All attempts, and what is where.
+/// All attempts, and where they are.
 #[derive(Debug)]
 pub(super) struct Model {
     pub(super) ranks: u32,
     /// By stamp.
     pub(super) attempts: BTreeMap<u64, Attempt>,
-    /// By layer and rank: which directory is there.
+    /// By layer and rank: the directory that is mounted.
     pub(super) mounts: Vec<Vec<DiskId>>,
     next_disk: DiskId,
 }
@@ -69,12 +69,13 @@ impl Model {
         self.next_disk - 1
     }
 
-    /// Whether all that was written of an attempt to a layer is where it belongs.
+    /// Whether all directories to which an attempt was written on a layer are mounted in their
+    /// place.
     pub(super) fn is_mounted(&self, stamp: u64, layer: usize) -> bool {
         self.attempts[&stamp].on[layer].disks == self.mounts[layer]
     }
 
-    /// A version is about to be saved. Says its stamp.
+    /// A version is about to be saved.
     pub(super) fn save(&mut self, version: u64, contents: Vec<Content>, stamp: u64, keep: &[Retention]) {
         let on = |disks: &Vec<DiskId>| OnLayer {
             fate: Fate::Possible,
@@ -89,9 +90,10 @@ impl Model {
                 let at = &self.attempts[&other];
                 let (before, disks) = (at.version, &at.on[layer].disks);
                 let here = &self.mounts[layer];
-                // It may take the place of what has its number, wherever that is mounted.
+                // It may replace an attempt with the same number, wherever that one is mounted.
                 let is_replaced = before == version && disks.iter().any(|disk| here.contains(disk));
-                // What not all ranks have may go when a later version is complete.
+                // A version that not all ranks have may be removed when a later version is
+                // complete.
                 let is_partly_here = disks.iter().zip(here).any(|(disk, mounted)| disk == mounted);
                 let is_passed = before < version && is_partly_here && !at.on[layer].is_whole;
                 let is_dropped = before < version && is_partly_here && !self.is_kept(other, layer, *keep);
@@ -114,7 +116,7 @@ impl Model {
         }
     }
 
-    /// Whether a version has to stay on a layer, whichever of the others are complete there.
+    /// Whether a version must stay on a layer, whichever other versions are complete there.
     fn is_kept(&self, stamp: u64, layer: usize, keep: Retention) -> bool {
         let version = self.attempts[&stamp].version;
         let is_newer = |other: &&Attempt| other.version > version && other.on[layer].fate != Fate::Gone;
@@ -122,12 +124,12 @@ impl Model {
             self.attempts.values().filter(is_newer).map(|other| other.version).collect();
         let is_last = newer.len() < keep.keep_last.map_or(1, |last| last.max(1) as usize);
         let is_nth = keep.keep_every.is_some_and(|every| version.is_multiple_of(every));
-        // Ages are an hour or nothing.
+        // Retention times are an hour or zero.
         let is_young = keep.keep_for_ns.is_some_and(|ns| ns > 1_000_000_000);
         keep == Retention::default() || is_last || is_nth || is_young
     }
 
-    /// A version was reported durable on a layer.
+    /// A version was reported as durable on a layer.
     pub(super) fn promise(&mut self, stamp: u64, layer: usize, keep: Retention) {
         let is_kept = self.is_kept(stamp, layer, keep);
         let attempt = self.attempts.get_mut(&stamp).expect("it was saved");
@@ -136,7 +138,7 @@ impl Model {
         on.is_whole = true;
         if on.fate == Fate::Possible {
             on.fate = if is_kept && !on.may_go { Fate::Promised } else { Fate::Loose };
-            // There is one version of a number, on directories that are the same.
+            // There is only one version with this number in the same directories.
             let disks = on.disks.clone();
             let same = self.attempts.iter_mut().filter(|(other, it)| **other < stamp && it.version == version);
             for (_, other) in same.filter(|(_, it)| it.on[layer].disks == disks) {
@@ -145,7 +147,7 @@ impl Model {
         }
     }
 
-    /// The session went back, or could not.
+    /// The session was rewound, or could not be.
     pub(super) fn rewind(&mut self, to: Option<u64>, is_ok: bool) {
         let mounts = &self.mounts;
         for attempt in self.attempts.values_mut().filter(|it| to.is_none_or(|to| it.version > to)) {
@@ -154,7 +156,7 @@ impl Model {
                 let is_partly_here = on.disks.iter().zip(here).any(|(disk, mounted)| disk == mounted);
                 on.may_go |= is_partly_here;
                 on.fate = match on.fate {
-                    // A part that was away may come back, by itself.
+                    // A part that was missing may come back alone.
                     _ if is_ok && on.disks == *here => Fate::Gone,
                     Fate::Promised if is_partly_here => Fate::Loose,
                     fate => fate,
@@ -163,8 +165,8 @@ impl Model {
         }
     }
 
-    /// The session is opened: which versions do all ranks have? `is_readable` tells of a manifest
-    /// that should be there.
+    /// The session is opened: records which versions all ranks have. `is_readable` tells whether a
+    /// manifest that should be there can be read.
     pub(super) fn open(&mut self, is_readable: impl Fn(usize, u32, u64) -> bool) {
         for stamp in self.stamps() {
             for layer in 0..self.mounts.len() {
@@ -176,7 +178,7 @@ impl Model {
         }
     }
 
-    /// The attempt with a stamp, if a version of this number may have it.
+    /// The attempt with this stamp, if its version has this number.
     pub(super) fn find(&self, stamp: u64, version: u64) -> Result<&Attempt, String> {
         let attempt = self.attempts.get(&stamp).ok_or(format!("version {version} has the stamp {stamp} of none"))?;
         if attempt.version != version {
@@ -188,7 +190,7 @@ impl Model {
         Ok(attempt)
     }
 
-    /// Attempts that each rank must be able to restore, given where this one cannot read.
+    /// The attempts that every rank must be able to restore, given which manifests cannot be read.
     pub(super) fn required(&self, is_unreadable: impl Fn(usize, u32, u64) -> bool) -> Vec<(u64, u64)> {
         let is_required = |(stamp, attempt): &(&u64, &Attempt)| {
             let is_there = |layer: &usize| {

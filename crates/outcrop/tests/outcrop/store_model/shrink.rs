@@ -1,11 +1,11 @@
-//! Makes a failing case smaller, until nothing of it can be left out.
+//! Shrinks a failing case until nothing more can be left out.
 
 use super::case::{Case, Operation, Settings};
 
-/// So many smaller cases are tried at most.
+/// The largest number of smaller cases to try.
 const TRIES_MAX: usize = 400;
 
-/// The smallest case that was found to fail, and how. `run` says how a case fails.
+/// The smallest case found that fails, and its failure. `run` returns how a case fails.
 pub(super) fn shrink(mut case: Case, mut why: String, run: impl Fn(&Case) -> Option<String>) -> (Case, String) {
     let mut tries = 0;
     let mut attempt = |case: &mut Case, smaller: Case, why: &mut String| {
@@ -32,7 +32,7 @@ pub(super) fn shrink(mut case: Case, mut why: String, run: impl Fn(&Case) -> Opt
             length /= 2;
         }
         for smaller in plainer(&case) {
-            // Each on top of what has succeeded before.
+            // Each change is applied on top of the successful ones before it.
             let merged = Case { operations: smaller.operations, ..case.clone() };
             attempt(&mut case, merged, &mut why);
         }
@@ -48,8 +48,7 @@ pub(super) fn shrink(mut case: Case, mut why: String, run: impl Fn(&Case) -> Opt
     }
 }
 
-/// The same with settings as nearly every program has them, one session at a time, all at once
-/// first.
+/// The same case with plain settings: all sessions at once first, then one at a time.
 fn plainer(case: &Case) -> Vec<Case> {
     let is_open = |operation: &Operation| matches!(operation, Operation::Open(_));
     let places: Vec<usize> = (0..case.operations.len()).filter(|nth| is_open(&case.operations[*nth])).collect();

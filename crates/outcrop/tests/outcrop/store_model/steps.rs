@@ -1,4 +1,4 @@
-//! Carries operations out, on the real thing and on the model, and compares what comes back.
+//! Carries out operations on the real store and on the model, and compares the results.
 
 use outcrop::{Error, PartMut, Result, store::Restored};
 
@@ -9,11 +9,11 @@ use super::{
     world::{Running, World},
 };
 
-/// How often a save is tried that says what became of an earlier one.
+/// How often a save is repeated that reports the failure of an earlier version.
 const TRIES: usize = 6;
 
 impl World {
-    /// Carries out one operation, if that can be done as things stand.
+    /// Carries out an operation, if it is possible in the current state.
     pub(super) fn carry_out(&mut self, operation: &Operation) -> Checked {
         let ranks = self.case.ranks;
         match (operation, self.running.is_some()) {
@@ -126,9 +126,9 @@ impl World {
         self.running.as_mut().expect("it is open")
     }
 
-    /// Opens the session, which removes no version.
+    /// Opens the session, and checks that this removes no version.
     pub(super) fn open_checked(&mut self, settings: &Settings) -> Checked {
-        // A merge that does not fit leaves what it has made elsewhere until the next start.
+        // A merge that does not fit on one layer leaves its packs on others until the next start.
         if settings.fault.is_some() || settings.limit_kib.iter().any(Option::is_some) {
             self.is_calm = false;
         }
@@ -156,14 +156,14 @@ impl World {
         self.check_listed()
     }
 
-    /// All manifests that there are: layer, rank and version.
+    /// All existing manifests: layer, rank and version.
     fn manifests(&self) -> Vec<(usize, u32, u64)> {
         let places = (0..self.case.layers).flat_map(|layer| (0..self.case.ranks).map(move |rank| (layer, rank)));
         let of_place = |(layer, rank)| self.disks.versions(layer, rank).into_iter().map(move |it| (layer, rank, it));
         places.flat_map(of_place).collect()
     }
 
-    /// What must be restorable is listed.
+    /// Checks that everything that must be restorable is listed.
     fn check_listed(&mut self) -> Checked {
         let required = self.required();
         for (rank, versions) in self.all(|member| member.session().versions()).into_iter().enumerate() {
@@ -228,7 +228,7 @@ impl World {
         self.running_mut().tried = Some(version);
         let results = self.all(|member| {
             let (session, memory) = member.parts();
-            // The failure of an earlier one is told first.
+            // The failure of an earlier version is reported first.
             let mut told = Vec::new();
             let saved = loop {
                 match session.save(version, &memory.parts()) {
@@ -259,7 +259,7 @@ impl World {
         let results = self.all(|member| member.session().wait(version, reached));
         let errors: Vec<&Error> = results.iter().filter_map(|result| result.as_ref().err()).collect();
         let what = format!("waiting for {reached:?} of version {version}");
-        // One that is not kept any more is not known any more.
+        // A version that is not kept any more is not known any more.
         let is_kept = self.running().settings.keep.iter().all(|keep| *keep == outcrop::Retention::default());
         if is_newest || is_kept {
             let layer = if let [layer] = layers[..] { Some(layer) } else { None };
@@ -280,13 +280,13 @@ impl World {
         Ok(())
     }
 
-    /// That a version which was just reported on a layer needs nothing that was lost there before
-    /// the session was opened.
+    /// Checks that a version that was just reported on a layer needs no file that was lost there
+    /// before the session was opened.
     fn check_built_upon(&self, stamp: u64, layer: usize) -> Checked {
         let version = self.model.attempts[&stamp].version;
         for rank in 0..self.case.ranks {
             let packs = self.disks.packs(&self.model, layer, rank, version);
-            // One that nothing needed any more may have been removed, and its number used again.
+            // A pack that nothing needed may have been removed, and its number used again.
             let is_lost = |pack: &&super::disks::FileId| {
                 self.running().lost.contains(pack) && self.disks.is_damaged(&self.model, layer, rank, &pack.2)
             };
@@ -321,14 +321,14 @@ impl World {
         self.restore_attempt(version, stamp, true)
     }
 
-    /// Restores all regions of the newest version; not if it has turned out to be damaged, and
-    /// another one does not fit.
+    /// Restores all regions of the newest version. Returns false if that version is damaged, and
+    /// the regions do not fit the next one.
     fn restore_latest_at_once(&mut self) -> Checked<bool> {
         let results = self.all(|member| {
             let session = member.session();
             let Some(latest) = session.latest()? else { return Ok(None) };
             let regions = session.regions(latest);
-            // Others would wait.
+            // The other ranks would wait, so this rank must make the call too.
             let regions = regions.unwrap_or_default();
             let mut blank = Blank::new(regions.iter().map(|region| (region.name.as_str(), region.bytes as usize)));
             let restored = session.restore_latest(&mut blank.parts())?;
@@ -345,7 +345,7 @@ impl World {
         }
         self.check_newest(version, &found[0].0)?;
         if found.iter().any(|(_, blank)| blank.regions.is_empty()) {
-            // What it consists of could not be read just then.
+            // Its regions could not be read at that moment.
             return Ok(false);
         }
         let contents = self.model.find(found[0].1.stamp, version)?.contents.clone();
@@ -356,7 +356,8 @@ impl World {
         Ok(true)
     }
 
-    /// That all ranks have restored the same version, and none that is too old. Says which.
+    /// Checks that all ranks have restored the same version, and not one that is too old. Returns
+    /// it.
     fn check_restored(&mut self, results: &[Result<(Option<Restored>, u64)>]) -> Checked<Option<(u64, u64)>> {
         let found: Vec<_> = results.iter().flatten().collect();
         let newest = self.required().last().copied();
@@ -413,7 +414,7 @@ impl World {
         self.restore_attempt(version, stamps[0], required.is_some())
     }
 
-    /// Restores all of a version that was found, which each rank goes on from.
+    /// Restores all of a version that was found. Each rank continues from it.
     fn restore_attempt(&mut self, version: u64, stamp: u64, must_be: bool) -> Checked {
         let must_be = must_be && self.required().contains(&(version, stamp));
         let contents = self.model.attempts[&stamp].contents.clone();
@@ -470,7 +471,7 @@ impl World {
     }
 
     fn rewind(&mut self, to: Option<u64>) -> Checked {
-        // A rank that says what became of an earlier version would not take part.
+        // A rank that reports the failure of an earlier version would not take part.
         let flushed = self.all(|member| {
             let flushed = member.session().flush();
             flushed.err()
@@ -481,7 +482,8 @@ impl World {
         let is_ok = results.iter().all(Result::is_ok);
         self.model.rewind(to, is_ok);
         if !is_ok {
-            // What is on its way on some ranks and gone on others cannot be gone on from.
+            // If a version is in flight on some ranks and gone on others, the ranks cannot
+            // continue.
             self.drop_all();
             return self.inspect();
         }

@@ -1,5 +1,4 @@
-//! The real thing: ranks in threads, each with a store and a session of its own, on real
-//! directories.
+//! The real store: ranks in threads, each with its own store and session, on real directories.
 
 use std::{
     collections::BTreeSet,
@@ -25,10 +24,10 @@ use super::{
 };
 use crate::common::trees::below;
 
-/// How long ranks wait for each other: longer than anything takes, also on a machine that is busy.
+/// The timeout between ranks: longer than anything takes, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// One rank: what it has in memory, and what it has opened.
+/// One rank: its memory, and what it has opened.
 pub(super) struct Member {
     pub(super) rank: u32,
     pub(super) memory: Memory,
@@ -49,25 +48,25 @@ impl Member {
 /// A session that is open on all ranks.
 pub(super) struct Running {
     pub(super) settings: Settings,
-    /// By rank: all its directories at once.
+    /// By rank: a wrapper around all its directories.
     whole: Vec<Failing>,
-    /// By layer and rank.
+    /// By layer and rank: a wrapper around one directory.
     parts: Vec<Vec<Failing>>,
-    /// Directories that were made to fail, and those that may still.
+    /// Directories that were made to fail, including those that may still fail.
     pub(super) faulty: BTreeSet<(usize, u32)>,
     pub(super) armed: BTreeSet<(usize, u32)>,
     pub(super) is_killed: bool,
-    /// A call has failed.
+    /// Whether a call has failed.
     pub(super) has_failed: bool,
-    /// Attempts to save something that no call has said to have failed, in their order.
+    /// Attempts that no call has reported as failed, in order.
     pub(super) saved: Vec<u64>,
-    /// Files that were missing, or of another length, when it was opened.
+    /// Files that were missing, or had another length, when it was opened.
     pub(super) lost: Vec<FileId>,
-    /// The version that was last tried.
+    /// The version of the last save.
     pub(super) tried: Option<u64>,
 }
 
-/// A store, its ranks, and what must be in it.
+/// A store, its ranks, and the model of what must be in it.
 pub(super) struct World {
     pub(super) root: PathBuf,
     pub(super) case: Case,
@@ -80,10 +79,10 @@ pub(super) struct World {
     pub(super) disturbed: BTreeSet<usize>,
     /// Those among them whose directories were moved.
     pub(super) moved: BTreeSet<usize>,
-    /// Nothing has been done yet that could leave files behind.
+    /// Whether nothing has been done yet that could leave files behind.
     pub(super) is_calm: bool,
-    /// Ranks have shared blocks: what one does not need any more, another one may have needed when
-    /// it was last looked at.
+    /// Whether ranks have shared blocks. Then a pack that its rank does not need may stay, because
+    /// another rank needed it at the last look.
     pub(super) has_shared: bool,
 }
 
@@ -106,7 +105,7 @@ impl World {
         }
     }
 
-    /// All ranks do something at the same time.
+    /// All ranks do the same at the same time.
     pub(super) fn all<T: Send>(&mut self, work: impl Fn(&mut Member) -> T + Sync) -> Vec<T> {
         if let [member] = &mut self.members[..] {
             return vec![work(member)];
@@ -121,7 +120,7 @@ impl World {
         })
     }
 
-    /// Opens the session on all ranks; on none if it fails on one.
+    /// Opens the session on all ranks, or on none if it fails on one.
     pub(super) fn open(&mut self, settings: &Settings) -> Vec<Result<()>> {
         let (ranks, layers) = (self.case.ranks, self.case.layers);
         let whole = |_| Failing::new(Arc::new(DiskFiles::create(&self.root).unwrap()));
@@ -173,7 +172,7 @@ impl World {
 
     /// Drops the sessions of all ranks.
     pub(super) fn drop_all(&mut self) {
-        // The store goes with the session, so that others notice.
+        // The store is dropped with the session, so that other ranks notice.
         self.all(|member| drop(member.opened.take()));
         self.running = None;
     }
@@ -195,7 +194,7 @@ impl World {
         settings.dedup == outcrop::store::Dedup::Ranks && self.case.ranks > 1
     }
 
-    /// Whether a failure on a layer, or on any, may have a reason that this test has given.
+    /// Whether a failure on a layer, or on any layer, may have a cause that the test has given.
     pub(super) fn is_excused(&self, layer: Option<usize>) -> bool {
         let Some(running) = &self.running else { return true };
         let settings = &running.settings;
@@ -210,7 +209,7 @@ impl World {
         }
     }
 
-    /// That errors have a reason that this test has given, and say something.
+    /// Checks that errors have a cause that the test has given, and have a message.
     pub(super) fn check_errors<'a>(
         &mut self,
         what: &str,
@@ -298,7 +297,7 @@ fn open_rank(
 }
 
 impl Wait {
-    /// As the store calls it, with the layers that are reached then.
+    /// The argument of the store's call, and the layers that are reached then.
     pub(super) fn reached(self, layers: usize) -> Option<(Reached, Vec<usize>)> {
         match self {
             Self::Nothing => None,
