@@ -163,7 +163,9 @@ impl SharedDirectory {
             if now - start > self.patience {
                 let doubt = state.talk.doubt().map_or(String::new(), |(_, doubt)| format!("; {doubt}"));
                 let (count, seconds) = (self.count, self.patience.as_secs_f64());
-                return Err(Error::apart(format!("not all {count} ranks came to {what} within {seconds} s{doubt}")));
+                return Err(Error::apart(format!(
+                    "not all {count} ranks reached the call \"{what}\" within {seconds} s{doubt}"
+                )));
             }
             let pause = state.pace.next().saturating_sub(now);
             drop(state);

@@ -9,7 +9,9 @@ pub(crate) enum Problem {
     #[error("session {session}: {problem}")]
     Session { session: String, problem: String },
     /// This version, or a newer one, exists already.
-    #[error("session {session} has version {newest} already; save a higher one than {version}, or rewind first")]
+    #[error(
+        "session {session} has version {newest} already; use a higher number than that, not {version}, or rewind first"
+    )]
     VersionExists { session: String, version: u64, newest: u64 },
     /// The version does not exist.
     #[error("session {session} has no version {version}: it was never complete on all ranks, or is not kept any more")]

@@ -66,8 +66,8 @@ pub(crate) fn merge(
         let key = shared.next_key.fetch_add(1, Relaxed);
         let id = session.next_pack()?;
         let (bytes, payload_bytes) = sizes(&names, part);
-        // This must not wait for room: a save may hold the room until this thread has packed its
-        // blocks.
+        // This must not wait for room: a save that waits for room may itself wait for this thread,
+        // which packs its blocks.
         let mut lent = match handle.lend_yielding(key, Layout::single(Element::BYTE, bytes)) {
             Err(outcrop_engine::Error::GaveWay { .. }) => {
                 tracing::debug!(session = session.name, "packs are merged later: others wait for host memory");
@@ -99,8 +99,8 @@ fn choose(chain: &[Link], chain_max: usize) -> Option<Range<usize>> {
     Some(start..start + count)
 }
 
-/// For every region, the newest copy of each block in these packs. If the blocks of a region have
-/// changed, it was saved in full then, and older packs do not count.
+/// For every region, the newest copy of each block in these packs. If the length of a region or the
+/// size of its blocks has changed, it was saved in full then, and older packs do not count.
 fn newest(packs: &[(PackHeader, Index)]) -> (Vec<(String, Blocks)>, Vec<Moved>) {
     let mut regions = BTreeMap::<&str, (Blocks, BTreeMap<u64, Place>)>::new();
     for (_, index) in packs {

@@ -432,8 +432,8 @@ impl Session {
         let content = self.core.content();
         let is_known = !content.is_broken && !content.chain.is_empty() && content.packs() == manifest.packs;
         drop(content);
-        // If the chain is that of the next version already, nothing changes. Some layers may not
-        // have it yet.
+        // If the next version builds upon these packs anyway, the chain stays. Layers that do not
+        // have the version yet are not checked.
         if is_damaged
             || !is_known
             || !self.layers_with(manifest.version).all(|layer| self.opens(layer, manifest, false))

@@ -44,7 +44,7 @@ fn a_rank_that_gives_up_and_tries_again_is_in_step_with_the_others() {
         let impatient = scope.spawn(|| {
             let ranks = open(dir.path(), 1, 2, SHORT);
             let error = ranks.gather("a", b"one 0").unwrap_err();
-            assert!(error.to_string().contains("not all 2 ranks came to a"), "{error}");
+            assert!(error.to_string().contains("not all 2 ranks reached the call \"a\""), "{error}");
             gave_up.wait();
             let again = |round: u32| loop {
                 if let Ok(gathered) = ranks.gather("a", format!("one {round}").as_bytes()) {
