@@ -190,8 +190,8 @@ impl Catalog {
         Ok(numbers)
     }
 
-    /// Opens one rank's part of a version. The manifest is read again, because a running program
-    /// may have merged packs since.
+    /// Opens one rank's part of a version. If a pack is missing or damaged, the manifest is read
+    /// again, because a running program may have merged packs since.
     pub fn reader(&self, manifest: &Arc<Manifest>) -> Result<Reader> {
         let mut manifest = Arc::clone(manifest);
         loop {

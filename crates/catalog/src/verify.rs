@@ -188,7 +188,7 @@ impl<'a> SessionCheck<'a> {
             match self.open(id, true) {
                 Ok(pack) => self.check_pack(&pack, users, progress, &mut findings, &mut bad_blocks),
                 Err(error) => {
-                    // A pack that only borrows its blocks does not need its index.
+                    // A version that only borrows its blocks does not need its index.
                     let can_lend = self.open(id, false).is_ok();
                     bad_packs.insert(id, (unusable(file_name(&self.session, id), &error, Vec::new()), can_lend));
                     progress(*bytes);
