@@ -279,7 +279,7 @@ fn a_mailbox_that_stays_damaged_is_not_waited_for_for_ever() {
             error = ranks.heard().err().map(|error| error.to_string()).unwrap_or_default();
             !error.is_empty()
         });
-        assert!(error.contains("cannot be read") && error.contains("was changed"), "{error}");
+        assert!(error.contains("could not be read") && error.contains("was changed"), "{error}");
     });
 }
 
