@@ -346,6 +346,71 @@ fn a_look_at_others_waits_until_enough_may_go() {
     assert_eq!(looks_at_others(2, true, 1000, 1400), 2);
 }
 
+/// The versions that have failed, as the program was told.
+fn failed(rig: &Rig) -> Vec<u64> {
+    let of = |report: &Report| match report {
+        Report::Failed { save, reason, .. } if reason == "full" => Some(save.version),
+        _ => None,
+    };
+    rig.reports.iter().filter_map(of).collect()
+}
+
+#[test]
+fn versions_that_need_a_failed_pack_fail_at_once_and_later_ones_do_not() {
+    for is_shared in [false, true] {
+        let mut rig = Rig::shared(Retention::default(), (1, 2), is_shared, Found::default());
+        rig.tell(Event::Reading(false));
+        (0..2).for_each(|number| rig.expect(number));
+        rig.draft(1, &[0], 1, 0);
+        rig.draft(2, &[1], 2, 0);
+        rig.tell(Event::Arrived { number: 0, layer: 0, failure: Some("full".to_owned()) });
+        // Other ranks may refer to the pack in their parts of the second version, if they share
+        // blocks.
+        assert_eq!(failed(&rig), if is_shared { vec![1, 2] } else { vec![1] });
+        // The next version knows of the loss, and is full.
+        rig.expect(2);
+        rig.draft(3, &[2], 3, 1);
+        (1..3).for_each(|number| rig.arrive(number, 0));
+        let steps = rig.work();
+        assert_eq!(written(&steps, 1), []);
+        assert_eq!(written(&steps, 2), if is_shared { vec![] } else { vec![(0, vec![1])] });
+        assert_eq!(written(&steps, 3), [(0, vec![2])], "{steps:?}");
+    }
+}
+
+#[test]
+fn packs_of_a_version_that_another_rank_refused_stay_for_the_next_one() {
+    let mut rig = Rig::shared(Retention::default(), (1, 2), false, Found::default());
+    rig.tell(Event::Reading(false));
+    rig.expect(0);
+    rig.draft(1, &[0], 1, 0);
+    let tidings = Tidings::Failed { layer: 0, version: 1, reason: "full".to_owned() };
+    rig.tell(Event::Heard { rank: 1, news: News { run: RUN, era: 0, number: 0, tidings } });
+    rig.arrive(0, 0);
+    rig.tell(Event::Reading(false));
+    let steps = rig.work();
+    assert!(!steps.iter().any(|(_, step)| matches!(step, Step::Remove { .. })), "{steps:?}");
+    rig.expect(1);
+    rig.draft(2, &[1, 0], 2, 0);
+    rig.arrive(1, 0);
+    let steps = rig.work();
+    assert_eq!(written(&steps, 2), [(0, vec![1, 0])], "{steps:?}");
+}
+
+#[test]
+fn a_pack_that_arrives_while_the_session_ends_and_that_nothing_needs_is_removed() {
+    let mut rig = Rig::new(Retention::default(), (1, 1), Found::default());
+    rig.tell(Event::Reading(false));
+    rig.expect(0);
+    // Its version could not be packed.
+    rig.tell(Event::Failed { save: SaveId { version: 1, attempt: 1 }, reason: "full".to_owned() });
+    rig.tell(Event::Closed);
+    rig.work();
+    rig.arrive(0, 0);
+    let steps = rig.work();
+    assert!(steps.contains(&(0, Step::Remove { number: 0, bytes: 4096 })), "{steps:?}");
+}
+
 #[test]
 fn nothing_is_said_after_the_end() {
     let mut rig = Rig::new(Retention::default(), (1, 2), Found::default());
