@@ -231,3 +231,10 @@ fn the_largest_counts_and_blocks() {
         assert!(plain == block);
     }
 }
+
+#[test]
+fn hashes_and_runs_have_the_names_that_tools_print() {
+    let names = HashKind::ALL.map(|kind| kind.to_string());
+    assert_eq!(names, ["xxh3-128", "blake3-128", "md5"]);
+    assert_eq!(RunId(0xab).to_string(), "000000000000000000000000000000ab");
+}
