@@ -60,6 +60,7 @@ mod mirror;
 mod pick;
 mod recording;
 mod replay;
+mod stores;
 mod tree;
 
 pub use check::{Classes, Failure, Report, check, check_classes};
@@ -72,4 +73,5 @@ pub use pick::ImageId;
 pub use recording::Recording;
 /// The error of a failed operation.
 pub use rustix::io::Errno;
+pub use stores::Stores;
 pub use tree::Tree;

@@ -29,6 +29,14 @@ pub enum Structure {
     Segment,
     /// A message between ranks, or the mark of a rank.
     Message,
+    /// The first page of a pool.
+    Pool,
+    /// The root of a version of a pool.
+    PoolRoot,
+    /// The structures of a version of a pool.
+    PoolContents,
+    /// A page of entries of a pool.
+    PoolEntries,
 }
 
 impl fmt::Display for Structure {
@@ -42,6 +50,10 @@ impl fmt::Display for Structure {
             Self::MailboxRecord => "record in a mailbox",
             Self::Segment => "segment of shared memory",
             Self::Message => "message of a rank",
+            Self::Pool => "pool",
+            Self::PoolRoot => "root of a pool",
+            Self::PoolContents => "list of the structures of a pool",
+            Self::PoolEntries => "page of entries of a pool",
         })
     }
 }

@@ -38,6 +38,7 @@ mod manifest;
 mod message;
 mod names;
 mod pack;
+mod pool;
 mod segment;
 
 pub use blocks::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Blocks, REGION_BYTES_MAX};
@@ -60,6 +61,10 @@ pub use names::{
     rank_name, version_name,
 };
 pub use pack::{FILE_BYTES_MAX, INDEX_BYTES_MAX, PAGE_BYTES, PackHeader, PackId, PackOrigin};
+pub use pool::{
+    POOL_CONTENTS_BYTES_MAX, POOL_ENTRIES, POOL_FIRST_PAGE, POOL_HEADER_BYTES, POOL_PAGES_MAX, POOL_ROOT_BYTES,
+    POOL_SLOTS, POOL_STATE_BYTES_MAX, PoolContents, PoolEntry, PoolHeader, PoolRoot, PoolStructure, pool_check,
+};
 pub use segment::{
     CHUNK_BYTES_MAX, CHUNK_UNIT_BYTES, SEGMENT_HEADER_BYTES, SEGMENT_OWNERS_MAX, SegmentHeader, encode_segment_number,
 };

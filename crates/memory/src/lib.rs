@@ -3,7 +3,7 @@
 //! A [`Mapping`] is a piece of address space with one of several [`Backing`]s: anonymous memory,
 //! chunks of a shared buffer, a memfd, a file, or a file on persistent memory (DAX). It hands out
 //! raw addresses; its users decide who may write where. [`Private`] is the simple case: memory with
-//! one owner, as a slice. [`Maps`] describes the mappings of this process, [`limits`] how much
+//! one owner, as a slice, and [`Overlay`] shows parts of a file in such memory. [`Maps`] describes the mappings of this process, [`limits`] how much
 //! memory it may still take, [`pinned_by_others`] how much of it hardware may write to. [`Copier`]
 //! copies.
 
@@ -13,6 +13,7 @@ pub mod limits;
 mod lines;
 mod mapping;
 mod maps;
+mod overlay;
 mod pinned;
 mod private;
 
@@ -21,6 +22,7 @@ pub use error::{Error, Result};
 pub use limits::memory_left;
 pub use mapping::{Backing, HUGE_PAGE, Kept, Mapping, Pages};
 pub use maps::{Maps, Piece};
+pub use overlay::Overlay;
 pub use pinned::{Pinned, pinned_by_others};
 pub use private::Private;
 

@@ -1,0 +1,66 @@
+//! `#[derive(Versioned)]`: elements of pools.
+
+use proc_macro::TokenStream;
+use quote::quote;
+use syn::{Data, DeriveInput, Error, Fields, parse_macro_input, spanned::Spanned};
+
+/// Makes a structure an element of pools: all fields must be elements, and there must be no padding
+/// between or after them. Offsets are part of the layout that a pool compares when it is opened, so
+/// a program that was compiled with another layout is refused.
+#[proc_macro_derive(Versioned)]
+pub fn versioned(input: TokenStream) -> TokenStream {
+    let input = parse_macro_input!(input as DeriveInput);
+    implement(&input).unwrap_or_else(Error::into_compile_error).into()
+}
+
+fn implement(input: &DeriveInput) -> Result<proc_macro2::TokenStream, Error> {
+    let name = &input.ident;
+    if !input.generics.params.is_empty() {
+        return Err(Error::new(input.generics.span(), "an element of a pool cannot be generic; name its types"));
+    }
+    let Data::Struct(data) = &input.data else {
+        let problem = "only a structure can be an element of a pool: not every pattern of bytes is a valid enum or \
+                       union; store an integer of a fixed size instead";
+        return Err(Error::new(name.span(), problem));
+    };
+    let fields: Vec<_> = match &data.fields {
+        Fields::Unit => Vec::new(),
+        fields => fields.iter().collect(),
+    };
+    if fields.is_empty() {
+        return Err(Error::new(name.span(), "an element of a pool needs at least one field"));
+    }
+    let types: Vec<_> = fields.iter().map(|field| &field.ty).collect();
+    let members: Vec<syn::Member> = data.fields.members().collect();
+    let texts: Vec<String> = members
+        .iter()
+        .map(|member| match member {
+            syn::Member::Named(name) => name.to_string(),
+            syn::Member::Unnamed(index) => index.index.to_string(),
+        })
+        .collect();
+    let padded = format!("`{name}` has padding, whose bytes mean nothing: reorder its fields or add some");
+    Ok(quote! {
+        // SAFETY: all fields are elements, and the assertion below shows that there is nothing
+        // between them. Names, types and offsets of the fields are in the hash.
+        unsafe impl ::outcrop_pool::Versioned for #name {
+            const LAYOUT: u64 = {
+                assert!(0 #(+ ::core::mem::size_of::<#types>())* == ::core::mem::size_of::<#name>(), #padded);
+                let hash = ::outcrop_pool::layout::START;
+                #(
+                    let hash = ::outcrop_pool::layout::hash(hash, #texts.as_bytes());
+                    let hash = ::outcrop_pool::layout::hash(
+                        hash,
+                        &<#types as ::outcrop_pool::Versioned>::LAYOUT.to_le_bytes(),
+                    );
+                    let hash = ::outcrop_pool::layout::hash(
+                        hash,
+                        &(::core::mem::offset_of!(#name, #members) as u64).to_le_bytes(),
+                    );
+                )*
+                hash
+            };
+        }
+        const _: u64 = <#name as ::outcrop_pool::Versioned>::LAYOUT;
+    })
+}

@@ -1,0 +1,187 @@
+//! Where the blocks of a structure are: a tree of pages of entries, of which all but the lowest
+//! level refer to further pages. A new version shares the pages that have not changed.
+
+use std::collections::BTreeSet;
+
+use outcrop_format::{PAGE_BYTES, POOL_ENTRIES, PoolEntry, PoolStructure, pool_check};
+
+use crate::{Error, Result, file::PoolFile};
+
+/// All levels of a tree, the blocks first. The last level has one entry, the top.
+#[derive(Debug, Clone)]
+pub(crate) struct Table {
+    levels: Vec<Vec<PoolEntry>>,
+}
+
+impl Table {
+    /// A table of blocks of zeros.
+    pub(crate) fn new(blocks: u64) -> Self {
+        let mut levels = vec![vec![PoolEntry::ZEROS; blocks.max(1) as usize]];
+        while levels[levels.len() - 1].len() > 1 {
+            let pages = levels[levels.len() - 1].len().div_ceil(POOL_ENTRIES);
+            levels.push(vec![PoolEntry::ZEROS; pages]);
+        }
+        Self { levels }
+    }
+
+    /// The table of a structure of a durable version.
+    pub(crate) fn read(file: &PoolFile, structure: &PoolStructure) -> Result<Self> {
+        let mut table = Self::new(structure.blocks());
+        let top = table.levels.len() - 1;
+        table.levels[top][0] = structure.top;
+        for level in (1..=top).rev() {
+            for page in 0..table.levels[level].len() {
+                let entry = table.levels[level][page];
+                if !entry.is_zeros() {
+                    let below = &mut table.levels[level - 1][page * POOL_ENTRIES..];
+                    let count = below.len().min(POOL_ENTRIES);
+                    below[..count].copy_from_slice(&file.entries(entry)?[..count]);
+                }
+            }
+        }
+        Ok(table)
+    }
+
+    /// The entries of all blocks.
+    pub(crate) fn blocks(&self) -> &[PoolEntry] {
+        &self.levels[0]
+    }
+
+    pub(crate) fn top(&self) -> PoolEntry {
+        self.levels[self.levels.len() - 1][0]
+    }
+
+    /// Has blocks be elsewhere from now on, and writes the pages above them.
+    pub(crate) fn change(&mut self, changes: &[(usize, PoolEntry)], draft: &mut Draft<'_>) -> Result<()> {
+        for (block, entry) in changes {
+            self.levels[0][*block] = *entry;
+        }
+        let mut changed: BTreeSet<usize> = changes.iter().map(|(block, _)| *block).collect();
+        for level in 1..self.levels.len() {
+            let pages: BTreeSet<usize> = changed.iter().map(|index| index / POOL_ENTRIES).collect();
+            for &page in &pages {
+                let first = page * POOL_ENTRIES;
+                let below = &self.levels[level - 1];
+                let entries = &below[first..below.len().min(first + POOL_ENTRIES)];
+                let entry = match entries.iter().all(PoolEntry::is_zeros) {
+                    true => PoolEntry::ZEROS,
+                    false => draft.write(&PoolEntry::encode_page(entries))?,
+                };
+                if !entry.is_zeros() {
+                    // Both pages refer to what has not changed.
+                    let same = entries.iter().enumerate().filter(|(at, _)| !changed.contains(&(first + at)));
+                    same.for_each(|(_, entry)| draft.share(*entry));
+                }
+                self.levels[level][page] = entry;
+            }
+            changed = pages;
+        }
+        Ok(())
+    }
+}
+
+/// What a new version has written so far, and can be taken back.
+pub(crate) struct Draft<'a> {
+    file: &'a mut PoolFile,
+    /// First pages of what it has taken, and of what it refers to as well.
+    taken: Vec<u64>,
+    shared: Vec<u64>,
+    /// Ranges of bytes to be flushed.
+    written: Vec<std::ops::Range<u64>>,
+    is_kept: bool,
+}
+
+impl<'a> Draft<'a> {
+    pub(crate) fn new(file: &'a mut PoolFile) -> Self {
+        Self { file, taken: Vec::new(), shared: Vec::new(), written: Vec::new(), is_kept: false }
+    }
+
+    pub(crate) fn file(&self) -> &PoolFile {
+        self.file
+    }
+
+    /// Writes bytes, whole pages of them, to pages that nothing uses.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<PoolEntry> {
+        let pages = bytes.len().div_ceil(PAGE_BYTES) as u64;
+        let page = self.file.take(pages)?;
+        self.taken.push(page);
+        let at = page * PAGE_BYTES as u64;
+        self.file.write(at, bytes)?;
+        match self.written.last_mut() {
+            Some(last) if last.end == at => last.end = at + pages * PAGE_BYTES as u64,
+            _ => self.written.push(at..at + pages * PAGE_BYTES as u64),
+        }
+        Ok(PoolEntry::new(page, pool_check(bytes)))
+    }
+
+    /// The new version refers to something that a durable one refers to.
+    pub(crate) fn share(&mut self, entry: PoolEntry) {
+        if !entry.is_zeros() {
+            self.file.space.share(entry.page());
+            self.shared.push(entry.page());
+        }
+    }
+
+    /// How many bytes it has written.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.written.iter().map(|range| range.end - range.start).sum()
+    }
+
+    /// Makes everything durable that it has written.
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        self.file.flush(&self.written)
+    }
+
+    /// A durable root refers to it.
+    pub(crate) fn keep(mut self) {
+        self.is_kept = true;
+    }
+
+    pub(crate) fn write_root(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
+        self.file.write(at, bytes)?;
+        self.file.flush(std::slice::from_ref(&(at..at + bytes.len() as u64)))
+    }
+}
+
+impl Drop for Draft<'_> {
+    fn drop(&mut self) {
+        // If a root may refer to it, the pool accepts nothing more, and its space does not matter.
+        if !self.is_kept {
+            for page in self.shared.iter().chain(&self.taken) {
+                self.file.space.release(*page);
+            }
+        }
+    }
+}
+
+/// No longer refers to a tree, and frees what nothing else refers to.
+pub(crate) fn release(file: &mut PoolFile, top: PoolEntry, levels: u8) -> Result<()> {
+    if top.is_zeros() {
+        return Ok(());
+    }
+    if levels > 0 && file.space.is_last(top.page()) {
+        for entry in file.entries(top)?.to_vec() {
+            release(file, entry, levels - 1)?;
+        }
+    }
+    file.space.release(top.page());
+    Ok(())
+}
+
+/// Counts the references of a tree that was found in the file.
+pub(crate) fn count(file: &mut PoolFile, top: PoolEntry, levels: u8, block_pages: u64) -> Result<()> {
+    if top.is_zeros() {
+        return Ok(());
+    }
+    let pages = if levels == 0 { block_pages } else { 1 };
+    let is_new = file.space.refer(top.page(), pages).map_err(|()| {
+        let problem = format!("page {} is used twice, or is not there", top.page());
+        Error::Wrong { location: file.location.clone(), problem }
+    })?;
+    if is_new && levels > 0 {
+        for entry in file.entries(top)?.to_vec() {
+            count(file, entry, levels - 1, block_pages)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,7 @@
+//! What is promised of a pool.
+
+mod arrays;
+mod crash;
+mod kill;
+mod medium;
+mod model;
