@@ -7,7 +7,7 @@ use outcrop_format::{PAGE_BYTES, POOL_PAGES_MAX, PoolEntry, pool_check};
 use crate::{Error, Medium, Result, space::Space};
 
 /// A pool grows by at least so many pages.
-const GROWTH_PAGES: u64 = 256;
+const GROWTH_PAGES: u64 = 16;
 
 pub(crate) struct PoolFile {
     pub(crate) medium: Box<dyn Medium>,

@@ -26,6 +26,9 @@ const MERGE: Tests = ("outcrop", "outcrop", "store_merge::");
 const MODEL: Tests = ("outcrop", "outcrop", "store_model::");
 const RANKS: Tests = ("outcrop", "outcrop", "store_ranks::");
 const TALK: Tests = ("outcrop-ranks", "ranks", "directory::");
+const POOL: Tests = ("outcrop-pool", "pool", "crash::");
+const POOL_MODEL: Tests = ("outcrop-pool", "pool", "model::");
+const POOL_ARRAYS: Tests = ("outcrop-pool", "pool", "arrays::");
 
 pub(super) const HAND_MADE: &[Mutant] = &[
     Mutant {
@@ -286,5 +289,54 @@ pub(super) const HAND_MADE: &[Mutant] = &[
         old: "position(|id| self.snapshots[id].yields)",
         new: "position(|id| self.snapshots.contains_key(id))",
         tests: &[PLAN],
+    },
+    Mutant {
+        name: "pool: no flush before the root",
+        file: "crates/pool/src/pool.rs",
+        old: "        draft.flush()?;\n",
+        new: "",
+        tests: &[POOL],
+    },
+    Mutant {
+        name: "pool: no flush of the root",
+        file: "crates/pool/src/table.rs",
+        old: "self.file.flush(std::slice::from_ref(&(at..at + bytes.len() as u64)))",
+        new: "Ok(())",
+        tests: &[POOL],
+    },
+    Mutant {
+        name: "pool: pages freed before the next version is durable",
+        file: "crates/pool/src/pool.rs",
+        old: "        self.free_unread();\n        let version = self.newest + 1;",
+        new: "        if self.versions.len() as u64 >= versions_max {\n            let first = self.versions.remove(0);\n            self.lingering.push(first);\n        }\n        self.free_unread();\n        let version = self.newest + 1;",
+        tests: &[POOL],
+    },
+    Mutant {
+        name: "pool: checksums not compared",
+        file: "crates/pool/src/file.rs",
+        old: "match pool_check(into) == entry.check() {",
+        new: "match true {",
+        tests: &[POOL],
+    },
+    Mutant {
+        name: "pool: pages of an old version shown in place of what was written",
+        file: "crates/pool/src/part.rs",
+        old: "                self.memory.own(block * bytes..(block + 1) * bytes);\n",
+        new: "",
+        tests: &[POOL_MODEL],
+    },
+    Mutant {
+        name: "pool: pages that a view reads are freed",
+        file: "crates/pool/src/pool.rs",
+        old: "let is_read = |held: &Held| Arc::strong_count(&held.pin) > 1;",
+        new: "let is_read = |_: &Held| false;",
+        tests: &[POOL_ARRAYS],
+    },
+    Mutant {
+        name: "pool: shared pages not counted",
+        file: "crates/pool/src/table.rs",
+        old: "same.for_each(|(_, entry)| draft.share(*entry));",
+        new: "drop(same);",
+        tests: &[POOL_ARRAYS, POOL_MODEL],
     },
 ];
