@@ -5,6 +5,7 @@
 
 mod bench;
 mod demo;
+mod pool;
 mod progress;
 mod rtm;
 mod say;
@@ -67,6 +68,9 @@ enum Command {
     Demo(demo::DemoArgs),
     #[command(flatten)]
     Store(store::StoreCommand),
+    /// Show, verify and export the versions of a pool.
+    #[command(subcommand)]
+    Pool(pool::PoolCommand),
     /// Run a reverse time migration of your own model.
     ///
     /// The configuration is TOML. Every key has a default, so an empty file gives a small salt
@@ -111,6 +115,7 @@ fn main() -> ExitCode {
         Command::Survey(args) => survey::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Store(command) => store::run(&command),
+        Command::Pool(command) => pool::run(&command),
         Command::Bench(command) => bench::run(&command),
     };
     match result {

@@ -14,7 +14,7 @@ use std::{
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
-pub(crate) use files::Exists;
+pub(crate) use files::{Exists, npy_head};
 use outcrop::{
     ErrorKind,
     catalog::{Catalog, Error, Sessions},
@@ -139,11 +139,11 @@ impl Unread {
 }
 
 /// As in `2026-01-31T12:00:00Z`.
-fn time(unix_ns: u64) -> String {
+pub(crate) fn time(unix_ns: u64) -> String {
     humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_nanos(unix_ns)).to_string()
 }
 
-fn print_json(value: &serde_json::Value) -> Result<()> {
+pub(crate) fn print_json(value: &serde_json::Value) -> Result<()> {
     say!("{}", serde_json::to_string_pretty(value)?);
     Ok(())
 }
@@ -155,6 +155,6 @@ fn file_name(name: &str) -> String {
 }
 
 /// The name of a region for display.
-fn region_name(name: &str) -> &str {
+pub(crate) fn region_name(name: &str) -> &str {
     if name.is_empty() { "(unnamed)" } else { name }
 }

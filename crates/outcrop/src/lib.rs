@@ -91,6 +91,32 @@ pub mod layers {
     }
 }
 
+/// Arrays that are ordinary memory, and of which one call makes a version durable: see docs/pool.md.
+///
+/// ```
+/// use outcrop::pool::{Block, Options, Pool, Versioned};
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let path = directory.path().join("sim.pool");
+///
+/// #[derive(Versioned, Clone, Copy)]
+/// struct Cell { rho: f64, level: u32, flag: u32 }
+///
+/// let pool = Pool::open(path, Options::versions(3))?;
+/// let mut grid = pool.array::<Cell>("grid", 1_000_000, Block::elements(4096))?;
+/// grid[7].rho += 1.0;
+/// let version = pool.persist(&mut [&mut grid])?; // durable, for all structures at once
+/// assert_eq!(pool.view(version)?.array::<Cell>("grid")?[7].rho, 1.0);
+/// # Ok::<(), outcrop::pool::Error>(())
+/// ```
+pub mod pool {
+    #[doc(hidden)]
+    pub use outcrop_pool::layout;
+    pub use outcrop_pool::{
+        Array, ArrayView, Block, Described, Error, Medium, Options, Part, Persisted, Pool, Result, Shape, Structure,
+        Usage, Versioned, View,
+    };
+}
+
 /// The settings of tapes and stores, as plain data and as tables: see docs/settings.md.
 ///
 /// ```

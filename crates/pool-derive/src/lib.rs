@@ -1,6 +1,7 @@
 //! `#[derive(Versioned)]`: elements of pools.
 
 use proc_macro::TokenStream;
+use proc_macro_crate::{FoundCrate, crate_name};
 use quote::quote;
 use syn::{Data, DeriveInput, Error, Fields, parse_macro_input, spanned::Spanned};
 
@@ -40,20 +41,21 @@ fn implement(input: &DeriveInput) -> Result<proc_macro2::TokenStream, Error> {
         })
         .collect();
     let padded = format!("`{name}` has padding, whose bytes mean nothing: reorder its fields or add some");
+    let pool = pool();
     Ok(quote! {
         // SAFETY: all fields are elements, and the assertion below shows that there is nothing
         // between them. Names, types and offsets of the fields are in the hash.
-        unsafe impl ::outcrop_pool::Versioned for #name {
+        unsafe impl #pool::Versioned for #name {
             const LAYOUT: u64 = {
                 assert!(0 #(+ ::core::mem::size_of::<#types>())* == ::core::mem::size_of::<#name>(), #padded);
-                let hash = ::outcrop_pool::layout::START;
+                let hash = #pool::layout::START;
                 #(
-                    let hash = ::outcrop_pool::layout::hash(hash, #texts.as_bytes());
-                    let hash = ::outcrop_pool::layout::hash(
+                    let hash = #pool::layout::hash(hash, #texts.as_bytes());
+                    let hash = #pool::layout::hash(
                         hash,
-                        &<#types as ::outcrop_pool::Versioned>::LAYOUT.to_le_bytes(),
+                        &<#types as #pool::Versioned>::LAYOUT.to_le_bytes(),
                     );
-                    let hash = ::outcrop_pool::layout::hash(
+                    let hash = #pool::layout::hash(
                         hash,
                         &(::core::mem::offset_of!(#name, #members) as u64).to_le_bytes(),
                     );
@@ -61,6 +63,19 @@ fn implement(input: &DeriveInput) -> Result<proc_macro2::TokenStream, Error> {
                 hash
             };
         }
-        const _: u64 = <#name as ::outcrop_pool::Versioned>::LAYOUT;
+        const _: u64 = <#name as #pool::Versioned>::LAYOUT;
     })
+}
+
+/// Where the program finds the trait: it uses Outcrop, or this part of it alone.
+fn pool() -> proc_macro2::TokenStream {
+    let named = |name: &str, inside: &str| {
+        let path = match crate_name(name).ok()? {
+            // Its own examples and tests, where it goes by its own name.
+            FoundCrate::Itself => name.replace('-', "_"),
+            FoundCrate::Name(path) => path,
+        };
+        format!("::{path}{inside}").parse().ok()
+    };
+    named("outcrop-pool", "").or_else(|| named("outcrop", "::pool")).unwrap_or_else(|| quote!(::outcrop_pool))
 }

@@ -30,6 +30,11 @@ macro_rules! plain {
                 const LAYOUT: u64 = hash(hash(START, stringify!($type).as_bytes()), &size_of::<$type>().to_le_bytes());
             }
         )*
+
+        /// The name of the number type with this layout, as in `f64`.
+        pub(crate) fn number(layout: u64) -> Option<&'static str> {
+            [$((<$type>::LAYOUT, stringify!($type))),*].into_iter().find(|(known, _)| *known == layout).map(|(_, name)| name)
+        }
     };
 }
 

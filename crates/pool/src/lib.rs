@@ -53,6 +53,6 @@ pub use medium::Medium;
 pub use outcrop_pool_derive::Versioned;
 pub use part::Part;
 pub use pool::{Block, Options, Persisted, Pool, Structure, Usage};
-pub use view::{ArrayView, View};
+pub use view::{ArrayView, Described, View};
 
 extern crate self as outcrop_pool;

@@ -25,12 +25,18 @@ use crate::{
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     versions: u64,
+    creates: bool,
 }
 
 impl Options {
     /// Keeps so many versions, at least 1 and at most 31.
     pub fn versions(count: u64) -> Self {
-        Self { versions: count }
+        Self { versions: count, creates: true }
+    }
+
+    /// Opens only a pool that is there.
+    pub fn existing(self) -> Self {
+        Self { creates: false, ..self }
     }
 }
 
@@ -150,6 +156,9 @@ impl Pool {
             let location = location.clone();
             move |source| Error::File { attempt, location, source }
         };
+        if !options.creates && std::fs::metadata(path).map_err(failed("open"))?.len() == 0 {
+            return Err(Error::Wrong { location, problem: "it is empty".to_owned() });
+        }
         let lock = Alive::hold(path).map_err(failed("open"))?;
         let lock = lock.ok_or_else(|| Error::InUse { location: location.clone() })?;
         let file = File::options().read(true).write(true).open(path).map_err(failed("open"))?;

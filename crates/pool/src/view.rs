@@ -2,11 +2,11 @@
 
 use std::{fmt, marker::PhantomData, ops::Deref, sync::Arc};
 
-use outcrop_format::PoolEntry;
+use outcrop_format::PoolStructure;
 use outcrop_memory::Overlay;
 
 use crate::{
-    Error, Result, Versioned, open,
+    Error, Result, Versioned, layout, open,
     part::shown,
     pool::{Held, Shared},
     table::Table,
@@ -17,6 +17,22 @@ use crate::{
 pub struct View {
     pub(crate) shared: Arc<Shared>,
     pub(crate) held: Held,
+}
+
+/// A structure of a version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Described {
+    /// Its name.
+    pub name: String,
+    /// The number type of its elements, as in `f64`, if they are numbers.
+    pub element: Option<&'static str>,
+    /// The length of an element.
+    pub element_bytes: u32,
+    /// The number of elements in each dimension; 1 beyond the last one.
+    pub shape: [u64; 3],
+    /// The length of a block.
+    pub block_bytes: u64,
 }
 
 /// An array of a version: a slice.
@@ -45,20 +61,46 @@ impl View {
         self.held.contents.structures.iter().map(|structure| structure.name.as_str())
     }
 
+    /// Its structures, in the order of their names.
+    pub fn structures(&self) -> impl Iterator<Item = Described> {
+        self.held.contents.structures.iter().map(|it| Described {
+            name: it.name.clone(),
+            element: layout::number(it.layout),
+            element_bytes: it.element_bytes,
+            shape: it.shape,
+            block_bytes: it.block_bytes,
+        })
+    }
+
     /// An array of the version.
     pub fn array<T: Versioned>(&self, name: &str) -> Result<ArrayView<T>> {
-        let found = self.held.contents.find(name);
-        let found = found.ok_or_else(|| {
-            Error::Misfit(format!("version {} has no \"{name}\"; it has {}", self.version(), self.listed()))
-        })?;
+        let found = self.find(name)?;
         if (found.layout, found.element_bytes as usize) != (T::LAYOUT, size_of::<T>()) {
             return Err(Error::Misfit(format!("the elements of \"{name}\" are not of this type")));
         }
+        self.show(found, found.elements() as usize)
+    }
+
+    /// The bytes of an array, whatever its elements are.
+    pub fn bytes(&self, name: &str) -> Result<ArrayView<u8>> {
+        let found = self.find(name)?;
+        self.show(found, found.bytes() as usize)
+    }
+
+    fn show<T: Versioned>(&self, found: &PoolStructure, len: usize) -> Result<ArrayView<T>> {
         let state = self.shared.state();
         let table = Table::read(&state.file, found)?;
         let (memory, _) = shown(&state.file, found, table.blocks())?;
-        let (len, shape) = (found.elements() as usize, found.shape.map(|count| count as usize));
+        let shape = found.shape.map(|count| count as usize);
         Ok(ArrayView { memory, len, shape, element: PhantomData, _view: self.clone() })
+    }
+
+    fn find(&self, name: &str) -> Result<&PoolStructure> {
+        let found = self.held.contents.find(name);
+        found.ok_or_else(|| {
+            let names = self.names().collect::<Vec<_>>().join(", ");
+            Error::Misfit(format!("version {} has no \"{name}\"; it has {names}", self.version()))
+        })
     }
 
     /// Compares all blocks of the version with their checksums. An error names the first that is
@@ -71,17 +113,10 @@ impl View {
     /// How many blocks of a structure two versions share, and how many it has, zeros not counted.
     pub fn shared_blocks(&self, other: &View, name: &str) -> Result<(usize, usize)> {
         let state = self.shared.state();
-        let table = |view: &View| match view.held.contents.find(name) {
-            Some(structure) => Ok(Table::read(&state.file, structure)?.blocks().to_vec()),
-            None => Err(Error::Misfit(format!("version {} has no \"{name}\"", view.version()))),
-        };
-        let (mine, others): (Vec<PoolEntry>, _) = (table(self)?, table(other)?);
+        let table = |view: &View| Table::read(&state.file, view.find(name)?);
+        let (mine, others) = (table(self)?.blocks().to_vec(), table(other)?.blocks().to_vec());
         let same = mine.iter().zip(&others).filter(|(a, b)| a == b && !a.is_zeros()).count();
         Ok((same, mine.iter().filter(|entry| !entry.is_zeros()).count()))
-    }
-
-    fn listed(&self) -> String {
-        self.names().collect::<Vec<_>>().join(", ")
     }
 }
 

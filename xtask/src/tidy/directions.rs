@@ -21,6 +21,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("layers", &["memory", "io", "local"]),
     // What a tape or store can be told, in the words of those that are told.
     ("settings", &["plan", "format", "layers", "track"]),
+    // Arrays in persistent memory; no planner belongs on their hot path.
+    ("pool-derive", &[]),
+    ("pool", &["pool-derive", "format", "local", "memory"]),
     // Processes of one job.
     ("ranks", &["format", "local"]),
     // The reader of what survives, measurements, and what carries out the plan.
@@ -34,7 +37,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     // What users import.
     (
         "outcrop",
-        &["region", "ranks", "settings", "store", "plan", "format", "layers", "track", "catalog", "engine", "survey"],
+        &[
+            "region", "ranks", "settings", "store", "pool", "plan", "format", "layers", "track", "catalog", "engine",
+            "survey",
+        ],
     ),
     // Programs and other languages.
     ("rtm", &["outcrop"]),

@@ -1,6 +1,11 @@
 //! `outcrop restore` and `outcrop export`: write the regions of a version to plain files.
 
-use std::{collections::BTreeSet, ops::Range, path::PathBuf, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -165,7 +170,7 @@ fn outputs(args: &RestoreArgs, version: &Version, is_export: bool) -> Result<Vec
         let path = output.path.display();
         ensure!(paths.insert(&output.path), "two regions would be written to {path}; choose one with --region");
         if !args.force && output.path.symlink_metadata().is_ok() {
-            return Err(Exists(path.to_string()).into());
+            return Err(Exists::new(&output.path).into());
         }
     }
     Ok(outputs)
@@ -174,6 +179,12 @@ fn outputs(args: &RestoreArgs, version: &Version, is_export: bool) -> Result<Vec
 /// A file exists and must not be replaced.
 #[derive(Debug)]
 pub(crate) struct Exists(String);
+
+impl Exists {
+    pub(crate) fn new(path: &Path) -> Self {
+        Self(path.display().to_string())
+    }
+}
 
 impl std::fmt::Display for Exists {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -255,7 +266,7 @@ fn pieces(mut saved: impl Iterator<Item = Range<u64>>) -> impl Iterator<Item = R
 }
 
 /// The header of an .npy file for such an array. `None` if .npy cannot hold these elements.
-fn npy_head(element: &str, element_bytes: u32, shape: &Shape) -> Option<Vec<u8>> {
+pub(crate) fn npy_head(element: &str, element_bytes: u32, shape: &Shape) -> Option<Vec<u8>> {
     let descr = match element.strip_prefix("numpy:") {
         // As Python has written it. Non-ASCII text would need another version of .npy.
         Some(descr) => Some(descr.to_owned()).filter(|descr| descr.is_ascii())?,

@@ -3,6 +3,7 @@
 mod commands;
 mod common;
 mod hostile;
+mod pool;
 mod sim;
 mod store;
 mod survey;

@@ -4,10 +4,11 @@
 
 use outcrop_format::{
     Answer, Candidates, Coding, CodingKind, Decoder, Due, Encoder, Error, HELLO_BYTES, HashKind, Hello, Holdings,
-    Index, IndexRegion, Manifest, Mark, News, PAGE_BYTES, PackHeader, PackId, PackOrigin, RECORD_HEAD_BYTES, Record,
-    Result, RunId, SEGMENT_HEADER_BYTES, SegmentHeader, SharedBlocks, SharedLocations, SharedPacks, Sharing, Structure,
-    Verdict, check_region_name, check_session_name, draft_name, pack_name, parse_draft_name, parse_pack_name,
-    parse_rank_name, parse_version_name, rank_name, version_name,
+    Index, IndexRegion, Manifest, Mark, News, PAGE_BYTES, POOL_HEADER_BYTES, POOL_ROOT_BYTES, PackHeader, PackId,
+    PackOrigin, PoolContents, PoolEntry, PoolHeader, PoolRoot, RECORD_HEAD_BYTES, Record, Result, RunId,
+    SEGMENT_HEADER_BYTES, SegmentHeader, SharedBlocks, SharedLocations, SharedPacks, Sharing, Structure, Verdict,
+    check_region_name, check_session_name, draft_name, pack_name, parse_draft_name, parse_pack_name, parse_rank_name,
+    parse_version_name, rank_name, version_name,
 };
 use twox_hash::{XxHash3_64, XxHash3_128};
 
@@ -37,6 +38,7 @@ pub(crate) const ALL: &[(&str, Check)] = &[
     ("shared_locations", shared_locations),
     ("shared_packs", shared_packs),
     ("due", due),
+    ("pool", pool),
 ];
 
 /// A pack's header: as given, and with its checksum corrected, to reach the code after the
@@ -58,6 +60,44 @@ fn check_header(bytes: &[u8]) -> bool {
     assert!(header.index_range().end <= header.file_bytes());
     assert!(header.file_bytes().is_multiple_of(PAGE_BYTES as u64));
     true
+}
+
+/// A pool's header, root, contents and entries: as they are, and as if the checksums were right.
+pub(crate) fn pool(bytes: &[u8]) -> bool {
+    let with_check = |count: usize| {
+        let mut copy = bytes.to_vec();
+        copy.resize(count, 0);
+        let check = XxHash3_128::oneshot(&copy[..count - 16]).to_le_bytes();
+        copy[count - 16..].copy_from_slice(&check);
+        copy
+    };
+    let mut is_value = false;
+    for header in [bytes.to_vec(), with_check(POOL_HEADER_BYTES)] {
+        if let Ok(decoded) = PoolHeader::decode(&header) {
+            assert_eq!(decoded.encode(), header[..POOL_HEADER_BYTES]);
+            is_value = true;
+        }
+    }
+    for root in [bytes.to_vec(), with_check(POOL_ROOT_BYTES)] {
+        if let Ok(decoded) = PoolRoot::decode(&root) {
+            assert_eq!(decoded.encode(), root[..POOL_ROOT_BYTES]);
+            assert!((1..=decoded.version).contains(&decoded.oldest));
+            is_value = true;
+        }
+    }
+    if let Ok(contents) = PoolContents::decode(bytes) {
+        assert_eq!(contents.encode().unwrap(), bytes);
+        for structure in &contents.structures {
+            assert_eq!(contents.find(&structure.name), Some(structure));
+            assert!(structure.blocks().checked_mul(structure.block_bytes).is_some());
+        }
+        is_value = true;
+    }
+    if let Ok(entries) = PoolEntry::decode_page(bytes) {
+        assert_eq!(PoolEntry::encode_page(entries), bytes[..PAGE_BYTES]);
+        is_value = true;
+    }
+    is_value
 }
 
 /// A pack's index, with a matching header.

@@ -7,5 +7,6 @@ mod decoders;
 mod golden;
 mod mailbox;
 mod messages;
+mod pool;
 mod round_trips;
 mod samples;
