@@ -12,7 +12,8 @@ use fastrand::Rng;
 const WORD: u64 = 8;
 const LINE: u64 = 64;
 
-/// Persistent memory, or a mapped file, that records what is done to it. Clones are the same memory.
+/// Persistent memory, or a mapped file, that records what is done to it. Clones are the same
+/// memory.
 #[derive(Debug, Clone, Default)]
 pub struct Stores(Arc<Mutex<Content>>);
 

@@ -3,9 +3,9 @@
 //! A [`Mapping`] is a piece of address space with one of several [`Backing`]s: anonymous memory,
 //! chunks of a shared buffer, a memfd, a file, or a file on persistent memory (DAX). It hands out
 //! raw addresses; its users decide who may write where. [`Private`] is the simple case: memory with
-//! one owner, as a slice, and [`Overlay`] shows parts of a file in such memory. [`Maps`] describes the mappings of this process, [`limits`] how much
-//! memory it may still take, [`pinned_by_others`] how much of it hardware may write to. [`Copier`]
-//! copies.
+//! one owner, as a slice. [`Overlay`] is such memory that shows parts of a file, copy-on-write.
+//! [`Maps`] describes the mappings of this process, [`limits`] how much memory it may still take,
+//! [`pinned_by_others`] how much of it hardware may write to. [`Copier`] copies.
 
 mod copy;
 mod error;

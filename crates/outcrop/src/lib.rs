@@ -91,7 +91,8 @@ pub mod layers {
     }
 }
 
-/// Arrays that are ordinary memory, and of which one call makes a version durable: see docs/pool.md.
+/// Arrays that are ordinary memory, and of which one call makes a version durable: see
+/// docs/pool.md.
 ///
 /// ```
 /// use outcrop::pool::{Block, Options, Pool, Versioned};

@@ -5,3 +5,4 @@ mod copy;
 mod limits;
 mod mapping;
 mod media;
+mod overlay;
