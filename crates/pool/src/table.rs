@@ -1,7 +1,7 @@
 //! Where the blocks of a structure are: a tree of pages of entries, of which all but the lowest
 //! level refer to further pages. A new version shares the pages that have not changed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use outcrop_format::{PAGE_BYTES, POOL_ENTRIES, PoolEntry, PoolStructure, pool_check};
 
@@ -152,6 +152,33 @@ impl Drop for Draft<'_> {
             }
         }
     }
+}
+
+/// Follows a tree of a durable version to its blocks, and compares all pages of entries on the way
+/// with their checksums. A page that occurs twice, or is not in the file, is damage.
+pub(crate) fn walk(
+    file: &PoolFile,
+    structure: &PoolStructure,
+    visit: &mut dyn FnMut(PoolEntry) -> Result<()>,
+) -> Result<()> {
+    let mut seen = HashSet::new();
+    let mut left = vec![(structure.top, structure.levels)];
+    while let Some((entry, levels)) = left.pop() {
+        if entry.is_zeros() {
+            continue;
+        }
+        let pages = if levels == 0 { structure.block_pages() } else { 1 };
+        let is_there = entry.page().checked_add(pages).is_some_and(|end| end <= file.space.pages());
+        if !is_there || !seen.insert(entry.page()) {
+            let problem = format!("\"{}\" refers to page {} twice, or it is not there", structure.name, entry.page());
+            return Err(Error::Wrong { location: file.location.clone(), problem });
+        }
+        match levels {
+            0 => visit(entry)?,
+            _ => left.extend(file.entries(entry)?.into_iter().map(|below| (below, levels - 1))),
+        }
+    }
+    Ok(())
 }
 
 /// No longer refers to a tree, and frees what nothing else refers to.

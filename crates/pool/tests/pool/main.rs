@@ -2,6 +2,7 @@
 
 mod arrays;
 mod crash;
+mod hostile;
 mod kill;
 mod medium;
 mod model;

@@ -1,0 +1,90 @@
+//! Files that were made to do harm: all checksums are right.
+
+use outcrop_format::{
+    PAGE_BYTES, POOL_ENTRIES, POOL_FIRST_PAGE, PoolContents, PoolEntry, PoolHeader, PoolRoot, PoolStructure, pool_check,
+};
+use outcrop_pool::{Error, Options, Pool};
+
+use crate::medium::Recorded;
+
+const PAGE: usize = PAGE_BYTES;
+const NONCE: [u8; 16] = [7; 16];
+
+/// A pool of which the contents are in the first page after the slots, followed by these pages.
+fn file(structures: Vec<PoolStructure>, pages: &[[u8; PAGE]]) -> Vec<u8> {
+    let mut bytes = vec![0; POOL_FIRST_PAGE as usize * PAGE];
+    let header = PoolHeader { nonce: NONCE }.encode();
+    bytes[..header.len()].copy_from_slice(&header);
+    let contents = PoolContents { structures }.encode().unwrap();
+    let root = PoolRoot {
+        nonce: NONCE,
+        version: 1,
+        oldest: 1,
+        saved_at_unix_ns: 0,
+        contents_page: POOL_FIRST_PAGE,
+        contents_bytes: contents.len() as u64,
+        contents_check: pool_check(&contents),
+    };
+    let root = root.encode();
+    bytes[2 * PAGE..2 * PAGE + root.len()].copy_from_slice(&root);
+    bytes.extend_from_slice(&contents);
+    bytes.resize(bytes.len().next_multiple_of(PAGE), 0);
+    pages.iter().for_each(|page| bytes.extend_from_slice(page));
+    bytes
+}
+
+fn structure(elements: u64, block_bytes: u64, top: PoolEntry) -> PoolStructure {
+    let mut structure = PoolStructure {
+        name: "a".to_owned(),
+        layout: 1,
+        element_bytes: 8,
+        shape: [elements, 1, 1],
+        block_bytes,
+        state: Vec::new(),
+        levels: 0,
+        top,
+    };
+    structure.levels = PoolStructure::levels_of(structure.blocks());
+    structure
+}
+
+fn open(bytes: Vec<u8>) -> Pool {
+    Pool::on(Recorded::new(bytes), Options::versions(3)).unwrap()
+}
+
+#[test]
+fn sizes_that_are_not_there_cost_nothing() {
+    // An array of half an exbibyte of zeros, in the smallest blocks; and one in a single block.
+    for (elements, block_bytes) in [(1 << 56, PAGE as u64), (1 << 56, 1 << 59)] {
+        let pool = open(file(vec![structure(elements, block_bytes, PoolEntry::ZEROS)], &[]));
+        assert_eq!(pool.versions(), [1]);
+        pool.view(1).unwrap().verify().unwrap();
+        let refused = pool.view(1).unwrap().array::<u64>("a");
+        assert!(matches!(refused, Err(Error::Misfit(_) | Error::Memory(_))), "{refused:?}");
+    }
+    // A block that is longer than the file.
+    let pool = open(file(vec![structure(1 << 56, 1 << 59, PoolEntry::new(POOL_FIRST_PAGE + 1, 0))], &[[1; PAGE]]));
+    assert_eq!((pool.versions().len(), pool.skipped().len()), (0, 1));
+}
+
+#[test]
+fn pages_that_refer_to_each_other_are_found() {
+    // A page of which all entries refer to the same page below, four levels deep: a walk that
+    // follows all of them would take four thousand million steps.
+    let mut pages = vec![[1; PAGE]];
+    let mut entry = PoolEntry::new(POOL_FIRST_PAGE + 1, pool_check(&[1; PAGE]));
+    for level in 0..4 {
+        let page = PoolEntry::encode_page(&[entry; POOL_ENTRIES]);
+        entry = PoolEntry::new(POOL_FIRST_PAGE + 2 + level, pool_check(&page));
+        pages.push(page);
+    }
+    let blocks = (POOL_ENTRIES as u64).pow(4);
+    let pool = open(file(vec![structure(blocks * 512, PAGE as u64, entry)], &pages));
+    assert_eq!(pool.versions(), []);
+    assert!(pool.skipped()[0].1.contains("twice"), "{:?}", pool.skipped());
+    // A block that is not in the file, and one that is the list of structures itself.
+    let lead_to = |page| open(file(vec![structure(512, PAGE as u64, PoolEntry::new(page, 0))], &[]));
+    let outside = lead_to(POOL_FIRST_PAGE + 1);
+    assert_eq!((outside.versions().len(), outside.skipped().len()), (0, 1));
+    assert!(lead_to(POOL_FIRST_PAGE).view(1).unwrap().verify().is_err());
+}
