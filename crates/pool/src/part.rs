@@ -46,13 +46,15 @@ impl Part {
     /// Zeros, none of which are durable.
     pub(crate) fn new(described: PoolStructure, opened: Arc<Opened>) -> Result<Self> {
         let blocks = described.blocks();
+        // The table first: it takes memory, and fails if there is not so much.
+        let table = Table::new(blocks)?;
         let memory = Overlay::new(room(&described)?)?;
         let mut part = Self {
             described,
             memory,
             dirty: vec![0; blocks as usize],
             is_shown: vec![false; blocks as usize],
-            table: Table::new(blocks),
+            table,
             opened,
         };
         part.describe();

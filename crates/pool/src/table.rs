@@ -15,18 +15,18 @@ pub(crate) struct Table {
 
 impl Table {
     /// A table of blocks of zeros.
-    pub(crate) fn new(blocks: u64) -> Self {
-        let mut levels = vec![vec![PoolEntry::ZEROS; blocks.max(1) as usize]];
+    pub(crate) fn new(blocks: u64) -> Result<Self> {
+        let mut levels = vec![zeros(blocks.max(1))?];
         while levels[levels.len() - 1].len() > 1 {
             let pages = levels[levels.len() - 1].len().div_ceil(POOL_ENTRIES);
-            levels.push(vec![PoolEntry::ZEROS; pages]);
+            levels.push(zeros(pages as u64)?);
         }
-        Self { levels }
+        Ok(Self { levels })
     }
 
     /// The table of a structure of a durable version.
     pub(crate) fn read(file: &PoolFile, structure: &PoolStructure) -> Result<Self> {
-        let mut table = Self::new(structure.blocks());
+        let mut table = Self::new(structure.blocks())?;
         let top = table.levels.len() - 1;
         table.levels[top][0] = structure.top;
         for level in (1..=top).rev() {
@@ -78,6 +78,19 @@ impl Table {
         }
         Ok(())
     }
+}
+
+/// So many entries of zeros. Any number may be in a file.
+fn zeros(count: u64) -> Result<Vec<PoolEntry>> {
+    let bytes = count.saturating_mul(size_of::<PoolEntry>() as u64);
+    let mut entries = Vec::new();
+    let is_room = usize::try_from(count).is_ok_and(|count| entries.try_reserve_exact(count).is_ok());
+    if !is_room {
+        let source = std::io::ErrorKind::OutOfMemory.into();
+        return Err(outcrop_memory::Error::NoMemory { bytes, source }.into());
+    }
+    entries.resize(count as usize, PoolEntry::ZEROS);
+    Ok(entries)
 }
 
 /// What a new version has written so far, and can be taken back.

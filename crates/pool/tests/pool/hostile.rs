@@ -3,7 +3,7 @@
 use outcrop_format::{
     PAGE_BYTES, POOL_ENTRIES, POOL_FIRST_PAGE, PoolContents, PoolEntry, PoolHeader, PoolRoot, PoolStructure, pool_check,
 };
-use outcrop_pool::{Error, Options, Pool};
+use outcrop_pool::{Block, Error, Options, Pool, Versioned};
 
 use crate::medium::Recorded;
 
@@ -36,7 +36,7 @@ fn file(structures: Vec<PoolStructure>, pages: &[[u8; PAGE]]) -> Vec<u8> {
 fn structure(elements: u64, block_bytes: u64, top: PoolEntry) -> PoolStructure {
     let mut structure = PoolStructure {
         name: "a".to_owned(),
-        layout: 1,
+        layout: <u64 as Versioned>::LAYOUT,
         element_bytes: 8,
         shape: [elements, 1, 1],
         block_bytes,
@@ -55,11 +55,13 @@ fn open(bytes: Vec<u8>) -> Pool {
 #[test]
 fn sizes_that_are_not_there_cost_nothing() {
     // An array of half an exbibyte of zeros, in the smallest blocks; and one in a single block.
-    for (elements, block_bytes) in [(1 << 56, PAGE as u64), (1 << 56, 1 << 59)] {
+    for (elements, block_bytes) in [(1 << 56, PAGE as u64), (1 << 45, PAGE as u64), (1 << 56, 1 << 59)] {
         let pool = open(file(vec![structure(elements, block_bytes, PoolEntry::ZEROS)], &[]));
         assert_eq!(pool.versions(), [1]);
         pool.view(1).unwrap().verify().unwrap();
         let refused = pool.view(1).unwrap().array::<u64>("a");
+        assert!(matches!(refused, Err(Error::Misfit(_) | Error::Memory(_))), "{refused:?}");
+        let refused = pool.array::<u64>("a", elements as usize, Block::default());
         assert!(matches!(refused, Err(Error::Misfit(_) | Error::Memory(_))), "{refused:?}");
     }
     // A block that is longer than the file.
