@@ -10,6 +10,7 @@ pub mod increment;
 mod memory;
 pub mod model;
 pub mod page;
+pub mod pool;
 pub mod ranks;
 mod report;
 pub mod rtm;

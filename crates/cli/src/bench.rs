@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use bytesize::ByteSize;
 use clap::{Args, Subcommand};
-use outcrop_bench::{Needs, Report, alloc, increment, model, page, ranks, rtm, store, tape};
+use outcrop_bench::{Needs, Report, alloc, increment, model, page, pool, ranks, rtm, store, tape};
 use outcrop_rtm::{Config, Migration, Shots};
 
 use crate::{RoomArgs, say::say, table};
@@ -64,6 +64,15 @@ pub(crate) enum BenchCommand {
     /// tracking_over_rehash_max (at the worst share of pages): smaller is better.
     /// hash_over_read_bandwidth (one core): larger is better.
     Increment(IncrementArgs),
+    /// Compare arrays in a pool with plain memory and with whole files.
+    ///
+    /// Measures what computing on versioned arrays costs, how long a version takes until it is
+    /// durable and how much is written, with 0.1, 1, 10 and 100 percent changed, and how long it
+    /// takes until a new process can use the array.
+    ///
+    /// Ratios: compute_over_dram_max and bytes_over_changed_1pct: smaller is better.
+    /// restore_speedup and file_over_persist_1pct: larger is better.
+    Pool(PoolBenchArgs),
     /// Measure many ranks on this machine: the time to come together and to save, and the processor
     /// time of ranks that wait.
     ///
@@ -226,6 +235,21 @@ pub(crate) struct RanksBenchArgs {
     dir: PathBuf,
 }
 
+#[derive(Args)]
+pub(crate) struct PoolBenchArgs {
+    #[command(flatten)]
+    report: ReportArgs,
+    /// Size of the array [default: 512 MiB, quick: 64 MiB].
+    #[arg(long, value_name = "SIZE")]
+    size: Option<ByteSize>,
+    /// Rounds; the medians count [default: 7, quick: 5].
+    #[arg(long, value_name = "COUNT")]
+    rounds: Option<usize>,
+    /// Directory for files; they are removed at the end.
+    #[arg(long, value_name = "DIR", default_value = "outcrop-scratch")]
+    dir: PathBuf,
+}
+
 pub(crate) fn run(command: &BenchCommand) -> Result<()> {
     let progress = &mut |what: &str| eprintln!("measuring: {what}");
     let (report, how) = match command {
@@ -236,6 +260,7 @@ pub(crate) fn run(command: &BenchCommand) -> Result<()> {
         BenchCommand::Sim(args) => (model::run(&args.options(), progress)?, &args.report),
         BenchCommand::Store(args) => (store::run(&args.options(), progress)?, &args.report),
         BenchCommand::Increment(args) => (increment::run(&args.options(), progress)?, &args.report),
+        BenchCommand::Pool(args) => (pool::run(&args.options(), progress)?, &args.report),
         BenchCommand::Ranks(args) => (ranks::run(&args.options(), progress)?, &args.report),
         BenchCommand::AllocProcess { order } => return alloc::process(order),
         BenchCommand::RanksProcess { order } => return ranks::process(order),
@@ -252,6 +277,7 @@ impl BenchCommand {
             Self::Sim(args) => Some(args.options().needs()),
             Self::Store(args) => Some(args.options().needs()),
             Self::Increment(args) => Some(args.options().needs()),
+            Self::Pool(args) => Some(args.options().needs()),
             Self::All(_) | Self::Alloc(_) | Self::Ranks(_) | Self::AllocProcess { .. } | Self::RanksProcess { .. } => {
                 None
             }
@@ -337,6 +363,16 @@ impl IncrementArgs {
             compute_ms: self.compute_ms,
             looks: self.looks,
             rounds: self.rounds.unwrap_or(self.report.usual(3, 1)),
+        }
+    }
+}
+
+impl PoolBenchArgs {
+    fn options(&self) -> pool::Options {
+        pool::Options {
+            state_bytes: self.report.size(self.size, 512 << 20, 64 << 20),
+            directory: self.dir.clone(),
+            rounds: self.rounds.unwrap_or(self.report.usual(7, 5)),
         }
     }
 }

@@ -86,6 +86,10 @@ const RATIOS: &[Ratio] = &[
     ("ranks", "idle_ms_per_rank_and_second", "processor time of a rank in a second in which nobody does anything", "ms", NoAim),
     ("ranks", "call_ms_per_rank_and_second", "the same while it waits in a call", "ms", NoAim),
     ("ranks", "version_ms_per_rank_and_second", "the same while it waits for a version of another rank", "ms", NoAim),
+    ("pool", "compute_over_dram_max", "computing on a pool's array over plain memory, worst case", "", AtMost(1.1)),
+    ("pool", "bytes_over_changed_1pct", "bytes written over bytes changed, 1 % changed", "", AtMost(2.0)),
+    ("pool", "file_over_persist_1pct", "writing a whole file and fsync over persisting, 1 % changed", "", NoAim),
+    ("pool", "restore_speedup", "reading and rebuilding from a file over opening a pool", "", AtLeast(10.0)),
     ("python", "call_overhead_us", "a save or take of 4 KiB, beyond a NumPy copy", "µs", AtMost(10.0)),
     ("python", "dcp_default_over_ours", "blocked by dcp.async_save with its default stager, over Store.save", "", AtLeast(5.0)),
     ("python", "rtm_blocked_over_copy", "forward and backward pass: blocked over copying, save", "", AtMost(1.3)),
@@ -167,6 +171,11 @@ pub(super) fn describe(bench: &str, settings: &Value) -> String {
             "Two programs with {state} of memory. The first rewrites all of it with mostly equal values, the second \
              changes all of it. Then the slowdown of a program that saves, the cost of finding what has changed, and the \
              rate of hashing.",
+        ),
+        "pool" => format!(
+            "An array of {state} in a pool and in plain memory: medians of {} rounds, interleaved. All memory is touched \
+             before, and the files of the restore are in the page cache.",
+            count("rounds"),
         ),
         "ranks" => format!(
             "Many processes of this machine, each a rank of one store with {state} of its own: the time to come together \

@@ -54,6 +54,7 @@ enum Bench {
     Sim,
     Store,
     Increment,
+    Pool,
     Ranks,
 }
 
@@ -66,6 +67,7 @@ impl Bench {
             Self::Sim => "sim",
             Self::Store => "store",
             Self::Increment => "increment",
+            Self::Pool => "pool",
             Self::Ranks => "ranks",
         }
     }
@@ -88,6 +90,7 @@ impl Bench {
             Self::Sim => &["--host", "16 MiB", "--snapshot", "2 MiB", "--snapshots", "16"],
             Self::Store => &["--size", "8 MiB", "--rounds", "2"],
             Self::Increment => &["--size", "8 MiB", "--checkpoints", "2", "--compute-ms", "5", "--looks", "2"],
+            Self::Pool => &["--size", "1 MiB", "--rounds", "3"],
             Self::Ranks => &["--counts", "3", "--saves", "2", "--seconds", "0.2"],
         }
     }

@@ -175,6 +175,21 @@ fn the_benchmark_of_ranks_measures_what_waiting_costs() {
 }
 
 #[test]
+fn bench_pool_compares_with_memory_and_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let sizes = ["--size", "1 MiB", "--rounds", "3", "--dir", "scratch"];
+    let output = outcrop(directory.path(), &[&["bench", "pool", "--json"], &sizes[..]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["bench"], "pool");
+    let ratios = report["ratios"].as_object().unwrap();
+    let keys: Vec<_> = ratios.keys().map(String::as_str).collect();
+    assert_eq!(keys, ["bytes_over_changed_1pct", "compute_over_dram_max", "file_over_persist_1pct", "restore_speedup"]);
+    assert!(ratios.values().all(|ratio| ratio.as_f64().is_some_and(|ratio| ratio > 0.0)), "{ratios:?}");
+    assert!(entries(directory.path()).is_empty(), "nothing is left");
+}
+
+#[test]
 fn the_benchmark_of_increments_repeats_the_experiment() {
     let directory = tempfile::tempdir().unwrap();
     let sizes = ["--size", "8 MiB", "--checkpoints", "2", "--compute-ms", "5", "--looks", "2", "--rounds", "1"];
