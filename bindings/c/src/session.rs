@@ -122,11 +122,18 @@ impl Protected {
     }
 
     /// Puts a region in the place of the one of the same name, or adds it.
-    fn protect(&mut self, region: Region) {
+    fn protect(&mut self, region: Region) -> Outcome<()> {
         match self.regions.iter_mut().find(|known| known.name == region.name) {
-            Some(known) => *known = region,
+            Some(known) => {
+                if (known.data, known.bytes) != (region.data, region.bytes) {
+                    // The program may free what was there.
+                    self.session.thaw()?;
+                }
+                *known = region;
+            }
             None => self.regions.push(region),
         }
+        Ok(())
     }
 
     /// The place of the region of this name.
@@ -193,10 +200,7 @@ pub unsafe extern "C" fn outcrop_session_protect(
         let bytes = count.saturating_mul(element.bytes());
         let data = check_memory(data, bytes, &format!("region {name}"))?;
         let region = Region { name: name.to_owned(), element, shape: Shape::flat(count), data, bytes };
-        with(session, |session| {
-            session.protect(region);
-            Ok(())
-        })
+        with(session, |session| session.protect(region))
     })
 }
 
@@ -343,7 +347,8 @@ fn saved_region(session: &mut Protected, version: u64, name: &str) -> Outcome<Sa
     }
 }
 
-/// Leaves a region out from here on.
+/// Leaves a region out from here on. Its memory may be freed: with `live`, this waits until it has
+/// been read.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outcrop_session_unprotect(
     session: *mut outcrop_session,
@@ -354,6 +359,7 @@ pub unsafe extern "C" fn outcrop_session_unprotect(
         let name = unsafe { text(name, "name of the region") }?;
         with(session, |session| {
             let at = session.position(name)?;
+            session.session.thaw()?;
             session.regions.remove(at);
             Ok(())
         })

@@ -235,6 +235,14 @@ fn a_forked_child_is_refused() {
 }
 
 #[test]
+fn memory_may_be_freed_when_it_is_not_protected_any_more() {
+    // Under valgrind memory cannot be frozen, and is copied.
+    let Some(program) = Program::compile(&["c/tests/freed.c"]) else { return };
+    let said = run(program.command().arg(program.place("plain")));
+    assert!(said.contains("what was freed had been saved"), "{said}");
+}
+
+#[test]
 fn ranks_save_together() {
     tests_itself(&["c/tests/ranks.c"], "the ranks came back together");
 }

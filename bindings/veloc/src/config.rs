@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use crate::failure::{Failure, Result};
 
-/// What VELOC reads, and `host`, which is Outcrop's.
+/// What VELOC reads, and `host` and `strict`, which are Outcrop's.
 const KEYS: &[&str] = &[
     "mode",
     "scratch",
@@ -26,6 +26,7 @@ const KEYS: &[&str] = &[
     "log_prefix",
     "failure_domain",
     "host",
+    "strict",
 ];
 
 /// How alike two keys must be for one to be meant by the other.
@@ -46,6 +47,8 @@ pub(crate) struct Config {
     pub(crate) max_versions: Option<u32>,
     /// Host memory for checkpoints on their way.
     pub(crate) host: Option<String>,
+    /// Whether a program ends where it cannot be told whether there is a version.
+    pub(crate) is_strict: bool,
     /// What who runs the program should know.
     pub(crate) remarks: Vec<String>,
 }
@@ -98,6 +101,7 @@ impl Config {
             scratch_versions: versions("scratch_versions")?.filter(|count| *count > 0),
             max_versions: versions("max_versions")?.filter(|count| *count > 0),
             host: text("host"),
+            is_strict: is_true(values, "strict")?,
             remarks,
         })
     }
@@ -145,6 +149,19 @@ fn number(values: &BTreeMap<String, String>, key: &str) -> Result<Option<i64>> {
     value.parse().map(Some).map_err(|_| wrong())
 }
 
+const YES: [&str; 4] = ["true", "yes", "on", "1"];
+const NO: [&str; 4] = ["false", "no", "off", "0"];
+
+fn is_true(values: &BTreeMap<String, String>, key: &str) -> Result<bool> {
+    let Some(value) = values.get(key).filter(|value| !value.is_empty()) else { return Ok(false) };
+    let lower = value.to_lowercase();
+    match (YES.contains(&lower.as_str()), NO.contains(&lower.as_str())) {
+        (true, _) => Ok(true),
+        (_, true) => Ok(false),
+        _ => Err(Failure::new(format!("the configuration says {key} = {value}; it can be true or false"))),
+    }
+}
+
 /// What was asked for and is done in another way.
 fn unlike_veloc(values: &BTreeMap<String, String>, persistent_interval: Option<i64>) -> Result<Vec<String>> {
     let mut remarks = Vec::new();
@@ -159,10 +176,10 @@ fn unlike_veloc(values: &BTreeMap<String, String>, persistent_interval: Option<i
             "ec_interval: there is no erasure coding; the persistent directory protects against lost nodes".into(),
         );
     }
-    if is("chksum", &["false", "no", "off", "0"]) {
+    if is("chksum", &NO) {
         remarks.push("chksum = false: checksums are always on".to_owned());
     }
-    if is("aggregated", &["true", "yes", "on", "1"]) {
+    if is("aggregated", &YES) {
         remarks.push("aggregated = true: every rank writes files of its own; aggregated ones of VELOC are read".into());
     }
     if values.get("daos_pool").is_some_and(|pool| !pool.is_empty()) {

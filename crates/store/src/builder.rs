@@ -220,7 +220,7 @@ impl StoreBuilder {
 
     /// Lets the program go on at once, while its memory is copied in the background as it was at
     /// the time of the save (copy-on-write), with at most so much extra memory for what the program
-    /// changes meanwhile.
+    /// changes meanwhile. Memory may be freed after [`Session::thaw`](super::Session::thaw).
     pub fn live(mut self, extra: impl Into<Size>) -> Self {
         self.settings.live = Some(extra.into());
         self

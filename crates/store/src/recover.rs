@@ -1,6 +1,6 @@
 //! What a session finds when it is opened, and what all ranks tell each other about it.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{cmp::Reverse, collections::BTreeSet, sync::Arc};
 
 use outcrop_catalog::{Catalog, Holding};
 use outcrop_commit::{Found, LayerSettings, Ledger, Settings, returning};
@@ -24,7 +24,7 @@ use crate::{
 /// A session that is ready, with the locks on its directories.
 pub(crate) struct Opened {
     pub(crate) session: Arc<SessionCore>,
-    /// Versions whose manifests cannot be read.
+    /// Versions whose manifests cannot be read, on some rank, the newest first.
     pub(crate) unreadable: Vec<Skipped>,
     pub(crate) ledger: Ledger,
     pub(crate) locks: Vec<FileLock>,
@@ -79,7 +79,25 @@ pub(crate) fn open(shared: &Shared, name: &str) -> Result<Opened> {
     session.expect(returning(&everybody));
     // New packs get numbers that none has, nor had.
     session.content().next_number = ledger.next_number();
-    Ok(Opened { session, unreadable: entered.unreadable, ledger, locks: entered.locks })
+    let mut unreadable = entered.unreadable;
+    unreadable.extend(unreadable_elsewhere(&everybody, &session));
+    unreadable.sort_by_key(|skipped| Reverse(skipped.version));
+    Ok(Opened { session, unreadable, ledger, locks: entered.locks })
+}
+
+/// What other ranks cannot read: all of them must conclude the same from it.
+fn unreadable_elsewhere(everybody: &[Holdings], session: &SessionCore) -> Vec<Skipped> {
+    let mut found = Vec::new();
+    for (rank, holdings) in (0..).zip(everybody).filter(|(rank, _)| *rank != session.rank) {
+        for (layer, name) in holdings.layers.iter().zip(&session.layers) {
+            let skipped = |version: &u64| {
+                let reason = format!("rank {rank} cannot read its manifest in {name}, and says why");
+                Skipped { version: *version, reason }
+            };
+            found.extend(layer.unreadable.iter().map(skipped));
+        }
+    }
+    found
 }
 
 /// Takes the directories of a rank on all layers, and looks what they have.

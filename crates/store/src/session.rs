@@ -27,7 +27,7 @@ use super::{
     exchange::all_well,
     pack::{Filled, Job, RegionJob, Run, Source, VersionJob, slot_bytes, split},
     recover,
-    state::{Reached, SessionCore},
+    state::{Image, Reached, SessionCore},
 };
 use crate::{
     Error, Result,
@@ -63,7 +63,8 @@ pub struct Session {
     pub(super) left_behind: Option<Range<u64>>,
     /// Whether a version is verified before any of it is restored.
     pub(super) verifies_first: bool,
-    /// Versions whose manifests could not be read when it was opened.
+    /// Versions whose manifests could not be read on some rank when it was opened, the newest
+    /// first.
     pub(super) unreadable: Vec<Skipped>,
     locks: Vec<FileLock>,
 }
@@ -175,6 +176,12 @@ impl Session {
     /// Waits until a version has reached a layer. Fails if it never will.
     pub fn wait(&self, version: u64, reached: Reached) -> Result<()> {
         self.core.wait(version, reached)
+    }
+
+    /// Waits until [live](super::StoreBuilder::live) saves have read the memory that they were
+    /// given, which may be freed then. Without `live` that is at once.
+    pub fn thaw(&self) -> Result<()> {
+        self.core.wait_thawed()
     }
 
     /// A handle with which other threads can wait.
@@ -311,7 +318,8 @@ impl Session {
             Problem::Session { session: name.clone(), problem: "the packer has ended".to_owned() }.into()
         };
         if let Some(frozen) = frozen {
-            return self.store.packer.send(job(regions, Source::Frozen(frozen, runs))).map_err(over);
+            let image = Image::new(frozen, &self.core);
+            return self.store.packer.send(job(regions, Source::Frozen(image, runs))).map_err(over);
         }
         // Slots go to the packer one by one, so that a state can be larger than host memory.
         let (slots, receiver) = mpsc::channel();

@@ -1,6 +1,12 @@
 //! The interface itself: its symbols, C++, and every mistake that a program can make.
 
-use std::{collections::BTreeSet, fs, process::Command};
+use std::{
+    collections::BTreeSet,
+    fs,
+    os::{fd::OwnedFd, unix::net::UnixDatagram},
+    process::{Command, Stdio},
+    thread,
+};
 
 use crate::common::{build_dir, config, has_mpi, program, ranks, run, told, turn};
 
@@ -57,6 +63,39 @@ fn no_mistake_is_a_crash_and_each_has_its_sentence() {
 }
 
 #[test]
+fn a_message_is_written_at_once() {
+    if !has_mpi() {
+        return;
+    }
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), "mode = sync");
+    // Of this kind of socket, one read returns what one call has written.
+    let (theirs, ours) = UnixDatagram::pair().unwrap();
+    let reader = thread::spawn(move || {
+        let mut bytes = vec![0; 1 << 16];
+        let mut lines = Vec::new();
+        while let Ok(count) = ours.recv(&mut bytes)
+            && count > 0
+        {
+            lines.push(String::from_utf8_lossy(&bytes[..count]).into_owned());
+        }
+        lines
+    });
+    let mut command = Command::new(program("misuse.c"));
+    command.arg(config).args(["missing.cfg", "missing.cfg"]).stdout(Stdio::null());
+    let kept = theirs.try_clone().unwrap();
+    let status = command.stderr(Stdio::from(OwnedFd::from(theirs))).status().unwrap();
+    drop(command);
+    kept.send(&[]).unwrap();
+    let lines = reader.join().unwrap();
+    assert!(status.success() && lines.len() > 40, "{lines:?}");
+    let is_whole = |line: &&String| line.starts_with("veloc (outcrop)") && line.matches('\n').count() == 1;
+    let broken: Vec<_> = lines.iter().filter(|line| !is_whole(line) || !line.ends_with('\n')).collect();
+    assert!(broken.is_empty(), "{broken:?}");
+}
+
+#[test]
 fn the_class_of_cpp_does_all_that_c_does() {
     if !has_mpi() {
         return;
@@ -66,6 +105,17 @@ fn the_class_of_cpp_does_all_that_c_does() {
     let config = config(dir.path(), "mode = async");
     let output = run(ranks(3, &program("client.cpp")).arg(config).arg(dir.path().join("missing.cfg")));
     assert!(told(&output).contains("the serializer of region 2 has failed"), "{}", told(&output));
+}
+
+#[test]
+fn what_a_serializer_writes_is_saved_before_it_is_freed() {
+    if !has_mpi() {
+        return;
+    }
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), "mode = async");
+    run(Command::new(program("serialized.cpp")).arg(config).env("OUTCROP_LIVE", "1 MiB"));
 }
 
 #[test]
