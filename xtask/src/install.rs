@@ -19,14 +19,27 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Puts everything below `prefix`: what was built is in `built`, the rest below `root`.
 pub(crate) fn put(root: &Path, built: &Path, prefix: &Path) -> Result<()> {
     put_object(&built.join("outcrop"), &prefix.join("bin/outcrop"))?;
+    put_veloc(root, &built.join("libveloc_client.a"), prefix)?;
+    put_library(root, built, prefix)
+}
+
+/// Puts VELOC's interface below `prefix`, out of an archive that cargo has built.
+pub(crate) fn put_veloc(root: &Path, archive: &Path, prefix: &Path) -> Result<()> {
     let veloc = root.join("bindings/veloc");
-    put_with(&prefix.join("lib/libveloc-client.so"), |new| {
-        let status = Command::new(veloc.join("link.sh")).arg(built.join("libveloc_client.a")).arg(new).status()?;
+    let library = prefix.join("lib/libveloc-client.so");
+    put_with(&library, |new| {
+        let status = Command::new(veloc.join("link.sh")).arg(archive).arg(new).status()?;
         status.success().then_some(()).ok_or_else(|| io::Error::other(format!("link.sh ended with {status}")))?;
         strip(new)
     })?;
     put_tree(&veloc.join("include"), &prefix.join("include"))?;
-    put_library(root, built, prefix)
+    let has_mpi = fs::read(&library)?.windows(12).any(|bytes| bytes == b"\0VELOC_Init\0");
+    let package = veloc.join("package");
+    for name in ["velocConfig.cmake", "velocConfigVersion.cmake"] {
+        let replaced = [("@HAS_MPI@", if has_mpi { "TRUE" } else { "FALSE" })];
+        put_text(&package.join(name), &prefix.join("share/veloc/cmake").join(name), &replaced)?;
+    }
+    Ok(())
 }
 
 /// Puts the library for C, C++ and Fortran below `prefix`, with what is needed to compile for it.
@@ -43,17 +56,19 @@ pub(crate) fn put_library(root: &Path, built: &Path, prefix: &Path) -> Result<()
         put_file(&root.join("bindings/fortran").join(name), &prefix.join("share/outcrop/fortran").join(name))?;
     }
     let package = root.join("bindings/c/package");
-    put_text(&package.join("outcrop.pc"), &lib.join("pkgconfig/outcrop.pc"))?;
+    let version = [("@VERSION@", VERSION)];
+    put_text(&package.join("outcrop.pc"), &lib.join("pkgconfig/outcrop.pc"), &version)?;
     for name in ["OutcropConfig.cmake", "OutcropConfigVersion.cmake"] {
-        put_text(&package.join(name), &lib.join("cmake/Outcrop").join(name))?;
+        put_text(&package.join(name), &lib.join("cmake/Outcrop").join(name), &version)?;
     }
     Ok(())
 }
 
-/// Copies a text with the version in it.
-fn put_text(from: &Path, to: &Path) -> Result<()> {
+/// Copies a text in which some words are replaced.
+fn put_text(from: &Path, to: &Path, replaced: &[(&str, &str)]) -> Result<()> {
     let text = fs::read_to_string(from).with_context(|| format!("cannot read {}", from.display()))?;
-    put_with(to, |new| fs::write(new, text.replace("@VERSION@", VERSION)))
+    let text = replaced.iter().fold(text, |text, (word, by)| text.replace(word, by));
+    put_with(to, |new| fs::write(new, text))
 }
 
 /// Copies what is below a directory.

@@ -5,6 +5,7 @@ use std::{
     any::Any,
     cell::RefCell,
     ffi::{CStr, CString, c_char, c_void},
+    io::IsTerminal,
     panic::{AssertUnwindSafe, catch_unwind},
     ptr::NonNull,
     slice,
@@ -176,7 +177,10 @@ pub(crate) fn start_log() {
     START.call_once(|| {
         let filter = std::env::var("OUTCROP_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
         if let Some(filter) = filter {
-            let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+            // No colours in files.
+            let lines = tracing_subscriber::fmt::layer()
+                .with_ansi(std::io::stderr().is_terminal())
+                .with_writer(std::io::stderr);
             // A program that has a log of its own, in Rust, keeps it.
             let _ = tracing_subscriber::registry().with(lines).with(filter).try_init();
         }

@@ -248,6 +248,13 @@ fn ranks_save_together() {
 }
 
 #[test]
+fn a_missing_or_damaged_directory_of_a_rank_costs_nothing() {
+    let Some(program) = Program::compile(&["c/tests/missing.c"]) else { return };
+    let said = run(program.command().arg(program.place("plain")));
+    assert!(said.contains("nothing was lost"), "{said}");
+}
+
+#[test]
 fn many_threads_work_at_once() {
     tests_itself(&["c/tests/threads.c"], "all threads had their own");
 }
@@ -321,7 +328,9 @@ fn the_log_is_silent_unless_it_is_asked_for() {
         command.envs(log.map(|level| ("OUTCROP_LOG", level)));
         text(&command.output().unwrap())
     };
-    assert!(!said(None).contains("WARN") && said(Some("warn")).contains("WARN"), "{}", said(Some("warn")));
+    let warned = said(Some("warn"));
+    assert!(!said(None).contains("WARN") && warned.contains("WARN"), "{warned}");
+    assert!(!warned.contains('\x1b'), "colours are for terminals: {warned:?}");
 }
 
 /// A command that finds the library by pkg-config.

@@ -13,7 +13,7 @@ mod store;
 mod survey;
 mod table;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
 
 use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand};
@@ -104,7 +104,9 @@ impl RoomArgs {
 fn main() -> ExitCode {
     let filter = std::env::var("OUTCROP_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
     let filter = filter.unwrap_or_else(|| Targets::new().with_default(LevelFilter::WARN));
-    tracing_subscriber::registry().with(fmt::layer().with_writer(std::io::stderr)).with(filter).init();
+    // No colours in files.
+    let lines = fmt::layer().with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr);
+    tracing_subscriber::registry().with(lines).with(filter).init();
     let result = match Cli::parse().command {
         Command::Demo(args) => demo::run(&args),
         Command::Rtm(args) => rtm::run(&args),

@@ -8,7 +8,7 @@ use std::{
     thread,
 };
 
-use crate::common::{build_dir, config, has_mpi, program, ranks, run, told, turn};
+use crate::common::{archive, build_dir, config, has_cmake, has_mpi, program, ranks, run, source, told, turn};
 
 #[test]
 fn no_mistake_is_a_crash_and_each_has_its_sentence() {
@@ -151,7 +151,7 @@ fn the_library_shows_what_veloc_shows_and_nothing_else() {
     let listed = String::from_utf8(listed.stdout).unwrap();
     let shown: BTreeSet<&str> = listed.lines().filter_map(|line| line.split(' ').nth(2)).collect();
     let (c, cpp): (BTreeSet<&str>, _) = shown.iter().partition(|name| name.starts_with("VELOC_"));
-    let header = fs::read_to_string(crate::common::source("include/veloc.h")).unwrap();
+    let header = fs::read_to_string(source("include/veloc.h")).unwrap();
     let declared: BTreeSet<&str> =
         header.lines().filter_map(|line| line.strip_prefix("int ")?.split('(').next()).collect();
     assert_eq!((c.len(), &c), (25, &declared));
@@ -173,4 +173,38 @@ fn without_mpi_there_is_still_a_library() {
     let listed = run(Command::new("nm").arg("--dynamic").arg(&library));
     let listed = String::from_utf8(listed.stdout).unwrap();
     assert!(listed.contains(" VELOC_Init_single") && !listed.contains("MPI_"), "{listed}");
+}
+
+#[test]
+fn cmake_finds_it_as_it_finds_veloc() {
+    if !has_mpi() || !has_cmake() {
+        return;
+    }
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let prefix = dir.path().join("prefix");
+    crate::install::put_veloc(&source("../.."), &archive(), &prefix).unwrap();
+    let project = format!(
+        "cmake_minimum_required(VERSION 3.16)
+project(Steps C CXX)
+find_package(veloc 2 QUIET)
+if(veloc_FOUND)
+  message(FATAL_ERROR \"another interface was accepted\")
+endif()
+find_package(veloc 1.6 REQUIRED)
+add_executable(steps {programs}/steps.c)
+target_link_libraries(steps PRIVATE veloc::client)
+add_executable(client {programs}/client.cpp)
+target_link_libraries(client PRIVATE veloc::veloc-client)
+target_compile_features(client PRIVATE cxx_std_17)
+",
+        programs = source("tests/programs").display()
+    );
+    fs::write(dir.path().join("CMakeLists.txt"), project).unwrap();
+    let build = dir.path().join("build");
+    let found = format!("-DCMAKE_PREFIX_PATH={}", prefix.display());
+    run(Command::new("cmake").arg("-S").arg(dir.path()).arg("-B").arg(&build).arg(found));
+    run(Command::new("cmake").arg("--build").arg(&build));
+    let config = config(dir.path(), "mode = sync");
+    run(Command::new(build.join("steps")).arg("7").arg(config).args(["protect:1:100", "fill:1", "save:x:1", "test:x:0:1"]));
 }
