@@ -16,6 +16,16 @@ pub(crate) const PACKAGES: &[&str] = &["outcrop-cli", "outcrop-c", "outcrop-velo
 /// The version of everything.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+/// The Fortran module and what it includes.
+const FORTRAN: [&str; 6] = [
+    "outcrop.f90",
+    "outcrop_calls.inc",
+    "outcrop_elements.inc",
+    "outcrop_final.inc",
+    "outcrop_int32.inc",
+    "outcrop_look.inc",
+];
+
 /// Puts everything below `prefix`: what was built is in `built`, the rest below `root`.
 pub(crate) fn put(root: &Path, built: &Path, prefix: &Path) -> Result<()> {
     put_object(&built.join("outcrop"), &prefix.join("bin/outcrop"))?;
@@ -52,7 +62,7 @@ pub(crate) fn put_library(root: &Path, built: &Path, prefix: &Path) -> Result<()
     put_link(&named, &lib.join("liboutcrop.so"))?;
     put_object(&built.join("liboutcrop_c.a"), &lib.join("liboutcrop.a"))?;
     put_tree(&root.join("bindings/c/include"), &prefix.join("include"))?;
-    for name in ["outcrop.f90", "outcrop_calls.inc", "outcrop_elements.inc"] {
+    for name in FORTRAN {
         put_file(&root.join("bindings/fortran").join(name), &prefix.join("share/outcrop/fortran").join(name))?;
     }
     let package = root.join("bindings/c/package");

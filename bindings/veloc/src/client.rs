@@ -8,13 +8,13 @@ use std::{
     thread,
 };
 
-use outcrop::{Retention, Session, Store, StoreBuilder};
+use outcrop::{Retention, Session, Store, StoreBuilder, settings::misspelt};
 use outcrop_format::{LOCK_NAME, check_session_name, rank_name};
 use outcrop_memory::memory_left;
 
 use crate::{
     checkpoint::Checkpoint,
-    config::Config,
+    config::{self, Config},
     failure::{Failure, Result, say},
     number,
     ranks::Ranks,
@@ -98,6 +98,11 @@ impl Client {
         }
         if matches!(client.ranks, Ranks::Single(_)) || client.ranks.rank() == 0 {
             client.config.remarks.iter().for_each(|remark| client.say(remark));
+            let names = || env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+            config::misspelt(names()).iter().for_each(|remark| client.say(remark));
+            for (name, meant) in misspelt(names()) {
+                client.say(format!("the variable {name} is not known and has no effect; did you mean {meant}?"));
+            }
         }
         Ok(client)
     }

@@ -65,7 +65,7 @@ impl Config {
         let mut remarks = Vec::new();
         let mut values = parse(&text, file, &mut remarks)?;
         for key in KEYS {
-            if let Some(value) = variable(&format!("VELOC_{}", key.to_uppercase())) {
+            if let Some(value) = variable(&variable_of(key)) {
                 values.insert((*key).to_owned(), value);
             }
         }
@@ -133,6 +133,23 @@ fn parse(text: &str, file: &str, remarks: &mut Vec<String>) -> Result<BTreeMap<S
         values.insert(key, value);
     }
     Ok(values)
+}
+
+/// The variable that overrides a key.
+fn variable_of(key: &str) -> String {
+    format!("VELOC_{}", key.to_uppercase())
+}
+
+/// Of these names of variables, a remark on each that is probably meant to be another one. What
+/// resembles none may be VELOC's own.
+pub(crate) fn misspelt(names: impl IntoIterator<Item = String>) -> Vec<String> {
+    let known: Vec<String> = KEYS.iter().map(|key| variable_of(key)).collect();
+    let remark = |name: String| {
+        let meant = known.iter().find(|known| strsim::osa_distance(known, &name.to_uppercase()) <= 1)?;
+        let is_wrong = name.starts_with("VELOC_") && name != *meant;
+        is_wrong.then(|| format!("the variable {name} is not known and has no effect; did you mean {meant}?"))
+    };
+    names.into_iter().filter_map(remark).collect()
 }
 
 fn unknown(key: &str) -> String {
@@ -238,6 +255,15 @@ mod tests {
         assert!(error("mode sync").contains("line 1"));
         let missing = Config::read("/nowhere/veloc.cfg", |_| None).unwrap_err().to_string();
         assert!(missing.contains("/nowhere/veloc.cfg"), "{missing}");
+    }
+
+    #[test]
+    fn variables_that_are_misspelt_are_said() {
+        let names = ["VELOC_SCRATH", "VELOC_SCRATCH", "VELOC_BIN", "VELOC_POSIX_CACHE_SIZE", "SCRATCH", "VELOC_mode"];
+        let remarks = misspelt(names.map(str::to_owned));
+        assert_eq!(remarks.len(), 2, "{remarks:?}");
+        assert!(remarks[0].contains("VELOC_SCRATH is not known") && remarks[0].contains("did you mean VELOC_SCRATCH?"));
+        assert!(remarks[1].contains("VELOC_mode"));
     }
 
     #[test]

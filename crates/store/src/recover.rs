@@ -135,8 +135,13 @@ fn enter(files: &dyn Files, name: &str, dir: &str) -> Result<FileLock> {
         .and_then(|()| files.make_dir(dir))
         .and_then(|()| files.sync_dir(name));
     made.map_err(|source| failure(files, "make a session", source))?;
-    let lock = files.lock(&format!("{dir}/{LOCK_NAME}")).map_err(|source| failure(files, "lock a session", source))?;
-    lock.ok_or_else(|| Problem::InUse { what: format!("{dir} in {}", files.location()) }.into())
+    let name = format!("{dir}/{LOCK_NAME}");
+    let lock = files.lock(&name).map_err(|source| failure(files, "lock a session", source))?;
+    let what = || format!("{dir} in {}", files.location());
+    lock.ok_or_else(|| match files.is_locked_here(&name) {
+        true => Problem::InUseHere { what: what() }.into(),
+        false => Problem::InUse { what: what() }.into(),
+    })
 }
 
 impl Entered {

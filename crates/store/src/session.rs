@@ -18,10 +18,12 @@ use outcrop_engine::{Handle, Layout};
 use outcrop_format::{Answer, Blocks, ManifestRegion, PAGE_BYTES, REGIONS_MAX, check_region_name};
 use outcrop_layers::files::FileLock;
 use outcrop_region::{Element, Part, PartMut};
+use outcrop_settings::{RegionSettings, Settings};
 use outcrop_track::{CpuHasher, FreezeOptions, Frozen, Hasher, TrackOptions, TrackStats, Tracker, freeze, image_bytes};
 
 use super::{
     Compression, Skipped, StoreCore,
+    builder::block_bytes_of,
     chain::RegionContent,
     commit::{Forgotten, Note, failed, now_unix_ns},
     exchange::all_well,
@@ -43,6 +45,15 @@ pub struct RegionOptions {
     pub block_bytes: Option<u32>,
     /// Bytes that are not saved, and that a restore leaves as they are.
     pub excluded: Vec<Range<u64>>,
+}
+
+impl RegionOptions {
+    /// Reads them from TOML, one on each line: `compression = "lz4"`.
+    pub fn from_toml(text: &str) -> Result<Self> {
+        let RegionSettings { compression, block, excluded, .. } = RegionSettings::from_toml(text)?;
+        let block_bytes = block.as_ref().map(block_bytes_of).transpose()?;
+        Ok(Self { compression, block_bytes, excluded })
+    }
 }
 
 /// One series of versions. Dropping it waits for all versions in flight;

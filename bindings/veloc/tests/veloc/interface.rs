@@ -206,5 +206,10 @@ target_compile_features(client PRIVATE cxx_std_17)
     run(Command::new("cmake").arg("-S").arg(dir.path()).arg("-B").arg(&build).arg(found));
     run(Command::new("cmake").arg("--build").arg(&build));
     let config = config(dir.path(), "mode = sync");
-    run(Command::new(build.join("steps")).arg("7").arg(config).args(["protect:1:100", "fill:1", "save:x:1", "test:x:0:1"]));
+    run(Command::new(build.join("steps")).arg("7").arg(config).args([
+        "protect:1:100",
+        "fill:1",
+        "save:x:1",
+        "test:x:0:1",
+    ]));
 }
