@@ -7,6 +7,7 @@
 #include <complex>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <initializer_list>
 #include <iterator>
 #include <optional>
@@ -58,9 +59,9 @@ class Handle {
   void close() { check(End(release())); }
 
  private:
-  // A destructor cannot fail: who wants to know the status calls close().
+  // A destructor cannot fail: who wants to know the status calls close(). But no version is lost without a word.
   void end() noexcept {
-    if (handle_ != nullptr) static_cast<void>(End(release()));
+    if (handle_ != nullptr && End(release()) != OUTCROP_OK) std::fprintf(stderr, "outcrop: not closed, and failed: %s\n", outcrop_error());
   }
 
   Opaque *handle_ = nullptr;

@@ -150,6 +150,20 @@ void stores(const std::string &directory) {
   store.close();
 }
 
+// A version that fails when nobody asks.
+void dropped(const std::string &directory) {
+  const std::string there = directory + "/store/dropped/rank-00000", away = directory + "/store/dropped/away";
+  int step = 1;
+  outcrop::Store store("host = '1 MiB'\npin = false\ndir = '" + directory + "/store'");
+  {
+    outcrop::Session session = store.session("dropped");
+    session.protect("step", step);
+    DEMAND(std::rename(there.c_str(), away.c_str()) == 0);
+    session.save(1);
+  }
+  DEMAND(std::rename(away.c_str(), there.c_str()) == 0);
+}
+
 }  // namespace
 
 int main(int count, char **words) {
@@ -159,5 +173,6 @@ int main(int count, char **words) {
                                    std::to_string(OUTCROP_VERSION_PATCH));
   tapes("host = '1 MiB'\npin = false\ndir = [{path='" + directory + "/tape', limit='16 MiB'}]");
   stores(directory);
+  dropped(directory);
   std::puts("every call did what it should");
 }

@@ -167,9 +167,9 @@ fn goes_on(sources: &[&str]) {
     }
 }
 
-/// A program that tests something by itself, by itself and under valgrind.
-fn tests_itself(sources: &[&str], words: &str) {
-    let Some(program) = Program::compile(sources) else { return };
+/// A program that tests something by itself, by itself and under valgrind. Says what it has said.
+fn tests_itself(sources: &[&str], words: &str) -> Option<String> {
+    let program = Program::compile(sources)?;
     let said = run(program.command().arg(program.place("plain")));
     assert!(said.contains(words), "{said}");
     let left: Vec<_> = fs::read_dir(program.place("plain")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -177,6 +177,7 @@ fn tests_itself(sources: &[&str], words: &str) {
     if has("valgrind") {
         run(program.checked().arg(program.place("checked")));
     }
+    Some(said)
 }
 
 #[test]
@@ -261,7 +262,10 @@ fn many_threads_work_at_once() {
 
 #[test]
 fn every_call_works_from_cpp() {
-    tests_itself(&["c/tests/calls.cpp"], "every call did what it should");
+    let said = tests_itself(&["c/tests/calls.cpp"], "every call did what it should");
+    assert!(
+        said.is_none_or(|said| said.contains("outcrop: not closed, and failed: version 1 of dropped has not reached"))
+    );
 }
 
 #[test]
@@ -333,6 +337,17 @@ fn the_log_is_silent_unless_it_is_asked_for() {
     assert!(!warned.contains('\x1b'), "colours are for terminals: {warned:?}");
 }
 
+#[test]
+fn a_misspelt_variable_is_said() {
+    let Some(program) = Program::compile(&["c/examples/adjoint.c"]) else { return };
+    let said = run(program.command().arg(program.place("plain")).arg("20").env("OUTCROP_HOSTT", "1 MiB"));
+    assert_eq!(
+        said.matches("OUTCROP_HOSTT is not known and has no effect; did you mean OUTCROP_HOST?").count(),
+        1,
+        "{said}"
+    );
+}
+
 /// A command that finds the library by pkg-config.
 fn flags(arguments: &[&str]) -> Vec<String> {
     let mut command = Command::new("pkg-config");
@@ -360,6 +375,16 @@ fn pkg_config_finds_both_libraries() {
     run(Command::new("gcc").arg(&source).arg("-o").arg(&program).args(private));
     let said = run(quiet(Command::new(&program)).arg(directory.path()).arg("40"));
     assert!(said.starts_with("goes on after step 20"), "{said}");
+
+    // A program without any shared library: compilers know which of their own it needs.
+    for (compiler, source) in [("gcc", "heat.c"), ("g++", "heat.cpp")] {
+        let source = root().join("bindings/c/examples").join(source);
+        let program = directory.path().join(compiler);
+        let private = flags(&["--static", "--cflags", "--libs"]);
+        run(Command::new(compiler).arg("-static").arg(&source).arg("-o").arg(&program).args(private));
+        let said = run(quiet(Command::new(&program)).arg(directory.path()).arg("60"));
+        assert!(said.contains("the state after 60 steps"), "{said}");
+    }
 }
 
 #[test]

@@ -134,10 +134,15 @@ impl Ranks {
         // Nobody is missed by another one that still listens.
         self.notice().together("VELOC_Finalize", || self.gather("veloc leave", &[]))?;
         if let Self::Together(together) = self {
+            let rank = together.shared.rank();
             drop(together.shared);
             // The last one: others may still read there what this one has said.
             if is_deserted(&together.directory) {
                 remove(&together.directory);
+            }
+            // A run that was killed just before this one was too young when this one began.
+            if let Some(base) = together.directory.parent().filter(|_| rank == 0) {
+                remove_left_over(base);
             }
         }
         Ok(())

@@ -126,6 +126,8 @@ static void step(char *text) {
         expect(atoi(words[1]), atoi(words[2]), (size_t)atol(words[3]));
     else if (is(verb, "move"))
         CHECK(rename(words[1], words[2]) == 0);
+    else if (is(verb, "move_once"))
+        CHECK(rank != 0 || rename(words[1], words[2]) == 0);
     else if (is(verb, "cleanup"))
         CHECK(VELOC_Cleanup(words[1]) == VELOC_SUCCESS);
     else if (is(verb, "cleanup_fails"))

@@ -21,6 +21,7 @@ fn no_mistake_is_a_crash_and_each_has_its_sentence() {
     let no_mode = dir.path().join("no_mode.cfg");
     fs::write(&no_mode, format!("scratch = {}\n", dir.path().display())).unwrap();
     let mut command = Command::new(program("misuse.c"));
+    command.env("OUTCROP_HOSTT", "1 MiB").env("VELOC_SCRATH", "x");
     let output = run(command.arg(config).arg(no_mode).arg(dir.path().join("missing.cfg")));
     let said = told(&output);
     assert!(said.contains("all mistakes were survived"), "{said}");
@@ -55,6 +56,8 @@ fn no_mistake_is_a_crash_and_each_has_its_sentence() {
         "cannot be read: was it freed",
         "cannot be written: was it freed",
         "a child has no threads to write with",
+        "the variable OUTCROP_HOSTT is not known and has no effect; did you mean OUTCROP_HOST?",
+        "the variable VELOC_SCRATH is not known and has no effect; did you mean VELOC_SCRATCH?",
     ] {
         assert!(said.contains(sentence), "{sentence}\n{said}");
     }

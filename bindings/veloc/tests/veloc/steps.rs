@@ -351,6 +351,31 @@ fn a_folder_that_is_missing_costs_no_version_and_no_number() {
 }
 
 #[test]
+fn what_killed_runs_have_left_is_removed() {
+    if !has_mpi() {
+        return;
+    }
+    let _turn = turn();
+    let (dir, config) = place("async");
+    let output =
+        together(2, &config, "protect:1:1000 fill:1 save:x:1 wait barrier die:1 sleep:0:200").output().unwrap();
+    assert!(!output.status.success(), "{}", told(&output));
+    let left = || {
+        let names = fs::read_dir(dir.path().join("persistent")).unwrap().map(|entry| entry.unwrap());
+        names.filter(|entry| entry.file_name().to_str().unwrap().starts_with(".outcrop-ranks-")).collect::<Vec<_>>()
+    };
+    assert_eq!(left().len(), 1, "a killed run leaves its directory");
+    // It is too young when the next run begins, and old when that ends.
+    let (there, away) = (left()[0].path(), dir.path().join("away"));
+    fs::rename(&there, &away).unwrap();
+    let old = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
+    fs::File::open(&away).unwrap().set_modified(old).unwrap();
+    let step = format!("move_once:{}:{}", away.display(), there.display());
+    run(&mut together(2, &config, &format!("protect:1:1000 test:x:0:1 barrier {step} barrier")));
+    assert!(left().is_empty(), "{:?}", left());
+}
+
+#[test]
 fn a_rank_that_fails_keeps_nobody_waiting() {
     if !has_mpi() {
         return;
