@@ -8,7 +8,7 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 /// What has to be built before.
 pub(crate) const PACKAGES: &[&str] = &["outcrop-cli", "outcrop-c", "outcrop-veloc"];
@@ -29,8 +29,17 @@ const FORTRAN: [&str; 6] = [
 /// Puts everything below `prefix`: what was built is in `built`, the rest below `root`.
 pub(crate) fn put(root: &Path, built: &Path, prefix: &Path) -> Result<()> {
     put_object(&built.join("outcrop"), &prefix.join("bin/outcrop"))?;
+    put_manual(&built.join("outcrop"), &prefix.join("share/man/man1"))?;
     put_veloc(root, &built.join("libveloc_client.a"), prefix)?;
     put_library(root, built, prefix)
+}
+
+/// Has the program write its manual pages.
+pub(crate) fn put_manual(program: &Path, to: &Path) -> Result<()> {
+    let status = Command::new(program).arg("man").arg(to).status();
+    let status = status.with_context(|| format!("cannot start {}", program.display()))?;
+    ensure!(status.success(), "{} man ended with {status}", program.display());
+    Ok(())
 }
 
 /// Puts VELOC's interface below `prefix`, out of an archive that cargo has built.
