@@ -365,17 +365,18 @@ outcrop_status outcrop_session_region_element(outcrop_session *session,
                                               int *element);
 
 // Copies one region of a version to `data`, of which there are as many bytes as
-// outcrop_session_region_size says. It need not be protected, and the session goes on as if nothing
-// had been read. Concerns this rank alone. If the status is not 0, `data` may hold anything.
+// outcrop_session_region_size says. It need not be protected, and the session goes on as if
+// nothing had been read. Concerns this rank alone. If the status is not 0, `data` may hold
+// anything.
 outcrop_status outcrop_session_read(outcrop_session *session,
                                     uint64_t version,
                                     const char *name,
                                     void *data,
                                     size_t bytes);
 
-// What the last restore has passed over: newer versions that could not be used, and damaged copies,
-// one on each line, with a zero byte at the end. If `bytes` are not enough, nothing is written, and
-// `needed` says how many are: 1 if nothing was passed over. That is no failure.
+// What the last restore has passed over: newer versions that could not be used, and damaged
+// copies, one on each line, with a zero byte at the end. If `bytes` are not enough, nothing is
+// written, and `needed` says how many are: 1 if nothing was passed over. That is no failure.
 outcrop_status outcrop_session_skipped(outcrop_session *session, char *lines, size_t bytes, size_t *needed);
 
 #ifdef __cplusplus

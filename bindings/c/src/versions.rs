@@ -74,8 +74,9 @@ pub unsafe extern "C" fn outcrop_session_region_element(
 }
 
 /// Copies one region of a version to `data`, of which there are as many bytes as
-/// outcrop_session_region_size says. It need not be protected, and the session goes on as if nothing
-/// had been read. Concerns this rank alone. If the status is not 0, `data` may hold anything.
+/// outcrop_session_region_size says. It need not be protected, and the session goes on as if
+/// nothing had been read. Concerns this rank alone. If the status is not 0, `data` may hold
+/// anything.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outcrop_session_read(
     session: *mut outcrop_session,
@@ -100,9 +101,9 @@ pub unsafe extern "C" fn outcrop_session_read(
     })
 }
 
-/// What the last restore has passed over: newer versions that could not be used, and damaged copies,
-/// one on each line, with a zero byte at the end. If `bytes` are not enough, nothing is written, and
-/// `needed` says how many are: 1 if nothing was passed over. That is no failure.
+/// What the last restore has passed over: newer versions that could not be used, and damaged
+/// copies, one on each line, with a zero byte at the end. If `bytes` are not enough, nothing is
+/// written, and `needed` says how many are: 1 if nothing was passed over. That is no failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outcrop_session_skipped(
     session: *mut outcrop_session,

@@ -27,9 +27,9 @@ capitals, such as `OUTCROP_HOST=\"8 GiB\"`, `OUTCROP_PIN=false` or `OUTCROP_DIR=
 \"/scratch\", limit = \"1 TiB\"}]'`. It holds when the tape or store is opened. Objects that a Rust
 program has made itself (layers, devices, files, ranks) stay.
 
-An unknown setting is an error that names the nearest known one; a variable that is probably misspelt
-is warned of. To describe a tape or a store
-opens and creates nothing: that happens when it is opened.
+An unknown setting is an error that names the nearest known one, and a variable that is probably
+misspelt causes a warning. To describe a tape or a store opens and creates nothing: that happens
+when it is opened.
 
 A *size* is a text such as `\"2 GiB\"` or `\"500 MB\"`, or a number of bytes. The layers of a tape
 are, from the fastest: `device`, `host`, `shared_host`, `dir`. Any other stack is written as a list:
