@@ -230,6 +230,7 @@ impl Session {
     pub fn rewind(&mut self, version: Option<u64>) -> Result<()> {
         self.flush()?;
         self.forget("rewind", Forgotten::Above(version))?;
+        self.unreadable.retain(|skipped| version.is_some_and(|version| skipped.version <= version));
         self.left_behind = None;
         Ok(())
     }
@@ -242,7 +243,10 @@ impl Session {
     /// a complete one if all ranks have it and some cannot read it. No pack is removed there
     /// meanwhile.
     pub fn forget_incomplete(&mut self) -> Result<()> {
-        self.forget("forget incomplete", Forgotten::Incomplete)
+        self.forget("forget incomplete", Forgotten::Incomplete)?;
+        let state = self.core.state();
+        self.unreadable.retain(|skipped| state.versions.contains_key(&skipped.version));
+        Ok(())
     }
 
     fn forget(&mut self, topic: &str, what: Forgotten) -> Result<()> {
