@@ -317,7 +317,8 @@ fn a_version_that_one_rank_lacks_is_not_offered() {
     assert!(!output.status.success(), "{}", told(&output));
     run(&mut together(3, &config, "protect:1:1000 test:x:0:1 restart:x:1 expect:1:1:1000"));
     // Of a program that was killed in its first checkpoint there is none, and that is known.
-    let output = together(3, &config, "protect:1:1000 fill:2 test:y:0:-1 die:2 some:y:1:0:1 wait sleep:0:300").output().unwrap();
+    let output =
+        together(3, &config, "protect:1:1000 fill:2 test:y:0:-1 die:2 some:y:1:0:1 wait sleep:0:300").output().unwrap();
     assert!(!output.status.success(), "{}", told(&output));
     run(&mut together(3, &config, "protect:1:1000 test:y:0:-1"));
 }
