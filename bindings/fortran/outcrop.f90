@@ -1,13 +1,17 @@
 ! Outcrop for Fortran 2018: tapes of snapshots, and checkpoints that survive.
 !
-! Compile this file, with the two .inc files beside it, together with the program, by the same compiler, and link with -loutcrop. What each call does is said in outcrop.h.
+! Compile this file, with the .inc files beside it, together with the program, by the same compiler, and link with -loutcrop. What each call does is said in outcrop.h.
 !
 ! Arrays are passed as they are, of any type and up to 7 dimensions; they must be contiguous. What a component that is allocatable or a
-! pointer refers to is not saved: pass it by itself. Every call has two optional arguments at its end: status,
+! pointer refers to is not saved: pass it by itself. So a derived type is refused, unless the program says is_plain=.true.: that it has
+! no such components. Keys and versions may be integers of 32 or 64 bits. Every call has two optional arguments: status,
 ! which is 0 or one of the numbers below, and message, which is set if something went wrong, as far as it is long enough. Without
 ! status, a failure ends the program with the message.
+!
+! A tape, store, session, slot or snapshot that is not closed is closed when its variable goes out of scope, and a failure is written to
+! standard error. So a variable must not be a copy of another one.
 module outcrop
-  use, intrinsic :: iso_c_binding, only: c_char, c_double, c_f_pointer, c_int, c_int32_t, c_int64_t, c_loc, &
+  use, intrinsic :: iso_c_binding, only: c_associated, c_char, c_double, c_f_pointer, c_int, c_int32_t, c_int64_t, c_loc, &
     c_null_char, c_null_ptr, c_ptr, c_size_t
   use, intrinsic :: iso_fortran_env, only: error_unit, int16, int32, int64, int8, real32, real64
   implicit none
@@ -23,6 +27,9 @@ module outcrop
   ! Which index of an array runs fastest in memory: the last one, as in C, or the first one, as in Fortran.
   integer(c_int), parameter, public :: outcrop_row_major = 0, outcrop_column_major = 1
 
+  ! As long as the name of a region can be.
+  integer, parameter, public :: outcrop_name_length = 240
+
   ! As many dimensions as a region can have.
   integer(c_size_t), parameter :: dimensions_max = 32
 
@@ -33,6 +40,9 @@ module outcrop
   integer(c_int), parameter :: of_bytes = 0, of_int8 = 1, of_int16 = 3, of_int32 = 5, of_int64 = 7, of_real32 = 9, &
     of_real64 = 10, of_complex32 = 11, of_complex64 = 12
 
+  ! What may have components that bytes say nothing of.
+  integer(c_int), parameter :: of_unknown = -1
+
   ! A slot in the program's hands, to compute into: c_f_pointer(lent%data, array, shape).
   type, public :: outcrop_lent
     type(c_ptr), private :: handle = c_null_ptr
@@ -42,6 +52,7 @@ module outcrop
     procedure :: seal => lent_seal
     procedure :: seal_and_keep => lent_seal_and_keep
     procedure :: abandon => lent_abandon
+    final :: lent_end
   end type
 
   ! A snapshot in the program's hands, to be read in place: c_f_pointer(past%data, array, shape).
@@ -51,6 +62,7 @@ module outcrop
     integer(c_size_t) :: bytes = 0
   contains
     procedure :: release => past_release
+    final :: past_end
   end type
 
   ! What a tape has done until now.
@@ -65,14 +77,21 @@ module outcrop
   contains
     procedure :: open => tape_open
     procedure :: clone => tape_clone
-    procedure :: save => tape_save
-    procedure :: lend => tape_lend
-    procedure :: take => tape_take
-    procedure :: get => tape_get
-    procedure :: take_into => tape_take_into
-    procedure :: discard => tape_discard
+    generic :: save => tape_save, tape_save_int32
+    generic :: lend => tape_lend, tape_lend_int32, tape_lend_int32_int64, tape_lend_int64_int32
+    generic :: take => tape_take, tape_take_int32
+    generic :: get => tape_get, tape_get_int32
+    generic :: take_into => tape_take_into, tape_take_into_int32
+    generic :: discard => tape_discard, tape_discard_int32
+    generic :: size => tape_size, tape_size_int32
     procedure :: stats => tape_stats
+    procedure :: stats_json => tape_stats_json
+    procedure :: write_trace => tape_write_trace
     procedure :: close => tape_close
+    procedure, private :: tape_save, tape_lend, tape_take, tape_get, tape_take_into, tape_discard, tape_size
+    procedure, private :: tape_save_int32, tape_lend_int32, tape_lend_int32_int64, tape_lend_int64_int32, tape_take_int32, &
+      tape_get_int32, tape_take_into_int32, tape_discard_int32, tape_size_int32
+    final :: tape_end
   end type
 
   ! One series of versions.
@@ -81,20 +100,32 @@ module outcrop
   contains
     generic :: protect => session_protect, session_protect_box, session_protect_box_int32
     procedure :: unprotect => session_unprotect
-    procedure :: save => session_save
-    procedure :: wait => session_wait
-    procedure :: restore => session_restore
-    procedure :: restore_latest => session_restore_latest
-    procedure :: latest => session_latest
-    procedure :: region_size => session_region_size
-    procedure :: region_shape => session_region_shape
+    procedure :: region_options => session_region_options
+    generic :: save => session_save, session_save_int32
+    generic :: wait => session_wait, session_wait_int32
+    generic :: has_reached => session_has_reached, session_has_reached_int32
+    generic :: restore => session_restore, session_restore_int32
+    generic :: restore_latest => session_restore_latest, session_restore_latest_int32
+    procedure :: skipped => session_skipped
+    generic :: latest => session_latest, session_latest_int32
+    procedure :: versions => session_versions
+    generic :: region_names => session_region_names, session_region_names_int32
+    generic :: region_size => session_region_size, session_region_size_int32
+    generic :: region_shape => session_region_shape, session_region_shape_int32
+    generic :: read => session_read, session_read_int32
     procedure :: mark_dirty => session_mark_dirty
-    procedure :: rewind => session_rewind
+    generic :: rewind => session_rewind, session_rewind_int32
     procedure :: rewind_all => session_rewind_all
     procedure :: forget_incomplete => session_forget_incomplete
     procedure :: flush => session_flush
     procedure :: close => session_close
-    procedure, private :: session_protect, session_protect_box, session_protect_box_int32
+    procedure, private :: session_protect, session_protect_box, session_protect_box_int32, session_save, session_wait, &
+      session_has_reached, session_restore, session_restore_latest, session_latest, session_region_names, session_region_size, &
+      session_region_shape, session_read, session_rewind
+    procedure, private :: session_save_int32, session_wait_int32, session_has_reached_int32, session_restore_int32, &
+      session_restore_latest_int32, session_latest_int32, session_region_names_int32, session_region_size_int32, &
+      session_region_shape_int32, session_read_int32, session_rewind_int32
+    final :: session_end
   end type
 
   ! A place for checkpoints.
@@ -105,11 +136,16 @@ module outcrop
     procedure :: session => store_session
     procedure :: due => store_due
     procedure :: close => store_close
+    final :: store_end
   end type
 
   include 'outcrop_calls.inc'
 
 contains
+
+  include 'outcrop_look.inc'
+  include 'outcrop_int32.inc'
+  include 'outcrop_final.inc'
 
   ! Opens a tape as a TOML text describes it.
   subroutine tape_open(self, config, status, message)
@@ -130,13 +166,14 @@ contains
   end subroutine
 
   ! Saves values by copying them. Returns when the program may change them again.
-  subroutine tape_save(self, key, values, status, message)
+  subroutine tape_save(self, key, values, status, message, is_plain)
     class(outcrop_tape), intent(in) :: self
     integer(int64), intent(in) :: key
     class(*), intent(in), target :: values(..)
     integer(c_int), intent(out), optional :: status
     character(*), intent(inout), optional :: message
-    if (is_refused(key, values, status, message)) return
+    logical, intent(in), optional :: is_plain
+    if (is_refused(key, values, is_plain, status, message)) return
     call ends(c_tape_save(self%handle, key, place_of(values), bytes_of(values)), status, message)
   end subroutine
 
@@ -215,13 +252,14 @@ contains
   end subroutine
 
   ! Copies a snapshot out and drops it.
-  subroutine tape_take_into(self, key, values, status, message)
+  subroutine tape_take_into(self, key, values, status, message, is_plain)
     class(outcrop_tape), intent(in) :: self
     integer(int64), intent(in) :: key
     class(*), intent(inout), target :: values(..)
     integer(c_int), intent(out), optional :: status
     character(*), intent(inout), optional :: message
-    if (is_refused(key, values, status, message)) return
+    logical, intent(in), optional :: is_plain
+    if (is_refused(key, values, is_plain, status, message)) return
     call ends(c_tape_take_into(self%handle, key, place_of(values), bytes_of(values)), status, message)
   end subroutine
 
@@ -293,26 +331,28 @@ contains
 
   ! Protects a variable or array, which must be a target: every save has it, and every restore writes to it. It must stay where it is
   ! until the session is closed, or the name is protected again or unprotected.
-  subroutine session_protect(self, name, values, status, message)
+  subroutine session_protect(self, name, values, status, message, is_plain)
     class(outcrop_session), intent(in) :: self
     character(*), intent(in) :: name
     class(*), intent(inout), target :: values(..)
     integer(c_int), intent(out), optional :: status
     character(*), intent(inout), optional :: message
-    if (is_refused(0_int64, values, status, message)) return
+    logical, intent(in), optional :: is_plain
+    if (is_refused(0_int64, values, is_plain, status, message)) return
     call ends(protected(self, name, values, [integer(c_size_t) ::], [integer(c_size_t) ::], .false.), status, message)
   end subroutine
 
   ! The same for a part (a box) of a global array of shape `global`. `offset` is how many elements lie before the part in each
   ! dimension: 0 if the part begins where the global array does.
-  subroutine session_protect_box(self, name, values, global, offset, status, message)
+  subroutine session_protect_box(self, name, values, global, offset, status, message, is_plain)
     class(outcrop_session), intent(in) :: self
     character(*), intent(in) :: name
     class(*), intent(inout), target :: values(..)
     integer(int64), intent(in) :: global(:), offset(:)
     integer(c_int), intent(out), optional :: status
     character(*), intent(inout), optional :: message
-    if (is_refused(0_int64, values, status, message)) return
+    logical, intent(in), optional :: is_plain
+    if (is_refused(0_int64, values, is_plain, status, message)) return
     if (size(global) /= rank(values) .or. size(offset) /= rank(values)) then
       call fails(outcrop_usage, 'region ' // trim(name) // &
         ': the global shape and the offset need one number for each dimension of the array', status, message)
@@ -324,14 +364,15 @@ contains
     end if
   end subroutine
 
-  subroutine session_protect_box_int32(self, name, values, global, offset, status, message)
+  subroutine session_protect_box_int32(self, name, values, global, offset, status, message, is_plain)
     class(outcrop_session), intent(in) :: self
     character(*), intent(in) :: name
     class(*), intent(inout), target :: values(..)
     integer(int32), intent(in) :: global(:), offset(:)
     integer(c_int), intent(out), optional :: status
     character(*), intent(inout), optional :: message
-    call self%session_protect_box(name, values, int(global, int64), int(offset, int64), status, message)
+    logical, intent(in), optional :: is_plain
+    call self%session_protect_box(name, values, int(global, int64), int(offset, int64), status, message, is_plain)
   end subroutine
 
   ! Protects an array with its shape and, if there is one, its box. Elements without a name are bytes: these are one more
@@ -347,6 +388,7 @@ contains
     type(c_ptr) :: at_whole, at_start
     integer :: at, first, last
     call describe(values, element, shape(1))
+    if (element == of_unknown) element = of_bytes
     first = merge(2, 1, element == of_bytes)
     last = first - 1 + rank(values)
     whole(1) = shape(1)
@@ -567,16 +609,33 @@ contains
   end function
 
   ! Whether a key or an array cannot be used.
-  function is_refused(key, values, status, message) result(is_so)
+  function is_refused(key, values, is_plain, status, message) result(is_so)
     integer(int64), intent(in) :: key
-    type(*), intent(in), target :: values(..)
+    class(*), intent(in), target :: values(..)
+    logical, intent(in), optional :: is_plain
     integer(c_int), intent(out), optional :: status
     character(*), intent(inout), optional :: message
     logical :: is_so
+    integer(c_int) :: element
+    integer(c_size_t) :: bytes
     is_so = is_negative(key, status, message)
     if (is_so) return
-    is_so = .not. is_contiguous(values)
+    is_so = has_gaps(values)
     if (is_so) call fails(outcrop_usage, 'the array is not contiguous; give all of it, or a copy', status, message)
+    if (is_so) return
+    call describe(values, element, bytes)
+    is_so = element == of_unknown
+    if (is_so .and. present(is_plain)) is_so = .not. is_plain
+    if (is_so) call fails(outcrop_usage, 'this is of a derived type, or of a kind without a name: it would be saved as bytes, ' // &
+      'without what components that are allocatable or pointers refer to; pass is_plain=.true. if there are none, or pass the ' // &
+      'components by themselves', status, message)
+  end function
+
+  ! Whether an array is not contiguous. Of class(*), gfortran 12 does not know.
+  function has_gaps(values) result(is_so)
+    type(*), intent(in), target :: values(..)
+    logical :: is_so
+    is_so = .not. is_contiguous(values)
   end function
 
   function place_of(values) result(place)
@@ -598,7 +657,7 @@ contains
     class(*), intent(in) :: values(..)
     integer(c_int), intent(out) :: element
     integer(c_size_t), intent(out) :: bytes
-    element = of_bytes
+    element = of_unknown
     bytes = storage_size(values, c_size_t) / 8
     select rank (values)
     rank (0)

@@ -8,7 +8,7 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 /// What has to be built before.
 pub(crate) const PACKAGES: &[&str] = &["outcrop-cli", "outcrop-c", "outcrop-veloc"];
@@ -16,17 +16,49 @@ pub(crate) const PACKAGES: &[&str] = &["outcrop-cli", "outcrop-c", "outcrop-velo
 /// The version of everything.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+/// The Fortran module and what it includes.
+const FORTRAN: [&str; 6] = [
+    "outcrop.f90",
+    "outcrop_calls.inc",
+    "outcrop_elements.inc",
+    "outcrop_final.inc",
+    "outcrop_int32.inc",
+    "outcrop_look.inc",
+];
+
 /// Puts everything below `prefix`: what was built is in `built`, the rest below `root`.
 pub(crate) fn put(root: &Path, built: &Path, prefix: &Path) -> Result<()> {
     put_object(&built.join("outcrop"), &prefix.join("bin/outcrop"))?;
+    put_manual(&built.join("outcrop"), &prefix.join("share/man/man1"))?;
+    put_veloc(root, &built.join("libveloc_client.a"), prefix)?;
+    put_library(root, built, prefix)
+}
+
+/// Has the program write its manual pages.
+pub(crate) fn put_manual(program: &Path, to: &Path) -> Result<()> {
+    let status = Command::new(program).arg("man").arg(to).status();
+    let status = status.with_context(|| format!("cannot start {}", program.display()))?;
+    ensure!(status.success(), "{} man ended with {status}", program.display());
+    Ok(())
+}
+
+/// Puts VELOC's interface below `prefix`, out of an archive that cargo has built.
+pub(crate) fn put_veloc(root: &Path, archive: &Path, prefix: &Path) -> Result<()> {
     let veloc = root.join("bindings/veloc");
-    put_with(&prefix.join("lib/libveloc-client.so"), |new| {
-        let status = Command::new(veloc.join("link.sh")).arg(built.join("libveloc_client.a")).arg(new).status()?;
+    let library = prefix.join("lib/libveloc-client.so");
+    put_with(&library, |new| {
+        let status = Command::new(veloc.join("link.sh")).arg(archive).arg(new).status()?;
         status.success().then_some(()).ok_or_else(|| io::Error::other(format!("link.sh ended with {status}")))?;
         strip(new)
     })?;
     put_tree(&veloc.join("include"), &prefix.join("include"))?;
-    put_library(root, built, prefix)
+    let has_mpi = fs::read(&library)?.windows(12).any(|bytes| bytes == b"\0VELOC_Init\0");
+    let package = veloc.join("package");
+    for name in ["velocConfig.cmake", "velocConfigVersion.cmake"] {
+        let replaced = [("@HAS_MPI@", if has_mpi { "TRUE" } else { "FALSE" })];
+        put_text(&package.join(name), &prefix.join("share/veloc/cmake").join(name), &replaced)?;
+    }
+    Ok(())
 }
 
 /// Puts the library for C, C++ and Fortran below `prefix`, with what is needed to compile for it.
@@ -39,21 +71,23 @@ pub(crate) fn put_library(root: &Path, built: &Path, prefix: &Path) -> Result<()
     put_link(&named, &lib.join("liboutcrop.so"))?;
     put_object(&built.join("liboutcrop_c.a"), &lib.join("liboutcrop.a"))?;
     put_tree(&root.join("bindings/c/include"), &prefix.join("include"))?;
-    for name in ["outcrop.f90", "outcrop_calls.inc", "outcrop_elements.inc"] {
+    for name in FORTRAN {
         put_file(&root.join("bindings/fortran").join(name), &prefix.join("share/outcrop/fortran").join(name))?;
     }
     let package = root.join("bindings/c/package");
-    put_text(&package.join("outcrop.pc"), &lib.join("pkgconfig/outcrop.pc"))?;
+    let version = [("@VERSION@", VERSION)];
+    put_text(&package.join("outcrop.pc"), &lib.join("pkgconfig/outcrop.pc"), &version)?;
     for name in ["OutcropConfig.cmake", "OutcropConfigVersion.cmake"] {
-        put_text(&package.join(name), &lib.join("cmake/Outcrop").join(name))?;
+        put_text(&package.join(name), &lib.join("cmake/Outcrop").join(name), &version)?;
     }
     Ok(())
 }
 
-/// Copies a text with the version in it.
-fn put_text(from: &Path, to: &Path) -> Result<()> {
+/// Copies a text in which some words are replaced.
+fn put_text(from: &Path, to: &Path, replaced: &[(&str, &str)]) -> Result<()> {
     let text = fs::read_to_string(from).with_context(|| format!("cannot read {}", from.display()))?;
-    put_with(to, |new| fs::write(new, text.replace("@VERSION@", VERSION)))
+    let text = replaced.iter().fold(text, |text, (word, by)| text.replace(word, by));
+    put_with(to, |new| fs::write(new, text))
 }
 
 /// Copies what is below a directory.

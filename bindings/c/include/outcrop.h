@@ -207,6 +207,9 @@ outcrop_status outcrop_past_release(outcrop_past *past);
 // Copies a snapshot out and drops it. With another number of bytes than it has, nothing happens.
 outcrop_status outcrop_tape_take_into(outcrop_tape *tape, uint64_t key, void *data, size_t bytes);
 
+// How many bytes a snapshot has. It stays where it is.
+outcrop_status outcrop_tape_size(outcrop_tape *tape, uint64_t key, size_t *bytes);
+
 // Forgets a snapshot without reading it.
 outcrop_status outcrop_tape_discard(outcrop_tape *tape, uint64_t key);
 
@@ -280,7 +283,8 @@ outcrop_status outcrop_session_region_box(outcrop_session *session,
                                           size_t *offset,
                                           size_t room);
 
-// Leaves a region out from here on.
+// Leaves a region out from here on. Its memory may be freed: with `live`, this waits until it has
+// been read.
 outcrop_status outcrop_session_unprotect(outcrop_session *session, const char *name);
 
 // Saves all protected regions as a version, which must be higher than all before. Returns when the
@@ -292,13 +296,22 @@ outcrop_status outcrop_session_save(outcrop_session *session, uint64_t version);
 // OUTCROP_ALL, or OUTCROP_HOST. An error if it never will be.
 outcrop_status outcrop_session_wait(outcrop_session *session, uint64_t version, int layer);
 
+// Whether a version is durable there by now, with layers as for outcrop_session_wait: 1 or 0. An
+// error if it never will be.
+outcrop_status outcrop_session_has_reached(outcrop_session *session, uint64_t version, int layer, int *is_there);
+
+// Sets the options of a region from the next save on, as TOML: `compression = 'lz4'`, `block = '64
+// KiB'`, `excluded = [[0, 4096]]`; docs/settings.md has all of them. What is not mentioned is as
+// for the store. The region need not be protected yet.
+outcrop_status outcrop_session_region_options(outcrop_session *session, const char *name, const char *options);
+
 // Restores a version into all protected regions. If one of them has another size or type in that
 // version, nothing is changed.
 outcrop_status outcrop_session_restore(outcrop_session *session, uint64_t version);
 
 // Restores the newest version that is undamaged on all ranks. `found` is 0 if there is no version
-// at all, which is no error; else it is 1, and `version` says which one it was. With several
-// ranks, all of them call it.
+// at all, which is no error; else it is 1, and `version` says which one it was, and
+// outcrop_session_skipped what was passed over for it. With several ranks, all of them call it.
 outcrop_status outcrop_session_restore_latest(outcrop_session *session, uint64_t *version, int *found);
 
 // The newest version that all ranks have. `found` is 0 if there is none. With several ranks, all
@@ -330,6 +343,41 @@ outcrop_status outcrop_session_flush(outcrop_session *session);
 
 // As outcrop_session_flush, and ends the session, whatever the status is.
 outcrop_status outcrop_session_close(outcrop_session *session);
+
+// The versions that can be restored or are under way, in ascending order: the first `room` of them
+// at `versions`, which may be NULL if that is 0. `count` says how many there are.
+outcrop_status outcrop_session_versions(outcrop_session *session, uint64_t *versions, size_t room, size_t *count);
+
+// The names of all regions of a version, each with a zero byte at its end. If `bytes` are not
+// enough for all of them, nothing is written, and `needed` says how many are; with 0 of them
+// `names` may be NULL. That is no failure.
+outcrop_status outcrop_session_region_names(outcrop_session *session,
+                                            uint64_t version,
+                                            char *names,
+                                            size_t bytes,
+                                            size_t *needed);
+
+// What a region is made of in a version: an outcrop_element, or -1 if it is of another kind, which
+// some other language has.
+outcrop_status outcrop_session_region_element(outcrop_session *session,
+                                              uint64_t version,
+                                              const char *name,
+                                              int *element);
+
+// Copies one region of a version to `data`, of which there are as many bytes as
+// outcrop_session_region_size says. It need not be protected, and the session goes on as if
+// nothing had been read. Concerns this rank alone. If the status is not 0, `data` may hold
+// anything.
+outcrop_status outcrop_session_read(outcrop_session *session,
+                                    uint64_t version,
+                                    const char *name,
+                                    void *data,
+                                    size_t bytes);
+
+// What the last restore has passed over: newer versions that could not be used, and damaged
+// copies, one on each line, with a zero byte at the end. If `bytes` are not enough, nothing is
+// written, and `needed` says how many are: 1 if nothing was passed over. That is no failure.
+outcrop_status outcrop_session_skipped(outcrop_session *session, char *lines, size_t bytes, size_t *needed);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -7,6 +7,7 @@
 #include <complex>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <initializer_list>
 #include <iterator>
 #include <optional>
@@ -58,9 +59,9 @@ class Handle {
   void close() { check(End(release())); }
 
  private:
-  // A destructor cannot fail: who wants to know the status calls close().
+  // A destructor cannot fail: who wants to know the status calls close(). But no version is lost without a word.
   void end() noexcept {
-    if (handle_ != nullptr) static_cast<void>(End(release()));
+    if (handle_ != nullptr && End(release()) != OUTCROP_OK) std::fprintf(stderr, "outcrop: not closed, and failed: %s\n", outcrop_error());
   }
 
   Opaque *handle_ = nullptr;
@@ -92,6 +93,28 @@ inline constexpr bool is_range = false;
 template <typename T>
 inline constexpr bool
     is_range<T, std::void_t<decltype(*std::data(std::declval<T &>())), decltype(std::size(std::declval<T &>()))>> = true;
+
+// A text that a call writes to room of the program, of which it says how much is needed.
+template <typename Call>
+std::string text(Call call) {
+  std::size_t needed = 0;
+  check(call(nullptr, 0, &needed));
+  std::string text;
+  // It may become longer meanwhile.
+  while (text.size() < needed) {
+    text.resize(needed);
+    check(call(text.data(), text.size(), &needed));
+  }
+  text.resize(needed);
+  return text;
+}
+
+// The pieces of a text that each end with this character.
+inline std::vector<std::string> pieces(const std::string &text, char end) {
+  std::vector<std::string> pieces;
+  for (std::size_t at = 0, next; (next = text.find(end, at)) != std::string::npos; at = next + 1) pieces.push_back(text.substr(at, next - at));
+  return pieces;
+}
 
 // A product that is not larger than memory can be.
 inline std::size_t product(std::size_t a, std::size_t b) {
@@ -190,7 +213,14 @@ class Tape {
     return lent;
   }
 
-  // Hands over a snapshot for the last time.
+  // How many bytes a snapshot has.
+  std::size_t size(std::uint64_t key) const {
+    std::size_t bytes = 0;
+    detail::check(outcrop_tape_size(handle_.get(), key, &bytes));
+    return bytes;
+  }
+
+  // Hands over a snapshot for the last time. If it is not made of values of T, nothing happens to it.
   template <typename T>
   Past<T> take(std::uint64_t key) {
     return read<T>(key, outcrop_tape_take);
@@ -221,6 +251,17 @@ class Tape {
     return stats;
   }
 
+  // All that is known of what the tape has done, layer by layer.
+  std::string stats_json() const {
+    std::string json = detail::text(
+        [this](char *text, std::size_t bytes, std::size_t *needed) { return outcrop_tape_stats_json(handle_.get(), text, bytes, needed); });
+    json.pop_back();
+    return json;
+  }
+
+  // Writes the timeline of a tape that was opened with `trace = true`.
+  void write_trace(const std::string &path) const { detail::check(outcrop_tape_write_trace(handle_.get(), path.c_str())); }
+
   void close() { handle_.close(); }
 
  private:
@@ -231,12 +272,12 @@ class Tape {
     detail::check_element<T>();
     Past<T> past;
     const void *data = nullptr;
-    std::size_t bytes = 0;
-    detail::check(read(handle_.get(), key, &data, &bytes, past.handle_.place()));
+    std::size_t bytes = size(key);
     if (bytes % sizeof(T) != 0) {
       throw Error(OUTCROP_USAGE, "snapshot " + std::to_string(key) + " has " + std::to_string(bytes) +
-                                     " bytes, which are no elements of " + std::to_string(sizeof(T)));
+                                     " bytes, which are no elements of " + std::to_string(sizeof(T)) + "; nothing was taken");
     }
+    detail::check(read(handle_.get(), key, &data, &bytes, past.handle_.place()));
     past.data_ = static_cast<const T *>(data);
     past.size_ = bytes / sizeof(T);
     return past;
@@ -330,6 +371,59 @@ class Session {
     detail::check(outcrop_session_wait(handle_.get(), version, layer));
   }
   void restore(std::uint64_t version) { detail::check(outcrop_session_restore(handle_.get(), version)); }
+
+  // Whether a version is durable there by now.
+  bool has_reached(std::uint64_t version, int layer = OUTCROP_ALL) {
+    int is_there = 0;
+    detail::check(outcrop_session_has_reached(handle_.get(), version, layer, &is_there));
+    return is_there != 0;
+  }
+  // Options of a region from the next save on, as TOML: "compression = 'lz4'".
+  void region_options(const std::string &name, const std::string &options) {
+    detail::check(outcrop_session_region_options(handle_.get(), name.c_str(), options.c_str()));
+  }
+
+  // The versions that can be restored or are under way, in ascending order.
+  std::vector<std::uint64_t> versions() {
+    std::size_t count = 0;
+    detail::check(outcrop_session_versions(handle_.get(), nullptr, 0, &count));
+    std::vector<std::uint64_t> versions(count);
+    detail::check(outcrop_session_versions(handle_.get(), versions.data(), versions.size(), &count));
+    if (count < versions.size()) versions.resize(count);
+    return versions;
+  }
+  // The names of the regions of a version.
+  std::vector<std::string> region_names(std::uint64_t version) {
+    return detail::pieces(detail::text([this, version](char *text, std::size_t bytes, std::size_t *needed) {
+      return outcrop_session_region_names(handle_.get(), version, text, bytes, needed);
+    }), '\0');
+  }
+  // What a region is made of in a version: an outcrop_element, or -1 if it is of another kind.
+  int region_element(std::uint64_t version, const std::string &name) {
+    int element = 0;
+    detail::check(outcrop_session_region_element(handle_.get(), version, name.c_str(), &element));
+    return element;
+  }
+  // A region of a version, without going back to it.
+  template <typename T>
+  std::vector<T> read(std::uint64_t version, const std::string &name) {
+    detail::check_element<T>();
+    const std::size_t bytes = region_size(version, name);
+    if (bytes % sizeof(T) != 0) {
+      throw Error(OUTCROP_USAGE, "region " + name + " of version " + std::to_string(version) + " has " + std::to_string(bytes) +
+                                     " bytes, which are no elements of " + std::to_string(sizeof(T)));
+    }
+    std::vector<T> values(bytes / sizeof(T));
+    detail::check(outcrop_session_read(handle_.get(), version, name.c_str(), values.data(), bytes));
+    return values;
+  }
+
+  // What the last restore has passed over: newer versions that could not be used, and damaged copies.
+  std::vector<std::string> skipped() {
+    return detail::pieces(detail::text([this](char *text, std::size_t bytes, std::size_t *needed) {
+      return outcrop_session_skipped(handle_.get(), text, bytes, needed);
+    }), '\n');
+  }
 
   // The version that was restored; nothing if there is none.
   std::optional<std::uint64_t> restore_latest() { return find(outcrop_session_restore_latest); }

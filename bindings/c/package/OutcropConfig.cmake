@@ -20,5 +20,5 @@ if(NOT TARGET Outcrop::outcrop_static)
   set_target_properties(Outcrop::outcrop_static PROPERTIES
     IMPORTED_LOCATION "${Outcrop_PREFIX}/lib/liboutcrop.a"
     INTERFACE_INCLUDE_DIRECTORIES "${Outcrop_PREFIX}/include"
-    INTERFACE_LINK_LIBRARIES "gcc_s;util;rt;pthread;m;dl")
+    INTERFACE_LINK_LIBRARIES "util;rt;pthread;m;dl")
 endif()

@@ -5,6 +5,7 @@ use std::{
     any::Any,
     cell::RefCell,
     ffi::{CStr, CString, c_char, c_void},
+    io::IsTerminal,
     panic::{AssertUnwindSafe, catch_unwind},
     ptr::NonNull,
     slice,
@@ -12,7 +13,10 @@ use std::{
 };
 
 use outcrop::{Error, ErrorKind};
-use tracing_subscriber::{filter::Targets, prelude::*};
+use tracing_subscriber::{
+    filter::{LevelFilter, Targets},
+    prelude::*,
+};
 
 /// The version of this header. That of the library is what outcrop_version() says.
 pub const OUTCROP_VERSION_MAJOR: u32 = 0;
@@ -92,6 +96,11 @@ impl Failure {
         Self { status: OUTCROP_MISSING, message: message.into() }
     }
 
+    /// The same, said of something.
+    pub(crate) fn of(self, what: &str) -> Self {
+        Self { message: format!("{what}: {}", self.message), ..self }
+    }
+
     /// An earlier call on the same handle has panicked.
     pub(crate) fn panicked(what: &str) -> Self {
         let message = format!("an earlier call on this {what} ended in a mistake of the library; close it");
@@ -169,17 +178,18 @@ pub(crate) fn check_version(header: u32) -> Outcome<()> {
     Err(Failure { status: OUTCROP_VERSION, message })
 }
 
-/// Has the library report what it meets to standard error, if OUTCROP_LOG says what is to be
-/// reported.
+/// Has the library report what it meets to standard error: what OUTCROP_LOG says, or only what is
+/// wrong with the variables of the environment themselves.
 pub(crate) fn start_log() {
     static START: Once = Once::new();
     START.call_once(|| {
         let filter = std::env::var("OUTCROP_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
-        if let Some(filter) = filter {
-            let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
-            // A program that has a log of its own, in Rust, keeps it.
-            let _ = tracing_subscriber::registry().with(lines).with(filter).try_init();
-        }
+        let filter = filter.unwrap_or_else(|| Targets::new().with_target("outcrop_settings", LevelFilter::WARN));
+        // No colours in files.
+        let lines =
+            tracing_subscriber::fmt::layer().with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr);
+        // A program that has a log of its own, in Rust, keeps it.
+        let _ = tracing_subscriber::registry().with(lines).with(filter).try_init();
     });
 }
 
@@ -226,6 +236,21 @@ pub(crate) fn check_memory(data: *mut c_void, bytes: usize, what: &str) -> Outco
         None if bytes == 0 => Ok(NonNull::dangling()),
         None => Err(Failure::usage(format!("{what} is NULL, but is to have {bytes} bytes"))),
     }
+}
+
+/// Gives the program bytes, if its room is enough for them; says in any case how many there are.
+///
+/// # Safety
+/// `room` is NULL and has none, or there are so many bytes that nobody else uses during the call;
+/// `needed` is as for [`answer`].
+pub(crate) unsafe fn give_bytes(given: &[u8], room: *mut c_char, bytes: usize, needed: *mut usize) -> Outcome<()> {
+    // SAFETY: the caller vouches for it.
+    let (room, needed) = unsafe { (memory_mut(room.cast(), bytes, "the text")?, answer(needed, "length")?) };
+    needed.write(given.len());
+    if let Some(room) = room.get_mut(..given.len()) {
+        room.copy_from_slice(given);
+    }
+    Ok(())
 }
 
 /// Where the program wants an answer.

@@ -12,8 +12,10 @@ mod handles;
 mod session;
 mod store;
 mod tape;
+mod versions;
 
 pub use border::*;
 pub use session::*;
 pub use store::*;
 pub use tape::*;
+pub use versions::*;

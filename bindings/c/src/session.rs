@@ -7,7 +7,9 @@ use std::{
 };
 
 use outcrop::{
-    DIMENSIONS_MAX, Element, MemoryOrder, Part, PartMut, Reached, Session, Shape, ShapeError, store::SavedRegion,
+    DIMENSIONS_MAX, Element, Error, MemoryOrder, Part, PartMut, Reached, Session, Shape, ShapeError,
+    bindings::check_region_name,
+    store::{RegionOptions, Restored, SavedRegion, Skipped},
 };
 
 use crate::{
@@ -74,8 +76,10 @@ pub enum outcrop_element {
 
 /// A session with the regions that the program has protected.
 pub(crate) struct Protected {
-    session: Session,
+    pub(crate) session: Session,
     regions: Vec<Region>,
+    /// What the last restore has passed over.
+    pub(crate) skipped: Vec<Skipped>,
 }
 
 /// Memory of the program under a name.
@@ -118,15 +122,22 @@ impl Region {
 
 impl Protected {
     pub(crate) fn new(session: Session) -> Self {
-        Self { session, regions: Vec::new() }
+        Self { session, regions: Vec::new(), skipped: Vec::new() }
     }
 
     /// Puts a region in the place of the one of the same name, or adds it.
-    fn protect(&mut self, region: Region) {
+    fn protect(&mut self, region: Region) -> Outcome<()> {
         match self.regions.iter_mut().find(|known| known.name == region.name) {
-            Some(known) => *known = region,
+            Some(known) => {
+                if (known.data, known.bytes) != (region.data, region.bytes) {
+                    // The program may free what was there.
+                    self.session.thaw()?;
+                }
+                *known = region;
+            }
             None => self.regions.push(region),
         }
+        Ok(())
     }
 
     /// The place of the region of this name.
@@ -151,12 +162,13 @@ impl Protected {
         Ok(self.session.save(version, &parts)?)
     }
 
-    /// Has `restore` write to all regions.
-    fn restore<T>(
+    /// Has `restore` write to all regions. Says which version it was, if there was any.
+    fn restore(
         &mut self,
-        restore: impl FnOnce(&mut Session, &mut [PartMut<'_>]) -> outcrop::Result<T>,
-    ) -> Outcome<T> {
+        restore: impl FnOnce(&mut Session, &mut [PartMut<'_>]) -> outcrop::Result<Option<Restored>>,
+    ) -> Outcome<Option<u64>> {
         self.check_any()?;
+        self.skipped.clear();
         let mut in_order: Vec<&Region> = self.regions.iter().filter(|region| region.bytes > 0).collect();
         in_order.sort_by_key(|region| region.data);
         if let Some(pair) = in_order.windows(2).find(|pair| pair[0].end() > pair[1].data.addr().get()) {
@@ -165,7 +177,11 @@ impl Protected {
         }
         // SAFETY: no two of them overlap.
         let mut parts: Vec<_> = self.regions.iter().map(|region| unsafe { region.part_mut() }).collect();
-        Ok(restore(&mut self.session, &mut parts)?)
+        let restored = restore(&mut self.session, &mut parts)?;
+        Ok(restored.map(|restored| {
+            self.skipped = restored.skipped;
+            restored.version
+        }))
     }
 }
 
@@ -186,6 +202,7 @@ pub unsafe extern "C" fn outcrop_session_protect(
         if name.is_empty() {
             return Err(Failure::usage("a region needs a name"));
         }
+        check_region_name(name).map_err(Error::from)?;
         let known = usize::try_from(element).ok().and_then(|element| Element::ALL.into_iter().nth(element));
         let element = known.ok_or_else(|| {
             Failure::usage(format!("region {name}: {element} is no outcrop_element; use OUTCROP_F64 or another one"))
@@ -193,10 +210,7 @@ pub unsafe extern "C" fn outcrop_session_protect(
         let bytes = count.saturating_mul(element.bytes());
         let data = check_memory(data, bytes, &format!("region {name}"))?;
         let region = Region { name: name.to_owned(), element, shape: Shape::flat(count), data, bytes };
-        with(session, |session| {
-            session.protect(region);
-            Ok(())
-        })
+        with(session, |session| session.protect(region))
     })
 }
 
@@ -332,7 +346,7 @@ pub unsafe extern "C" fn outcrop_session_region_box(
 }
 
 /// A region of a version.
-fn saved_region(session: &mut Protected, version: u64, name: &str) -> Outcome<SavedRegion> {
+pub(crate) fn saved_region(session: &mut Protected, version: u64, name: &str) -> Outcome<SavedRegion> {
     let mut regions = session.session.regions(version)?;
     match regions.iter().position(|region| region.name == name) {
         Some(at) => Ok(regions.swap_remove(at)),
@@ -343,7 +357,8 @@ fn saved_region(session: &mut Protected, version: u64, name: &str) -> Outcome<Sa
     }
 }
 
-/// Leaves a region out from here on.
+/// Leaves a region out from here on. Its memory may be freed: with `live`, this waits until it has
+/// been read.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outcrop_session_unprotect(
     session: *mut outcrop_session,
@@ -354,6 +369,7 @@ pub unsafe extern "C" fn outcrop_session_unprotect(
         let name = unsafe { text(name, "name of the region") }?;
         with(session, |session| {
             let at = session.position(name)?;
+            session.session.thaw()?;
             session.regions.remove(at);
             Ok(())
         })
@@ -373,16 +389,61 @@ pub extern "C" fn outcrop_session_save(session: *mut outcrop_session, version: u
 #[unsafe(no_mangle)]
 pub extern "C" fn outcrop_session_wait(session: *mut outcrop_session, version: u64, layer: c_int) -> outcrop_status {
     call(|| {
-        let reached = match (layer, usize::try_from(layer)) {
-            (OUTCROP_ALL, _) => Reached::All,
-            (OUTCROP_HOST, _) => Reached::Host,
-            (_, Ok(layer)) => Reached::Layer(layer),
-            _ => {
-                let problem = "directories are layers 1, 2, ...; or use OUTCROP_ALL or OUTCROP_HOST";
-                return Err(Failure::usage(format!("there is no layer {layer}; {problem}")));
-            }
-        };
+        let reached = place_of(layer)?;
         with(session, |session| Ok(session.session.wait(version, reached)?))
+    })
+}
+
+/// Whether a version is durable there by now, with layers as for outcrop_session_wait: 1 or 0. An
+/// error if it never will be.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcrop_session_has_reached(
+    session: *mut outcrop_session,
+    version: u64,
+    layer: c_int,
+    is_there: *mut c_int,
+) -> outcrop_status {
+    call(|| {
+        // SAFETY: the program keeps to the header.
+        let place = unsafe { answer(is_there, "answer") }?.write(0);
+        let reached = place_of(layer)?;
+        *place = c_int::from(with(session, |session| Ok(session.session.has_reached(version, reached)?))?);
+        Ok(())
+    })
+}
+
+/// Where a version is to have come to.
+fn place_of(layer: c_int) -> Outcome<Reached> {
+    match (layer, usize::try_from(layer)) {
+        (OUTCROP_ALL, _) => Ok(Reached::All),
+        (OUTCROP_HOST, _) => Ok(Reached::Host),
+        (_, Ok(layer)) => Ok(Reached::Layer(layer)),
+        _ => {
+            let problem = "directories are layers 1, 2, ...; or use OUTCROP_ALL or OUTCROP_HOST";
+            Err(Failure::usage(format!("there is no layer {layer}; {problem}")))
+        }
+    }
+}
+
+/// Sets the options of a region from the next save on, as TOML: `compression = 'lz4'`, `block = '64
+/// KiB'`, `excluded = [[0, 4096]]`; docs/settings.md has all of them. What is not mentioned is as
+/// for the store. The region need not be protected yet.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcrop_session_region_options(
+    session: *mut outcrop_session,
+    name: *const c_char,
+    options: *const c_char,
+) -> outcrop_status {
+    call(|| {
+        // SAFETY: the program keeps to the header.
+        let (name, options) = unsafe { (text(name, "name of the region")?, text(options, "text of options")?) };
+        check_region_name(name).map_err(Error::from)?;
+        let in_region = |failure: Failure| failure.of(&format!("region {name}"));
+        let options = RegionOptions::from_toml(options).map_err(|error| in_region(error.into()))?;
+        with(session, |session| {
+            session.session.region(name, options);
+            Ok(())
+        })
     })
 }
 
@@ -390,12 +451,14 @@ pub extern "C" fn outcrop_session_wait(session: *mut outcrop_session, version: u
 /// version, nothing is changed.
 #[unsafe(no_mangle)]
 pub extern "C" fn outcrop_session_restore(session: *mut outcrop_session, version: u64) -> outcrop_status {
-    call(|| with(session, |session| session.restore(|session, parts| session.restore(version, parts)).map(drop)))
+    call(|| {
+        with(session, |session| session.restore(|session, parts| session.restore(version, parts).map(Some)).map(drop))
+    })
 }
 
 /// Restores the newest version that is undamaged on all ranks. `found` is 0 if there is no version
-/// at all, which is no error; else it is 1, and `version` says which one it was. With several
-/// ranks, all of them call it.
+/// at all, which is no error; else it is 1, and `version` says which one it was, and
+/// outcrop_session_skipped what was passed over for it. With several ranks, all of them call it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outcrop_session_restore_latest(
     session: *mut outcrop_session,
@@ -403,12 +466,7 @@ pub unsafe extern "C" fn outcrop_session_restore_latest(
     found: *mut c_int,
 ) -> outcrop_status {
     // SAFETY: the program keeps to the header.
-    call(|| unsafe {
-        tell(version, found, || {
-            let restored = with(session, |session| session.restore(Session::restore_latest))?;
-            Ok(restored.map(|restored| restored.version))
-        })
-    })
+    call(|| unsafe { tell(version, found, || with(session, |session| session.restore(Session::restore_latest))) })
 }
 
 /// The newest version that all ranks have. `found` is 0 if there is none. With several ranks, all

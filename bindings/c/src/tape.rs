@@ -9,7 +9,9 @@ use std::{
 use outcrop::{Lent, Past, Stats, Tape, TapeBuilder, bindings::huge};
 
 use crate::{
-    border::{Failure, Outcome, answer, call, check_version, memory, memory_mut, outcrop_status, start_log, text},
+    border::{
+        Failure, Outcome, answer, call, check_version, give_bytes, memory, memory_mut, outcrop_status, start_log, text,
+    },
     handles::{Opaque, close, give, with},
 };
 
@@ -253,6 +255,17 @@ pub unsafe extern "C" fn outcrop_tape_take_into(
     })
 }
 
+/// How many bytes a snapshot has. It stays where it is.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcrop_tape_size(tape: *mut outcrop_tape, key: u64, bytes: *mut usize) -> outcrop_status {
+    call(|| {
+        // SAFETY: the program keeps to the header.
+        let bytes = unsafe { answer(bytes, "length") }?.write(0);
+        *bytes = with(tape, |tape| Ok(tape.bytes(key)?))?;
+        Ok(())
+    })
+}
+
 /// Forgets a snapshot without reading it.
 #[unsafe(no_mangle)]
 pub extern "C" fn outcrop_tape_discard(tape: *mut outcrop_tape, key: u64) -> outcrop_status {
@@ -291,17 +304,11 @@ pub unsafe extern "C" fn outcrop_tape_stats_json(
     needed: *mut usize,
 ) -> outcrop_status {
     call(|| {
-        // SAFETY: the program keeps to the header.
-        let (text, needed) = unsafe { (memory_mut(text.cast(), bytes, "the text")?, answer(needed, "length")?) };
         let json = with(tape, |tape| Ok(serde_json::to_string(&tape.stats())))?;
         let json =
             json.map_err(|error| Failure::usage(format!("the statistics cannot be written as JSON: {error}")))?;
-        needed.write(json.len() + 1);
-        if let Some(text) = text.get_mut(..=json.len()) {
-            text[..json.len()].copy_from_slice(json.as_bytes());
-            text[json.len()] = 0;
-        }
-        Ok(())
+        // SAFETY: the program keeps to the header.
+        unsafe { give_bytes(format!("{json}\0").as_bytes(), text, bytes, needed) }
     })
 }
 

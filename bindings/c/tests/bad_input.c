@@ -24,6 +24,15 @@ static void configurations(void) {
   REFUSED(OUTCROP_USAGE, "not TOML", outcrop_tape_open("host = = 3", &tape));
   REFUSED(OUTCROP_USAGE, "did you mean host", outcrop_tape_open("hots = '1 MiB'", &tape));
   REFUSED(OUTCROP_USAGE, "write a size", outcrop_tape_open("host = 'large'", &tape));
+  REFUSED(OUTCROP_USAGE, "host: it is \"99999999999999999999 GiB\"", outcrop_tape_open("host = '99999999999999999999 GiB'", &tape));
+  REFUSED(OUTCROP_STORAGE, "set a lower limit (host)", outcrop_tape_open("host = '1000000 TiB'", &tape));
+  REFUSED(OUTCROP_USAGE, "limit: it is \"16777216 TiB\"",
+          outcrop_tape_open("host = '1 MiB'\ndir = [{path='/tmp', limit='16777216 TiB'}]", &tape));
+  REFUSED(OUTCROP_USAGE, "helpers: it is 4000000000; write a whole number from 1 to 4096",
+          outcrop_tape_open("host = '1 MiB'\nhelpers = 4000000000", &tape));
+  REFUSED(OUTCROP_USAGE, "threads: it is 4000000000", outcrop_store_open("dir = 'x'\nthreads = 4000000000", &store));
+  REFUSED(OUTCROP_USAGE, "block: it is \"99999999999999999999 GiB\"",
+          outcrop_store_open("dir = 'x'\nblock = '99999999999999999999 GiB'", &store));
   REFUSED(OUTCROP_USAGE, "it can be \"reverse\"", outcrop_tape_open("host = '1 MiB'\norder = 'revrese'", &tape));
   REFUSED(OUTCROP_USAGE, "not UTF-8", outcrop_tape_open("host = '\xff'", &tape));
   REFUSED(OUTCROP_STORAGE, "/dev/null", outcrop_tape_open("host = '1 MiB'\ndir = [{path='/dev/null/x', limit=100000}]", &tape));
@@ -116,6 +125,10 @@ static void snapshots(void) {
   REFUSED(OUTCROP_MISSING, "9", outcrop_tape_take(tape, 9, &data, &bytes, &past));
   DEMAND(data == NULL && bytes == 0 && past == NULL);
   REFUSED(OUTCROP_MISSING, "9", outcrop_tape_discard(tape, 9));
+  REFUSED(OUTCROP_MISSING, "9", outcrop_tape_size(tape, 9, &bytes));
+  REFUSED(OUTCROP_USAGE, "NULL", outcrop_tape_size(tape, 1, NULL));
+  FINE(outcrop_tape_size(tape, 1, &bytes));
+  DEMAND(bytes == 4);
   REFUSED(OUTCROP_USAGE, "nothing was taken", outcrop_tape_take_into(tape, 1, buffer, sizeof buffer));
   REFUSED(OUTCROP_USAGE, "NULL", outcrop_tape_take_into(tape, 1, NULL, 4));
   REFUSED(OUTCROP_USAGE, "NULL", outcrop_tape_take(tape, 1, NULL, &bytes, &past));
@@ -155,6 +168,56 @@ static void fullness(void) {
   FINE(outcrop_tape_close(tape));
 }
 
+// Version 5 has 100 zeros.
+static void looks(outcrop_session *session) {
+  double values[100];
+  uint64_t version;
+  int element, is_there;
+  size_t count, needed;
+  char text[100];
+  memset(values, 1, sizeof values);
+  REFUSED(OUTCROP_USAGE, "NULL", outcrop_session_versions(session, NULL, 1, &count));
+  REFUSED(OUTCROP_USAGE, "NULL", outcrop_session_versions(session, &version, 1, NULL));
+  FINE(outcrop_session_versions(session, NULL, 0, &count));
+  DEMAND(count == 1);
+  FINE(outcrop_session_versions(session, &version, 1, &count));
+  DEMAND(count == 1 && version == 5);
+  REFUSED(OUTCROP_MISSING, "7", outcrop_session_region_names(session, 7, text, sizeof text, &needed));
+  REFUSED(OUTCROP_USAGE, "NULL", outcrop_session_region_names(session, 5, text, sizeof text, NULL));
+  REFUSED(OUTCROP_USAGE, "NULL", outcrop_session_region_names(session, 5, NULL, 1, &needed));
+  FINE(outcrop_session_region_names(session, 5, text, 3, &needed));
+  DEMAND(needed == 6);
+  FINE(outcrop_session_region_names(session, 5, text, sizeof text, &needed));
+  DEMAND(needed == 6 && memcmp(text, "field", 6) == 0);
+  REFUSED(OUTCROP_MISSING, "only field", outcrop_session_region_element(session, 5, "feild", &element));
+  FINE(outcrop_session_region_element(session, 5, "field", &element));
+  DEMAND(element == OUTCROP_F64);
+  REFUSED(OUTCROP_MISSING, "7", outcrop_session_read(session, 7, "field", values, sizeof values));
+  REFUSED(OUTCROP_MISSING, "only field", outcrop_session_read(session, 5, "feild", values, sizeof values));
+  REFUSED(OUTCROP_USAGE, "has 800 bytes, not 8", outcrop_session_read(session, 5, "field", values, 8));
+  REFUSED(OUTCROP_USAGE, "NULL", outcrop_session_read(session, 5, "field", NULL, 800));
+  REFUSED(OUTCROP_USAGE, "more than memory", outcrop_session_read(session, 5, "field", values, SIZE_MAX));
+  FINE(outcrop_session_read(session, 5, "field", values, sizeof values));
+  DEMAND(values[0] == 0 && values[99] == 0);
+  REFUSED(OUTCROP_MISSING, "6", outcrop_session_has_reached(session, 6, OUTCROP_ALL, &is_there));
+  REFUSED(OUTCROP_USAGE, "no layer 2", outcrop_session_has_reached(session, 5, 2, &is_there));
+  REFUSED(OUTCROP_USAGE, "no layer -2", outcrop_session_has_reached(session, 5, -2, &is_there));
+  REFUSED(OUTCROP_USAGE, "NULL", outcrop_session_has_reached(session, 5, 1, NULL));
+  FINE(outcrop_session_has_reached(session, 5, 1, &is_there));
+  DEMAND(is_there == 1);
+  REFUSED(OUTCROP_USAGE, "did you mean block", outcrop_session_region_options(session, "field", "blok = 3"));
+  REFUSED(OUTCROP_USAGE, "region field", outcrop_session_region_options(session, "field", "compression = 'zip'"));
+  REFUSED(OUTCROP_USAGE, "300", outcrop_session_region_options(session, "field", "block = 300"));
+  REFUSED(OUTCROP_USAGE, "[first, end]", outcrop_session_region_options(session, "field", "excluded = [[8, 0]]"));
+  REFUSED(OUTCROP_USAGE, "has a `/`", outcrop_session_region_options(session, "a/b", ""));
+  REFUSED(OUTCROP_USAGE, "NULL", outcrop_session_region_options(session, "field", NULL));
+  FINE(outcrop_session_region_options(session, "field", "compression = 'zstd:2'\nexcluded = [[0, 8]]"));
+  FINE(outcrop_session_region_options(session, "field", ""));
+  FINE(outcrop_session_skipped(session, NULL, 0, &needed));
+  DEMAND(needed == 1);
+  REFUSED(OUTCROP_USAGE, "NULL", outcrop_session_skipped(session, text, sizeof text, NULL));
+}
+
 static void sessions(void) {
   outcrop_store *store;
   outcrop_session *session, *second;
@@ -169,7 +232,7 @@ static void sessions(void) {
   REFUSED(OUTCROP_USAGE, "NULL", outcrop_store_session(store, "run", NULL));
   REFUSED(OUTCROP_USAGE, "a/b", outcrop_store_session(store, "a/b", &session));
   FINE(outcrop_store_session(store, "run", &session));
-  REFUSED(OUTCROP_BUSY, "in use", outcrop_store_session(store, "run", &second));
+  REFUSED(OUTCROP_BUSY, "in use by this process", outcrop_store_session(store, "run", &second));
   REFUSED(OUTCROP_USAGE, "NULL", outcrop_store_due(store, NULL));
   FINE(outcrop_store_due(store, &due));
   DEMAND(due == 0);
@@ -179,6 +242,9 @@ static void sessions(void) {
   REFUSED(OUTCROP_USAGE, "NULL", outcrop_session_protect(session, "field", NULL, 100, OUTCROP_F64));
   REFUSED(OUTCROP_USAGE, "NULL", outcrop_session_protect(session, NULL, field, 100, OUTCROP_F64));
   REFUSED(OUTCROP_USAGE, "needs a name", outcrop_session_protect(session, "", field, 100, OUTCROP_F64));
+  REFUSED(OUTCROP_USAGE, "has a `/`", outcrop_session_protect(session, "a/b", field, 100, OUTCROP_F64));
+  REFUSED(OUTCROP_USAGE, "control character", outcrop_session_protect(session, "a\nb", field, 100, OUTCROP_F64));
+  REFUSED(OUTCROP_USAGE, "that is a directory", outcrop_session_protect(session, "..", field, 100, OUTCROP_F64));
   REFUSED(OUTCROP_USAGE, "outcrop_element", outcrop_session_protect(session, "field", field, 100, 99));
   REFUSED(OUTCROP_USAGE, "outcrop_element", outcrop_session_protect(session, "field", field, 100, -1));
   REFUSED(OUTCROP_USAGE, "more than memory", outcrop_session_protect(session, "field", field, SIZE_MAX / 4, OUTCROP_F64));
@@ -209,6 +275,8 @@ static void sessions(void) {
   DEMAND(bytes == 800);
   REFUSED(OUTCROP_MISSING, "only field", outcrop_session_region_size(session, 5, "feild", &bytes));
   REFUSED(OUTCROP_MISSING, "7", outcrop_session_region_size(session, 7, "field", &bytes));
+
+  looks(session);
 
   FINE(outcrop_session_protect(session, "field", part, 50, OUTCROP_F64));
   REFUSED(OUTCROP_USAGE, "nothing was changed", outcrop_session_restore(session, 5));

@@ -20,7 +20,7 @@ static outcrop_lent *lent;
 static outcrop_store *store;
 static outcrop_session *session;
 static atomic_bool is_over;
-static char tape_config[4096];
+static char tape_config[4096], store_config[4096];
 
 // Keeps the library's locks busy while children are forked.
 static void *work(void *unused) {
@@ -37,6 +37,8 @@ static void be_a_child(void) {
   size_t bytes;
   outcrop_past *other;
   outcrop_tape *own;
+  outcrop_store *own_store;
+  outcrop_session *own_session;
   uint64_t version;
   int found;
   alarm(100);
@@ -54,12 +56,15 @@ static void be_a_child(void) {
   DEMAND(bytes == 5 && memcmp(data, "five!", 5) == 0);
   FINE(outcrop_past_release(other));
   FINE(outcrop_tape_close(own));
+  FINE(outcrop_store_open(store_config, &own_store));
+  REFUSED(OUTCROP_BUSY, "in use by another process", outcrop_store_session(own_store, "run", &own_session));
+  FINE(outcrop_store_session(own_store, "child", &own_session));
+  REFUSED(OUTCROP_BUSY, "in use by this process", outcrop_store_session(own_store, "child", &own_session));
   _exit(EXIT_SUCCESS);
 }
 
 int main(int count, char **words) {
   DEMAND(count == 2);
-  char store_config[4096];
   snprintf(tape_config, sizeof tape_config, "host = '1 MiB'\ndir = [{path='%s/tape', limit='16 MiB'}]\npin = false", words[1]);
   snprintf(store_config, sizeof store_config, "host = '1 MiB'\ndir = '%s/store'\npin = false", words[1]);
   const void *data;

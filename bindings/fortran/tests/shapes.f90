@@ -85,7 +85,7 @@ contains
 
     call fill()
     points = point(1, 2, 3)
-    call session%protect('points', points, [2, 5], [0, 1])
+    call session%protect('points', points, [2, 5], [0, 1], is_plain=.true.)
     call session%protect('empty', empty)
     call session%protect('deep', deep)
     words = ['north', 'south', 'zenit']

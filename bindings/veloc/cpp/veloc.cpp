@@ -46,6 +46,12 @@ size_t outcrop_veloc_recover_size(int id);
 
 namespace {
 
+// In one piece: other ranks write to the same place.
+void say(const std::string &sentence) {
+    const std::string line = "veloc (outcrop): " + sentence + "\n";
+    std::cerr.write(line.data(), static_cast<std::streamsize>(line.size())).flush();
+}
+
 // A stream buffer whose bytes go to Rust at once. Serializers may ask how many there are.
 class sink_buffer : public std::streambuf {
     void *sink;
@@ -130,9 +136,9 @@ void observe(void *context, const char *name, int version) {
     try {
         (*static_cast<observer *>(context))(name, version);
     } catch (const std::exception &error) {
-        std::cerr << "veloc (outcrop): an observer has failed: " << error.what() << std::endl;
+        say(std::string("an observer has failed: ") + error.what());
     } catch (...) {
-        std::cerr << "veloc (outcrop): an observer has failed" << std::endl;
+        say("an observer has failed");
     }
 }
 
@@ -157,7 +163,7 @@ bool all(MPI_Comm comm, int status) {
 int meet(MPI_Comm comm, const char *cfg_file) {
     int is_ready = 0;
     if (MPI_Initialized(&is_ready) != MPI_SUCCESS || !is_ready || comm == MPI_COMM_NULL) {
-        std::cerr << "veloc (outcrop): VELOC_Init needs a communicator; call MPI_Init first, or VELOC_Init_single" << std::endl;
+        say("VELOC_Init needs a communicator; call MPI_Init first, or VELOC_Init_single");
         return VELOC_FAILURE;
     }
     int rank = 0, count = 1, local_count = 1;
@@ -191,7 +197,7 @@ public:
 
     bool mem_protect(int id, const serializer_t &s, const deserializer_t &d, const std::string &name) override {
         if (!s || !d) {
-            std::cerr << "veloc (outcrop): region " << id << " needs a serializer and a deserializer" << std::endl;
+            say("region " + std::to_string(id) + " needs a serializer and a deserializer");
             return false;
         }
         outcrop_veloc_callbacks callbacks = {new functions{s, d}, serialize, deserialize, release<functions>};
@@ -282,7 +288,7 @@ veloc::client_t *veloc::get_client(MPI_Comm comm, const std::string &cfg_file) {
 
 extern "C" int VELOC_Init(MPI_Comm comm, const char *cfg_file) {
     if (outcrop_veloc_is_open()) {
-        std::cerr << "veloc (outcrop): VELOC_Init: it is initialised already, and goes on as it was" << std::endl;
+        say("VELOC_Init: it is initialised already, and goes on as it was");
         return VELOC_SUCCESS;
     }
     return meet(comm, cfg_file);

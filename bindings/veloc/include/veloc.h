@@ -54,7 +54,8 @@ int VELOC_Checkpoint_finished(void);
 int VELOC_Checkpoint(const char *name, int version);
 
 /* The newest version up to this one, or of all if it is 0, that all ranks have and that was read and found undamaged; VELOC_FAILURE if
- * there is none. */
+ * there is none; -2 if that could not be found out, or if there are versions and none of them can be restored. With `strict = true`
+ * in the configuration the program ends instead of -2. */
 int VELOC_Restart_test(const char *name, int version);
 /* A restart: begin, memory or a routed file, end. */
 int VELOC_Restart_begin(const char *name, int version);

@@ -28,6 +28,10 @@ use crate::{
 
 const SUCCESS: c_int = 0;
 const FAILURE: c_int = -1;
+/// What a test for a version says if it cannot tell whether there is one.
+const UNKNOWN: c_int = -2;
+/// How a program ends that is not to begin anew by mistake.
+const STRICT_EXIT_CODE: i32 = 16;
 /// `VELOC_MAX_NAME`: the room that a program has for a path.
 const PATH_BYTES_MAX: usize = 1024;
 /// `VELOC_OBSERVE_CKPT_END`.
@@ -293,8 +297,7 @@ pub(crate) unsafe extern "C" fn VELOC_Mem_protect(
 ) -> c_int {
     status(with("VELOC_Mem_protect", |client| {
         // SAFETY: as promised.
-        client.protect("", id, unsafe { memory(id, ptr, count, base_size) }?);
-        Ok(())
+        client.protect("", id, unsafe { memory(id, ptr, count, base_size) }?)
     }))
 }
 
@@ -307,10 +310,7 @@ pub(crate) extern "C" fn VELOC_Mem_unprotect(id: c_int) -> c_int {
 /// Forgets all regions.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn VELOC_Mem_clear() -> c_int {
-    status(with("VELOC_Mem_clear", |client| {
-        client.clear("");
-        Ok(())
-    }))
+    status(with("VELOC_Mem_clear", |client| client.clear("")))
 }
 
 /// Protects memory, for checkpoints of this name.
@@ -329,8 +329,7 @@ pub(crate) unsafe extern "C" fn VELOC_Region_protect(
     status(with("VELOC_Region_protect", |client| {
         // SAFETY: as promised.
         let (name, region) = unsafe { (text(name, "name")?, memory(id, ptr, count, base_size)?) };
-        client.protect(name, id, region);
-        Ok(())
+        client.protect(name, id, region)
     }))
 }
 
@@ -352,11 +351,8 @@ pub(crate) unsafe extern "C" fn VELOC_Region_unprotect(id: c_int, name: *const c
 /// `name` is NULL or a string of C.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn VELOC_Region_clear(name: *const c_char) -> c_int {
-    status(with("VELOC_Region_clear", |client| {
-        // SAFETY: as promised.
-        client.clear(unsafe { text(name, "name") }?);
-        Ok(())
-    }))
+    // SAFETY: as promised.
+    status(with("VELOC_Region_clear", |client| client.clear(unsafe { text(name, "name") }?)))
 }
 
 /// Protects what functions of the program write and read.
@@ -368,8 +364,7 @@ pub(crate) unsafe extern "C" fn VELOC_Region_clear(name: *const c_char) -> c_int
 pub(crate) unsafe extern "C" fn outcrop_veloc_protect(id: c_int, callbacks: Callbacks, name: *const c_char) -> c_int {
     status(with("client_t::mem_protect", |client| {
         // SAFETY: as promised.
-        client.protect(unsafe { text(name, "name") }?, id, Region::Serialized(callbacks));
-        Ok(())
+        client.protect(unsafe { text(name, "name") }?, id, Region::Serialized(callbacks))
     }))
 }
 
@@ -574,11 +569,21 @@ pub(crate) unsafe extern "C" fn outcrop_veloc_restart_test(
     version: c_int,
     target_rank: c_int,
 ) -> c_int {
+    let mut is_strict = false;
     let found = with("VELOC_Restart_test", |client| {
+        is_strict = client.config.is_strict;
         // SAFETY: as promised.
         client.restart_test(unsafe { text(name, "name") }?, version, of_rank(target_rank))
     });
-    found.flatten().map_or(FAILURE, u32::cast_signed)
+    match found {
+        Some(found) => found.map_or(FAILURE, u32::cast_signed),
+        None if is_strict => {
+            let reason = "the configuration says strict = true: the program ends, and does not begin anew";
+            say(RANK.load(SeqCst), format!("VELOC_Restart_test: {reason}"));
+            process::exit(STRICT_EXIT_CODE);
+        }
+        None => UNKNOWN,
+    }
 }
 
 /// Begins a restart.

@@ -232,6 +232,10 @@ impl Client {
         }
         let mut told = Vec::new();
         let result = save_anyway(session, layers, number, &parts, &mut told);
+        if bytes.iter().any(|bytes| matches!(bytes, Cow::Owned(_))) {
+            // What serializers have written is freed here, also if it was saved by an image.
+            session.thaw()?;
+        }
         for (sentence, is_mine) in told {
             self.has_failed |= is_mine;
             self.say(sentence);
@@ -265,7 +269,7 @@ fn save_anyway(
     while let Err(error) = session.save(number, parts) {
         let Some(version) = error.failed_version() else { return Err(error.into()) };
         let is_here = (1..=layers).all(|layer| matches!(session.has_reached(version, Reached::Here(layer)), Ok(true)));
-        told.push((error.to_string(), !is_here));
+        told.push((Failure::from(error).to_string(), !is_here));
     }
     Ok(())
 }

@@ -8,14 +8,15 @@ use std::{
     thread,
 };
 
-use outcrop::{Retention, Session, Store, StoreBuilder};
+use outcrop::{Retention, Session, Store, StoreBuilder, settings::misspelt};
 use outcrop_format::{LOCK_NAME, check_session_name, rank_name};
 use outcrop_memory::memory_left;
 
 use crate::{
     checkpoint::Checkpoint,
-    config::Config,
+    config::{self, Config},
     failure::{Failure, Result, say},
+    number,
     ranks::Ranks,
     regions::{Region, Regions},
     restart::{Found, Restart},
@@ -97,6 +98,11 @@ impl Client {
         }
         if matches!(client.ranks, Ranks::Single(_)) || client.ranks.rank() == 0 {
             client.config.remarks.iter().for_each(|remark| client.say(remark));
+            let names = || env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+            config::misspelt(names()).iter().for_each(|remark| client.say(remark));
+            for (name, meant) in misspelt(names()) {
+                client.say(format!("the variable {name} is not known and has no effect; did you mean {meant}?"));
+            }
         }
         Ok(client)
     }
@@ -107,18 +113,33 @@ impl Client {
     }
 
     /// Protects a region, in place of one that had its number.
-    pub(crate) fn protect(&mut self, group: &str, id: i32, region: Region) {
-        self.groups.entry(group_name(group).to_owned()).or_default().insert(id, region);
+    pub(crate) fn protect(&mut self, group: &str, id: i32, region: Region) -> Result<()> {
+        let regions = self.groups.entry(group_name(group).to_owned()).or_default();
+        if let Some(before) = regions.insert(id, region) {
+            // Programs protect the same memory again and again, and need not wait for that.
+            let is_same = regions.get(&id).is_some_and(|region| region.is_same_memory(&before));
+            if !is_same {
+                return self.thaw();
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until memory that is not protected any more may be freed.
+    fn thaw(&self) -> Result<()> {
+        self.series.values().try_for_each(|series| Ok(series.session.thaw()?))
     }
 
     pub(crate) fn unprotect(&mut self, group: &str, id: i32) -> Result<()> {
         let removed = self.groups.get_mut(group_name(group)).and_then(|regions| regions.remove(&id));
         let missing = || Failure::new(format!("region {id} is not protected, so that it cannot be unprotected"));
-        removed.map(drop).ok_or_else(missing)
+        removed.map(drop).ok_or_else(missing)?;
+        self.thaw()
     }
 
-    pub(crate) fn clear(&mut self, group: &str) {
+    pub(crate) fn clear(&mut self, group: &str) -> Result<()> {
         self.groups.remove(group_name(group));
+        self.thaw()
     }
 
     /// The regions that a checkpoint of this name has now: its own, or else those of all.
@@ -168,6 +189,10 @@ impl Client {
         let session = self.store()?.session(&session_name)?;
         routed::remove_left_over(&self.config.scratch, name, self.ranks.rank());
         let newest = session.newest_number();
+        for skipped in session.passed_over() {
+            let (version, reason) = (number::version(skipped.version), number::in_sentence(&skipped.reason));
+            self.say(format!("version {version} of {name} cannot be restored: {reason}"));
+        }
         Ok(Series { session, newest, damaged: BTreeSet::new(), damaged_old: BTreeSet::new() })
     }
 
@@ -177,7 +202,7 @@ impl Client {
             let store = self.open_store();
             // One that fails must not leave the others waiting for it.
             if let Some(problem) = self.ranks.agree("veloc store", store.as_ref().err())? {
-                return Err(Failure::new(problem));
+                return Err(problem);
             }
             self.store = Some(store?);
         }
@@ -232,7 +257,7 @@ impl Client {
         if let Some(series) = self.series.remove(name)
             && let Err(error) = self.ranks.notice().together("VELOC_Cleanup", || series.session.finish())
         {
-            self.say(error);
+            self.say(Failure::from(error));
         }
         let removed = waited.and_then(|()| remove_rank(&shelves.directories[0].join(&shelves.session), shelves.rank));
         self.ranks.notice().together("VELOC_Cleanup", || self.ranks.gather("veloc cleanup", &[]))?;
@@ -259,7 +284,7 @@ impl Client {
             // This rank's part has been waited for; what is incomplete for want of another one's is
             // said, and is no failure here.
             if let Err(error) = self.ranks.notice().together("VELOC_Finalize", || series.session.finish()) {
-                self.say(error);
+                self.say(Failure::from(error));
             }
         }
         self.store = None;

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use crate::failure::{Failure, Result};
 
-/// What VELOC reads, and `host`, which is Outcrop's.
+/// What VELOC reads, and `host` and `strict`, which are Outcrop's.
 const KEYS: &[&str] = &[
     "mode",
     "scratch",
@@ -26,6 +26,7 @@ const KEYS: &[&str] = &[
     "log_prefix",
     "failure_domain",
     "host",
+    "strict",
 ];
 
 /// How alike two keys must be for one to be meant by the other.
@@ -46,6 +47,8 @@ pub(crate) struct Config {
     pub(crate) max_versions: Option<u32>,
     /// Host memory for checkpoints on their way.
     pub(crate) host: Option<String>,
+    /// Whether a program ends where it cannot be told whether there is a version.
+    pub(crate) is_strict: bool,
     /// What who runs the program should know.
     pub(crate) remarks: Vec<String>,
 }
@@ -62,7 +65,7 @@ impl Config {
         let mut remarks = Vec::new();
         let mut values = parse(&text, file, &mut remarks)?;
         for key in KEYS {
-            if let Some(value) = variable(&format!("VELOC_{}", key.to_uppercase())) {
+            if let Some(value) = variable(&variable_of(key)) {
                 values.insert((*key).to_owned(), value);
             }
         }
@@ -98,6 +101,7 @@ impl Config {
             scratch_versions: versions("scratch_versions")?.filter(|count| *count > 0),
             max_versions: versions("max_versions")?.filter(|count| *count > 0),
             host: text("host"),
+            is_strict: is_true(values, "strict")?,
             remarks,
         })
     }
@@ -131,6 +135,23 @@ fn parse(text: &str, file: &str, remarks: &mut Vec<String>) -> Result<BTreeMap<S
     Ok(values)
 }
 
+/// The variable that overrides a key.
+fn variable_of(key: &str) -> String {
+    format!("VELOC_{}", key.to_uppercase())
+}
+
+/// Of these names of variables, a remark on each that is probably meant to be another one. What
+/// resembles none may be VELOC's own.
+pub(crate) fn misspelt(names: impl IntoIterator<Item = String>) -> Vec<String> {
+    let known: Vec<String> = KEYS.iter().map(|key| variable_of(key)).collect();
+    let remark = |name: String| {
+        let meant = known.iter().find(|known| strsim::osa_distance(known, &name.to_uppercase()) <= 1)?;
+        let is_wrong = name.starts_with("VELOC_") && name != *meant;
+        is_wrong.then(|| format!("the variable {name} is not known and has no effect; did you mean {meant}?"))
+    };
+    names.into_iter().filter_map(remark).collect()
+}
+
 fn unknown(key: &str) -> String {
     let likeness = |known: &&&str| (strsim::jaro_winkler(known, key) * 1e6) as u64;
     match KEYS.iter().max_by_key(likeness).filter(|known| strsim::jaro_winkler(known, key) >= LIKENESS_MIN) {
@@ -143,6 +164,19 @@ fn number(values: &BTreeMap<String, String>, key: &str) -> Result<Option<i64>> {
     let Some(value) = values.get(key).filter(|value| !value.is_empty()) else { return Ok(None) };
     let wrong = || Failure::new(format!("the configuration says {key} = {value}; it must be a whole number"));
     value.parse().map(Some).map_err(|_| wrong())
+}
+
+const YES: [&str; 4] = ["true", "yes", "on", "1"];
+const NO: [&str; 4] = ["false", "no", "off", "0"];
+
+fn is_true(values: &BTreeMap<String, String>, key: &str) -> Result<bool> {
+    let Some(value) = values.get(key).filter(|value| !value.is_empty()) else { return Ok(false) };
+    let lower = value.to_lowercase();
+    match (YES.contains(&lower.as_str()), NO.contains(&lower.as_str())) {
+        (true, _) => Ok(true),
+        (_, true) => Ok(false),
+        _ => Err(Failure::new(format!("the configuration says {key} = {value}; it can be true or false"))),
+    }
 }
 
 /// What was asked for and is done in another way.
@@ -159,10 +193,10 @@ fn unlike_veloc(values: &BTreeMap<String, String>, persistent_interval: Option<i
             "ec_interval: there is no erasure coding; the persistent directory protects against lost nodes".into(),
         );
     }
-    if is("chksum", &["false", "no", "off", "0"]) {
+    if is("chksum", &NO) {
         remarks.push("chksum = false: checksums are always on".to_owned());
     }
-    if is("aggregated", &["true", "yes", "on", "1"]) {
+    if is("aggregated", &YES) {
         remarks.push("aggregated = true: every rank writes files of its own; aggregated ones of VELOC are read".into());
     }
     if values.get("daos_pool").is_some_and(|pool| !pool.is_empty()) {
@@ -221,6 +255,15 @@ mod tests {
         assert!(error("mode sync").contains("line 1"));
         let missing = Config::read("/nowhere/veloc.cfg", |_| None).unwrap_err().to_string();
         assert!(missing.contains("/nowhere/veloc.cfg"), "{missing}");
+    }
+
+    #[test]
+    fn variables_that_are_misspelt_are_said() {
+        let names = ["VELOC_SCRATH", "VELOC_SCRATCH", "VELOC_BIN", "VELOC_POSIX_CACHE_SIZE", "SCRATCH", "VELOC_mode"];
+        let remarks = misspelt(names.map(str::to_owned));
+        assert_eq!(remarks.len(), 2, "{remarks:?}");
+        assert!(remarks[0].contains("VELOC_SCRATH is not known") && remarks[0].contains("did you mean VELOC_SCRATCH?"));
+        assert!(remarks[1].contains("VELOC_mode"));
     }
 
     #[test]

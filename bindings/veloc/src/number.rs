@@ -17,9 +17,35 @@ pub(crate) fn version(number: u64) -> u32 {
     (number & u64::from(u32::MAX)) as u32
 }
 
+/// A sentence of Outcrop with the program's versions in place of its own numbers. Names of files
+/// stay as they are.
+pub(crate) fn in_sentence(sentence: &str) -> String {
+    const BEFORE: &str = "version ";
+    let mut pieces = sentence.split(BEFORE);
+    let mut told = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        let (digits, rest) = piece.split_at(piece.find(|it: char| !it.is_ascii_digit()).unwrap_or(piece.len()));
+        told.push_str(BEFORE);
+        match digits.parse() {
+            Ok(number) => told.push_str(&version(number).to_string()),
+            Err(_) => told.push_str(digits),
+        }
+        told.push_str(rest);
+    }
+    told
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sentences_have_the_versions_of_the_program() {
+        let told = in_sentence("no version of x: version 4294967300: bad; version 7 in version-00000004294967300");
+        assert_eq!(told, "no version of x: version 4: bad; version 7 in version-00000004294967300");
+        let other = "a version 99999999999999999999 is no number; 5000000000 bytes; version ";
+        assert_eq!(in_sentence(other), other);
+    }
 
     #[test]
     fn what_is_saved_last_has_the_highest_number() {

@@ -38,22 +38,27 @@ pub(crate) struct OldFile {
 }
 
 /// The versions of a checkpoint that VELOC has left for a rank.
-pub(crate) fn versions(config: &Config, name: &str, rank: u32) -> BTreeSet<u32> {
+pub(crate) fn versions(config: &Config, name: &str, rank: u32) -> Result<BTreeSet<u32>> {
     let mut versions = BTreeSet::new();
     for dir in places(config) {
-        // A directory that is not there has none.
-        let Ok(entries) = fs::read_dir(dir) else { continue };
-        for entry in entries.flatten() {
-            let file = entry.file_name();
+        let failed = |error: io::Error| Failure::new(format!("{} cannot be listed: {error}", dir.display()));
+        let entries = match fs::read_dir(dir) {
+            // A directory that is not there has none.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            entries => entries.map_err(failed)?,
+        };
+        for entry in entries {
+            let file = entry.map_err(failed)?.file_name();
             let version = |owner: &str| {
                 let stem = file.to_str()?.strip_suffix(".dat")?.strip_prefix(name)?;
-                stem.strip_prefix('-')?.strip_prefix(owner)?.strip_prefix('-')?.parse::<u32>().ok()
+                let version = stem.strip_prefix('-')?.strip_prefix(owner)?.strip_prefix('-')?.parse::<i32>().ok()?;
+                u32::try_from(version).ok()
             };
             let aggregated = || version("agg").filter(|version| offsets(config, name, *version).is_some());
             versions.extend(version(&rank.to_string()).or_else(aggregated));
         }
     }
-    versions
+    Ok(versions)
 }
 
 /// Opens what a rank has in a version. With `has_regions`, it must be of VELOC's own making, and
@@ -208,8 +213,8 @@ mod tests {
         {
             fs::write(config.scratch.join(other), b"").unwrap();
         }
-        assert_eq!(versions(&config, "heat", 2), BTreeSet::from([5, 7]));
-        assert_eq!(versions(&config, "heat", 3), BTreeSet::new());
+        assert_eq!(versions(&config, "heat", 2).unwrap(), BTreeSet::from([5, 7]));
+        assert_eq!(versions(&config, "heat", 3).unwrap(), BTreeSet::new());
         let old = open(&config, "heat", 2, 7, true).unwrap();
         assert_eq!(old.regions.iter().map(|(id, (_, bytes))| (*id, *bytes)).collect::<Vec<_>>(), [(1, 3), (5, 5)]);
         let mut fifth = [0; 5];
@@ -251,10 +256,10 @@ mod tests {
             at + part.len() as u64
         });
         fs::write(config.persistent.as_ref().unwrap().join("heat-agg-4.dat"), parts.concat()).unwrap();
-        assert!(versions(&config, "heat", 1).is_empty(), "without the offsets it is of no use");
+        assert!(versions(&config, "heat", 1).unwrap().is_empty(), "without the offsets it is of no use");
         let list: Vec<u8> = offsets.iter().flat_map(|offset| offset.to_ne_bytes()).collect();
         fs::write(config.meta.as_ref().unwrap().join("heat-agg-4.dat"), list).unwrap();
-        assert_eq!(versions(&config, "heat", 1), BTreeSet::from([4]));
+        assert_eq!(versions(&config, "heat", 1).unwrap(), BTreeSet::from([4]));
         for (rank, bytes) in [(0, 4), (1, 15), (2, 4)] {
             let old = open(&config, "heat", rank, 4, true).unwrap();
             assert_eq!(old.regions[&0].1, bytes);

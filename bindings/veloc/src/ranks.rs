@@ -118,15 +118,15 @@ impl Ranks {
         }
     }
 
-    /// Whether all went well everywhere; else the sentence of the first rank that has one.
-    pub(crate) fn agree(&self, topic: &str, mine: Option<&Failure>) -> Result<Option<String>> {
-        let message = mine.map(ToString::to_string).unwrap_or_default();
-        let everybody = self.gather(topic, message.as_bytes())?;
-        let found = everybody.iter().zip(0..).find(|(message, _)| !message.is_empty());
-        Ok(found.map(|(message, rank)| {
+    /// Whether all went well everywhere; else what went wrong on the first rank where something
+    /// did, or where something is short.
+    pub(crate) fn agree(&self, topic: &str, mine: Option<&Failure>) -> Result<Option<Failure>> {
+        let everybody = self.gather(topic, &mine.map(Failure::encode).unwrap_or_default())?;
+        let failures = everybody.iter().zip(0..).filter_map(|(message, rank)| {
             let rank = if let Self::Single(id) = self { *id } else { rank };
-            format!("rank {rank}: {}", String::from_utf8_lossy(message))
-        }))
+            Some(Failure::decode(message)?.at(format_args!("rank {rank}")))
+        });
+        Ok(failures.min_by_key(|failure| !failure.is_shortage))
     }
 
     /// Parts, when all do.
@@ -134,10 +134,15 @@ impl Ranks {
         // Nobody is missed by another one that still listens.
         self.notice().together("VELOC_Finalize", || self.gather("veloc leave", &[]))?;
         if let Self::Together(together) = self {
+            let rank = together.shared.rank();
             drop(together.shared);
             // The last one: others may still read there what this one has said.
             if is_deserted(&together.directory) {
                 remove(&together.directory);
+            }
+            // A run that was killed just before this one was too young when this one began.
+            if let Some(base) = together.directory.parent().filter(|_| rank == 0) {
+                remove_left_over(base);
             }
         }
         Ok(())

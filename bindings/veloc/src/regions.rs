@@ -24,6 +24,16 @@ pub(crate) enum Region {
     Serialized(Callbacks),
 }
 
+impl Region {
+    /// Whether it is exactly the memory of another one.
+    pub(crate) fn is_same_memory(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Memory(one), Self::Memory(other)) => (one.address, one.bytes) == (other.address, other.bytes),
+            _ => false,
+        }
+    }
+}
+
 /// Memory that belongs to the program.
 pub(crate) struct Memory {
     address: *mut u8,

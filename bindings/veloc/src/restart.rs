@@ -79,7 +79,7 @@ impl Client {
             // The next checkpoint stores what differs from this version. If that cannot be, it
             // stores all.
             if let Err(error) = self.series(&name)?.session.go_on_after(number) {
-                self.say(format!("the next version of {name} is saved in full: {error}"));
+                self.say(format!("the next version of {name} is saved in full: {}", Failure::from(error)));
             }
         }
         self.phase = Phase::Restart(Restart { name, version, saved, routed: None });
@@ -173,17 +173,22 @@ impl Client {
         }
     }
 
-    /// The same on all ranks: what one of them has not, or damaged, is passed over by all.
+    /// The same on all ranks: what one of them has not, or damaged, is passed over by all. An error
+    /// if something fits and none of it can be restored.
     fn find_together(&mut self, name: &str, fits: &dyn Fn(u32) -> bool) -> Result<Option<Found>> {
         let rank = self.ranks.rank();
         let shelves = self.shelves(name, rank)?;
-        let numbers = self.series(name)?.session.restorable()?;
-        let old = self.old_versions(name)?;
+        let session = &self.series(name)?.session;
+        let mut is_any = session.passed_over().iter().any(|skipped| fits(number::version(skipped.version)));
+        let numbers = session.restorable()?;
+        let (old, lacking) = self.old_versions(name)?;
+        is_any |= lacking.into_iter().any(fits);
         for candidate in candidates(numbers, &old).into_iter().filter(|candidate| fits(candidate.version())) {
             if let Some(found) = self.found.take_if(|found| found.name == name && found.candidate == candidate) {
                 // It was checked by the last test, and programs may test often.
                 return Ok(Some(found));
             }
+            is_any = true;
             let has_regions = !self.regions(name).is_empty();
             let series = self.series(name)?;
             let attempt = match candidate {
@@ -202,49 +207,69 @@ impl Client {
             let problem = self.ranks.agree(&format!("veloc find {name}"), attempt.as_ref().err())?;
             match (attempt, problem) {
                 (Ok(saved), None) => return Ok(Some(Found { name: name.to_owned(), candidate, saved })),
-                (_, problem) => {
-                    let series = self.series(name)?;
-                    match candidate {
-                        Candidate::Here(number) => series.damaged.insert(number),
-                        Candidate::Old(version) => series.damaged_old.insert(version),
-                    };
-                    let (version, problem) = (candidate.version(), problem.unwrap_or_default());
-                    self.say(format!("version {version} of {name} is damaged and passed over: {problem}"));
-                }
+                (Err(problem), _) | (_, Some(problem)) if problem.is_shortage => return Err(problem),
+                (Err(problem), None) | (_, Some(problem)) => self.pass_over(name, candidate, &problem)?,
             }
         }
-        Ok(None)
+        if is_any { Err(nothing_whole(name)) } else { Ok(None) }
+    }
+
+    /// Takes note of what is damaged on some rank.
+    fn pass_over(&mut self, name: &str, candidate: Candidate, problem: &Failure) -> Result<()> {
+        let series = self.series(name)?;
+        match candidate {
+            Candidate::Here(number) => series.damaged.insert(number),
+            Candidate::Old(version) => series.damaged_old.insert(version),
+        };
+        let version = candidate.version();
+        self.say(format!("version {version} of {name} is damaged and passed over: {problem}"));
+        Ok(())
     }
 
     /// What one rank has, without asking anybody.
     fn find_of(&mut self, name: &str, rank: u32, fits: &dyn Fn(u32) -> bool) -> Result<Option<Found>> {
         let shelves = self.shelves(name, rank)?;
         let has_regions = !self.regions(name).is_empty();
-        let old = old::versions(&self.config, name, rank);
-        let all = candidates(shelves.numbers(), &old);
+        let old = old::versions(&self.config, name, rank)?;
+        let all = candidates(shelves.numbers()?, &old);
+        let mut is_any = false;
         for candidate in all.into_iter().filter(|candidate| fits(candidate.version())) {
+            is_any = true;
             let attempt = match candidate {
                 Candidate::Here(number) => shelves.whole(number),
                 Candidate::Old(version) => old::open(&self.config, name, rank, version, has_regions).map(Saved::Old),
             };
             match attempt {
                 Ok(saved) => return Ok(Some(Found { name: name.to_owned(), candidate, saved })),
+                Err(problem) if problem.is_shortage => return Err(problem),
                 Err(problem) => {
                     self.say(format!("version {} of {name} is passed over: {problem}", candidate.version()));
                 }
             }
         }
-        Ok(None)
+        if is_any { Err(nothing_whole(name)) } else { Ok(None) }
     }
 
-    /// The versions that VELOC has left for all ranks.
-    fn old_versions(&self, name: &str) -> Result<BTreeSet<u32>> {
+    /// The versions that VELOC has left for all ranks, and those for some.
+    fn old_versions(&self, name: &str) -> Result<(BTreeSet<u32>, BTreeSet<u32>)> {
         let mine = old::versions(&self.config, name, self.ranks.rank());
-        let message: Vec<u8> = mine.iter().flat_map(|version| version.to_le_bytes()).collect();
+        if let Some(problem) = self.ranks.agree(&format!("veloc list {name}"), mine.as_ref().err())? {
+            return Err(problem);
+        }
+        let message: Vec<u8> = mine?.iter().flat_map(|version| version.to_le_bytes()).collect();
         let everybody = self.ranks.gather(&format!("veloc old {name}"), &message)?;
-        let has = |message: &[u8], version: u32| message.chunks(4).any(|chunk| chunk == version.to_le_bytes());
-        Ok(mine.into_iter().filter(|version| everybody.iter().all(|message| has(message, *version))).collect())
+        let versions =
+            |message: &Vec<u8>| message.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
+        let everybody: Vec<BTreeSet<u32>> = everybody.iter().map(versions).collect();
+        let any: BTreeSet<u32> = everybody.iter().flatten().copied().collect();
+        Ok(any.into_iter().partition(|version| everybody.iter().all(|versions| versions.contains(version))))
     }
+}
+
+/// Some version is there, and a program that is told of none would begin anew.
+fn nothing_whole(name: &str) -> Failure {
+    let remedy = "look at what is said above and at `outcrop verify`, and at directories that may be missing";
+    Failure::new(format!("versions of {name} were found, and none can be restored; {remedy}"))
 }
 
 /// Whether what was saved can be put into a region.

@@ -8,9 +8,11 @@ use std::{
 };
 
 use outcrop::catalog::{Catalog, Reader};
+use outcrop_format::rank_name;
 
 use crate::{
     failure::{Failure, Result},
+    number,
     old::OldFile,
 };
 
@@ -38,29 +40,34 @@ pub(crate) enum Saved {
 
 impl Shelves {
     /// The numbers of versions that there is anything of, ascending.
-    pub(crate) fn numbers(&self) -> Vec<u64> {
-        let list = |directory: &PathBuf| Catalog::open(directory).ok()?.numbers(&self.session, self.rank).ok();
-        let mut numbers: Vec<u64> = self.directories.iter().filter_map(list).flatten().collect();
+    pub(crate) fn numbers(&self) -> Result<Vec<u64>> {
+        let mut numbers = Vec::new();
+        let rank = Path::new(&self.session).join(rank_name(self.rank));
+        // A directory that is not there has none.
+        let may_have = |directory: &&PathBuf| !matches!(directory.join(&rank).try_exists(), Ok(false));
+        for directory in self.directories.iter().filter(may_have) {
+            numbers.extend(Catalog::open(directory)?.numbers(&self.session, self.rank)?);
+        }
         numbers.sort_unstable();
         numbers.dedup();
-        numbers
+        Ok(numbers)
     }
 
     /// A version from the nearest directory that has it undamaged: every byte has been read once.
     pub(crate) fn whole(&self, number: u64) -> Result<Saved> {
-        let mut problems = Vec::new();
+        let mut problems: Vec<Failure> = Vec::new();
         for directory in &self.directories {
             match self.reader(directory, number).and_then(|reader| verify(&reader).map(|()| reader)) {
                 Ok(reader) => return Ok(Saved::Here(reader)),
-                Err(failure) => problems.push(format!("{}: {failure}", directory.display())),
+                Err(failure) => problems.push(failure.at(directory.display())),
             }
         }
-        Err(Failure::new(problems.join("; ")))
+        Err(Failure::all(&problems))
     }
 
     fn reader(&self, directory: &Path, number: u64) -> Result<Reader> {
         let catalog = Catalog::open(directory)?;
-        let missing = || Failure::new(format!("it has no version {number} of {}", self.session));
+        let missing = || Failure::new(format!("it has no version {} of {}", number::version(number), self.session));
         let manifest = catalog.manifest(&self.session, self.rank, number)?.ok_or_else(missing)?;
         Ok(catalog.reader(&manifest)?)
     }

@@ -14,10 +14,15 @@ mod store;
 mod survey;
 mod table;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    io::IsTerminal,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
+use anyhow::Context;
 use bytesize::ByteSize;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use outcrop_bench::rtm::Room;
 use tracing_subscriber::{
     filter::{LevelFilter, Targets},
@@ -83,6 +88,20 @@ enum Command {
     Bench(bench::BenchCommand),
     /// Simulate the figures of the papers with the planner that tapes use.
     Sim(sim::SimArgs),
+    /// Write the manual pages of all commands.
+    #[command(hide = true)]
+    Man {
+        /// Directory for the pages; it is created if it is missing.
+        #[arg(value_name = "DIR")]
+        to: PathBuf,
+    },
+}
+
+/// Writes a page for each command, from what `--help` is made of.
+fn write_manual(to: &Path) -> anyhow::Result<()> {
+    let cannot = || format!("cannot write manual pages to {}", to.display());
+    std::fs::create_dir_all(to).with_context(cannot)?;
+    clap_mangen::generate_to(Cli::command(), to).with_context(cannot)
 }
 
 /// Where snapshots are stored.
@@ -108,12 +127,15 @@ impl RoomArgs {
 fn main() -> ExitCode {
     let filter = std::env::var("OUTCROP_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
     let filter = filter.unwrap_or_else(|| Targets::new().with_default(LevelFilter::WARN));
-    tracing_subscriber::registry().with(fmt::layer().with_writer(std::io::stderr)).with(filter).init();
+    // No colours in files.
+    let lines = fmt::layer().with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr);
+    tracing_subscriber::registry().with(lines).with(filter).init();
     let result = match Cli::parse().command {
         Command::Demo(args) => demo::run(&args),
         Command::Rtm(args) => rtm::run(&args),
         Command::Survey(args) => survey::run(&args),
         Command::Sim(args) => sim::run(&args),
+        Command::Man { to } => write_manual(&to),
         Command::Store(command) => store::run(&command),
         Command::Pool(command) => pool::run(&command),
         Command::Bench(command) => bench::run(&command),

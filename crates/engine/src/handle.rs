@@ -245,6 +245,13 @@ impl Handle {
         self.shared().lock().planner.find(key).is_some()
     }
 
+    /// The length of a snapshot, wherever it is.
+    pub fn bytes(&self, key: u64) -> Result<usize> {
+        let core = self.shared().lock();
+        let id = core.planner.find(key).ok_or(Error::Missing { key })?;
+        Ok(core.snapshots.get(&id).ok_or(Error::Missing { key })?.saved.layout.bytes())
+    }
+
     /// The statistics so far.
     pub fn stats(&self) -> Stats {
         self.engine.stats()

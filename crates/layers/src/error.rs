@@ -49,7 +49,7 @@ pub enum Error {
         range: Range<u64>,
     },
     /// The system provides no host memory.
-    #[error("cannot reserve {bytes} bytes of host memory: {source}; set a lower limit")]
+    #[error("cannot reserve {bytes} bytes of host memory: {source}; set a lower limit (host)")]
     NoMemory {
         /// The bytes requested.
         bytes: u64,

@@ -61,6 +61,11 @@ pub trait Files: Send + Sync {
     /// `None` if another process, or another part of this one, has it. The lock is released when
     /// its process ends, in whatever way.
     fn lock(&self, name: &str) -> io::Result<Option<FileLock>>;
+
+    /// Whether it is this process that has the lock file `name`, if that can be told.
+    fn is_locked_here(&self, _name: &str) -> bool {
+        false
+    }
 }
 
 /// A lock that is released when it is dropped.

@@ -17,7 +17,7 @@ use rustix::{
     io::Errno,
 };
 
-use crate::lock::{Bytes, Description, Holder, explained};
+use crate::lock::{Bytes, Description, Holder, explained, is_open_here};
 
 /// How many times to open a lock file again that others remove or replace at the same time.
 const ATTEMPTS_MAX: usize = 1000;
@@ -143,6 +143,11 @@ impl fmt::Debug for Watch {
 /// Whether a process holds the lock file `path`. False if there is no such file.
 pub fn is_alive(path: &Path) -> io::Result<bool> {
     Watch::open(path)?.map_or(Ok(false), |watch| watch.is_alive())
+}
+
+/// Whether it is this process that holds the lock file `path`, by another value, if anybody does.
+pub fn is_held_here(path: &Path) -> bool {
+    statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|file| is_open_here(&file))
 }
 
 fn open(directory: BorrowedFd<'_>, name: &Path, which: Which) -> rustix::io::Result<OwnedFd> {

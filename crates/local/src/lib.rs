@@ -19,7 +19,7 @@ mod scratch;
 mod segment;
 mod turn;
 
-pub use alive::{Alive, Watch, is_alive};
+pub use alive::{Alive, Watch, is_alive, is_held_here};
 pub use error::{Error, Result};
 pub use meeting::Meeting;
 pub use scratch::Scratch;

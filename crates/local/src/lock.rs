@@ -30,7 +30,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{FlockOperation, flock},
+    fs::{FlockOperation, Stat, flock, fstat},
     io::{Errno, retry_on_intr},
 };
 
@@ -212,6 +212,16 @@ struct Forking(std::cell::UnsafeCell<Option<MutexGuard<'static, Vec<RawFd>>>>);
 
 // SAFETY: only the handlers below use it, and only in the thread that holds the mutex.
 unsafe impl Sync for Forking {}
+
+/// Whether this process has this file open for a lock.
+pub(crate) fn is_open_here(file: &Stat) -> bool {
+    let is_it = |raw: &RawFd| {
+        // SAFETY: while the list is locked, what is in it is open.
+        let open = unsafe { BorrowedFd::borrow_raw(*raw) };
+        fstat(open).is_ok_and(|open| (open.st_dev, open.st_ino) == (file.st_dev, file.st_ino))
+    };
+    kept().iter().any(is_it)
+}
 
 fn kept() -> MutexGuard<'static, Vec<RawFd>> {
     KEPT.lock().unwrap_or_else(PoisonError::into_inner)

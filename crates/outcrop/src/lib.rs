@@ -38,6 +38,7 @@ mod tape;
 #[doc(hidden)]
 pub mod bindings {
     pub use outcrop_error::patience;
+    pub use outcrop_format::check_region_name;
 
     pub use crate::{
         error::{closed, forked, huge, no_key},
@@ -129,8 +130,8 @@ pub mod pool {
 /// ```
 pub mod settings {
     pub use outcrop_settings::{
-        DeviceSettings, RanksSettings, Setting, Settings, SharedDirectorySettings, SharedHostSettings, StoreDir,
-        StoreFiles, StoreSettings, TapeDir, TapeLayer, TapeSettings,
+        DeviceSettings, RanksSettings, RegionSettings, Setting, Settings, SharedDirectorySettings, SharedHostSettings,
+        StoreDir, StoreFiles, StoreSettings, TapeDir, TapeLayer, TapeSettings, misspelt,
     };
 }
 

@@ -164,6 +164,11 @@ impl Tape {
         key.number().is_ok_and(|key| self.handle.has(key))
     }
 
+    /// How many bytes a snapshot has, wherever it is.
+    pub fn bytes(&self, key: impl Key) -> Result<usize> {
+        Ok(self.handle.bytes(key.number()?)?)
+    }
+
     /// What the tape has done so far, and what it has cost the program.
     pub fn stats(&self) -> Stats {
         self.handle.stats()

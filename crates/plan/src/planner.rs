@@ -607,7 +607,10 @@ impl Planner {
     /// still holds it.
     pub(crate) fn drop_copy(&mut self, id: SnapshotId, layer: LayerIndex) {
         let is_complete = self.snapshots[&id].copy(layer).is_some_and(|copy| !copy.is_arriving);
-        for piece in self.remove_copy(id, layer).into_iter().flatten() {
+        // A loop over the option would be the same, but compilers then look at extents that are not
+        // there, without using them, and valgrind tells users so.
+        let Some(extents) = self.remove_copy(id, layer) else { return };
+        for piece in extents {
             if let Some(kept) = self.layers[layer].kept_bytes.as_mut().filter(|_| is_complete) {
                 *kept += piece.end - piece.start;
             }

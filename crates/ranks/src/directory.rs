@@ -12,8 +12,8 @@ use std::{
 };
 
 use outcrop_error::patience::{self, ASK_EVERY, Awaited};
-use outcrop_format::parse_rank_name;
-use outcrop_local::is_alive;
+use outcrop_format::{parse_rank_name, rank_name};
+use outcrop_local::{is_alive, is_held_here};
 
 use crate::{
     Error, Ranks, Result,
@@ -72,7 +72,10 @@ impl SharedDirectory {
         let talk = Talk::begin(Directory(directory.clone()), rank, count, nonce).map_err(failure)?;
         let talk = talk.ok_or_else(|| {
             let path = directory.display();
-            Error::apart(format!("another process takes part as rank {rank} in {path}; end it first"))
+            let lock = directory.join(format!("{}.lock", rank_name(rank)));
+            let who =
+                if is_held_here(&lock) { "this process takes part already" } else { "another process takes part" };
+            Error::apart(format!("{who} as rank {rank} in {path}; end it first"))
         })?;
         let state = Mutex::new(State { talk, pace: Pace::default() });
         let ranks = Self { directory, rank, count, patience, start: Instant::now(), state };

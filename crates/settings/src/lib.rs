@@ -11,14 +11,18 @@
 #![forbid(unsafe_code)]
 
 mod reference;
+mod region;
 mod size;
 mod store;
 mod table;
 mod tape;
 mod value;
+mod variables;
 
 pub use reference::{python, reference};
+pub use region::RegionSettings;
 pub use size::Size;
 pub use store::{Compression, Dedup, RanksSettings, SharedDirectorySettings, StoreDir, StoreFiles, StoreSettings};
 pub use table::{Setting, Settings, Variables};
 pub use tape::{DeviceSettings, SharedHostSettings, TapeDir, TapeLayer, TapeSettings};
+pub use variables::misspelt;

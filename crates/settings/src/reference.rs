@@ -3,12 +3,12 @@
 use std::fmt::Write;
 
 use crate::{
-    DeviceSettings, Settings, SharedDirectorySettings, SharedHostSettings, StoreDir, StoreSettings, TapeDir,
-    TapeSettings, tape::AnyLayer,
+    DeviceSettings, RegionSettings, Settings, SharedDirectorySettings, SharedHostSettings, StoreDir, StoreSettings,
+    TapeDir, TapeSettings, tape::AnyLayer,
 };
 
 /// Environment variables that are not settings of a tape or store.
-const OTHER_VARIABLES: &[(&str, &str)] = &[
+pub(crate) const OTHER_VARIABLES: &[(&str, &str)] = &[
     ("OUTCROP_LOG", "What the program `outcrop` and the C library report to standard error: `warn`, `info`, `debug`."),
     ("OUTCROP_IO", "How directories are read and written if their `method` is not given: `uring` or `blocking`."),
     ("OUTCROP_MEETING_DIR", "Where processes of this machine meet. Default: `/dev/shm`."),
@@ -27,8 +27,9 @@ capitals, such as `OUTCROP_HOST=\"8 GiB\"`, `OUTCROP_PIN=false` or `OUTCROP_DIR=
 \"/scratch\", limit = \"1 TiB\"}]'`. It holds when the tape or store is opened. Objects that a Rust
 program has made itself (layers, devices, files, ranks) stay.
 
-An unknown setting is an error that names the nearest known one. To describe a tape or a store
-opens and creates nothing: that happens when it is opened.
+An unknown setting is an error that names the nearest known one, and a variable that is probably
+misspelt causes a warning. To describe a tape or a store opens and creates nothing: that happens
+when it is opened.
 
 A *size* is a text such as `\"2 GiB\"` or `\"500 MB\"`, or a number of bytes. The layers of a tape
 are, from the fastest: `device`, `host`, `shared_host`, `dir`. Any other stack is written as a list:
@@ -48,6 +49,7 @@ pub fn reference() -> String {
     section::<StoreSettings>(&mut page, "Store");
     section::<StoreDir>(&mut page, "Directories of a store");
     section::<SharedDirectorySettings>(&mut page, "Ranks");
+    section::<RegionSettings>(&mut page, "Regions of a session");
     page.push_str("\n## Other variables\n\n| variable | meaning |\n|---|---|\n");
     for (name, about) in OTHER_VARIABLES {
         let _ = writeln!(page, "| `{name}` | {about} |");

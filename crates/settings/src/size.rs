@@ -5,7 +5,8 @@ use std::{fmt, io};
 use outcrop_error::{Error, ErrorKind, Result};
 
 /// How a size is written.
-pub(crate) const HINT: &str = "write a size such as \"2 GiB\" or \"500 MB\", or a number of bytes, above 0";
+pub(crate) const HINT: &str =
+    "write a size such as \"2 GiB\" or \"500 MB\", or a number of bytes, above 0 and below 16 EiB";
 
 /// A number of bytes, a text such as `"2 GiB"`, or, as the limit of a directory, a share of the
 /// free space there, such as `"90%"`.
@@ -71,10 +72,13 @@ impl From<u64> for Size {
 impl From<&str> for Size {
     fn from(text: &str) -> Self {
         let percent = text.strip_suffix('%').and_then(|number| number.trim().parse().ok());
-        let bytes = || text.parse::<bytesize::ByteSize>().ok();
+        let plain = || text.trim().parse().ok();
+        // What is too large for a number becomes the largest one there.
+        let sized =
+            || text.parse().map(|size: bytesize::ByteSize| size.as_u64()).ok().filter(|bytes| *bytes < u64::MAX);
         Self(match percent {
             Some(percent @ 1..=100) => Written::Percent(percent),
-            _ => bytes().map_or_else(|| Written::Unclear(text.to_owned()), |size| Written::Bytes(size.as_u64())),
+            _ => plain().or_else(sized).map_or_else(|| Written::Unclear(text.to_owned()), Written::Bytes),
         })
     }
 }
@@ -99,7 +103,9 @@ mod tests {
 
     #[test]
     fn what_is_no_size_is_refused_with_an_example() {
-        for text in ["2 gigs", "0", "", "90%", "-1", "101%"] {
+        for text in
+            ["2 gigs", "0", "", "90%", "-1", "101%", "99999999999999999999 GiB", "16777216 TiB", "18446744073709551616"]
+        {
             let error = Size::from(text).bytes().unwrap_err();
             assert!(error.to_string().contains("is not a size; write"), "{error}");
             assert_eq!(error.kind(), ErrorKind::Usage);

@@ -5,6 +5,8 @@ use std::{env, ffi::OsString};
 use outcrop_error::{Error, ErrorKind, Result};
 use toml::{Table, Value};
 
+use crate::variables;
+
 /// One setting of an `S`.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
@@ -100,6 +102,7 @@ pub trait Settings: Sized + Default + 'static {
 
     /// The settings to use: these, overridden by the environment of this process, and checked.
     fn in_force(mut self) -> Result<Self> {
+        variables::warn();
         self.override_by(&|name| env::var_os(name))?;
         self.check().map_err(|problem| wrong::<Self>(&problem))?;
         Ok(self)

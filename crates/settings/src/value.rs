@@ -1,6 +1,6 @@
 //! The types of settings: how each is read, and its name in the reference and in Python.
 
-use std::{path::PathBuf, time::Duration};
+use std::{ops::Range, path::PathBuf, time::Duration};
 
 use outcrop_format::HashKind;
 use outcrop_layers::{DeviceKind, Method};
@@ -63,6 +63,30 @@ impl Readable for Count {
     }
 }
 
+/// More threads than any machine has cores.
+const THREADS_MAX: usize = 4096;
+
+/// A number of threads.
+#[derive(Debug)]
+pub(crate) struct Threads(pub(crate) usize);
+
+impl Readable for Threads {
+    fn kind() -> String {
+        format!("number from 1 to {THREADS_MAX}")
+    }
+
+    fn python() -> String {
+        Count::python()
+    }
+
+    fn read(value: Value) -> Result<Self> {
+        match Count::read(value.clone()) {
+            Ok(Count(count)) if count <= THREADS_MAX => Ok(Self(count)),
+            _ => wrong(&value, &format!("write a whole number from 1 to {THREADS_MAX}")),
+        }
+    }
+}
+
 macro_rules! readable_number {
     ($($of:ty),*) => {$(
         impl Readable for $of {
@@ -119,6 +143,25 @@ impl Readable for Bytes {
     fn read(value: Value) -> Result<Self> {
         let bytes = Size::read(value.clone())?.bytes();
         bytes.map_or_else(|_| wrong(&value, HINT), |bytes| Ok(Self(bytes)))
+    }
+}
+
+impl Readable for Range<u64> {
+    fn kind() -> String {
+        "[first, end]".to_owned()
+    }
+
+    fn python() -> String {
+        "tuple[int, int]".to_owned()
+    }
+
+    fn read(value: Value) -> Result<Self> {
+        let number = |value: &Value| value.as_integer().and_then(|number| u64::try_from(number).ok());
+        let range = match value.as_array().map(Vec::as_slice) {
+            Some([first, end]) => number(first).zip(number(end)).filter(|(first, end)| first <= end),
+            _ => None,
+        };
+        range.map_or_else(|| wrong(&value, "write pairs of bytes as [first, end]"), |(first, end)| Ok(first..end))
     }
 }
 

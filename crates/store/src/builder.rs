@@ -219,6 +219,7 @@ impl StoreBuilder {
 
     /// Makes saves return at once. Memory is copied in the background, as it was when `save` was
     /// called (copy-on-write). `extra` limits the memory for what the program changes meanwhile.
+    /// Memory may be freed after [`Session::thaw`](super::Session::thaw).
     pub fn live(mut self, extra: impl Into<Size>) -> Self {
         self.settings.live = Some(extra.into());
         self
@@ -290,15 +291,22 @@ impl StoreBuilder {
     }
 }
 
+/// The length of blocks, if it can be one.
+pub(crate) fn block_bytes_of(size: &Size) -> Result<u32> {
+    let bytes = size.bytes()?;
+    match u32::try_from(bytes) {
+        Ok(bytes) if bytes.is_power_of_two() && (BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&bytes) => Ok(bytes),
+        _ => {
+            let problem = format!("block: {bytes} bytes is not possible; give a power of two from 256 bytes to 16 MiB");
+            Err(Error::new(ErrorKind::Usage, problem))
+        }
+    }
+}
+
 impl Settings {
     /// Checks the settings, and converts them to what a store uses.
     fn of(told: &StoreSettings) -> Result<Self> {
-        let block_bytes = told.block.bytes().map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX))?;
-        if !block_bytes.is_power_of_two() || !(BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&block_bytes) {
-            let problem =
-                format!("block: {block_bytes} bytes is not possible; give a power of two from 256 bytes to 16 MiB");
-            return Err(Error::new(ErrorKind::Usage, problem));
-        }
+        let block_bytes = block_bytes_of(&told.block)?;
         if let Compression::Zstd(level) = told.compression {
             Encoder::new(Coding::new(CodingKind::Zstd, 0), level)?;
         }

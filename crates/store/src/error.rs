@@ -34,6 +34,9 @@ pub(crate) enum Problem {
     /// Another process uses the same directory.
     #[error("{what} is in use by another process; end it, or use another directory")]
     InUse { what: String },
+    /// This process does.
+    #[error("{what} is in use by this process; end the session that is open, or use that one")]
+    InUseHere { what: String },
     /// The files of a store cannot be used.
     #[error("cannot {attempt} in {location}: {source}")]
     StoreFiles { attempt: String, location: String, source: std::io::Error },
@@ -47,7 +50,7 @@ impl OfKind for Problem {
             Self::Session { .. } | Self::Mismatch { .. } | Self::Shape(_) => ErrorKind::Usage,
             Self::NothingWhole { .. } => ErrorKind::Damaged,
             Self::NotReached { .. } | Self::Several(_) | Self::StoreFiles { .. } => ErrorKind::Storage,
-            Self::InUse { .. } => ErrorKind::Busy,
+            Self::InUse { .. } | Self::InUseHere { .. } => ErrorKind::Busy,
         }
     }
 

@@ -33,7 +33,7 @@ use super::{
     commit::{Note, failed},
     host::path,
     merge,
-    state::SessionCore,
+    state::{Image, SessionCore},
 };
 use crate::{Result, error::no_room};
 
@@ -90,7 +90,7 @@ pub(crate) enum Source {
     /// failed.
     Copied(Receiver<Option<Filled>>),
     /// In a frozen image of the program's memory.
-    Frozen(Frozen, Vec<Run>),
+    Frozen(Image, Vec<Run>),
 }
 
 /// Consecutive blocks of a region.
@@ -249,14 +249,16 @@ impl Packer {
                 }
                 links.extend(self.pack(&task, batch, &mut shares)?);
             }
-            Source::Frozen(mut frozen, runs) => {
+            Source::Frozen(mut image, runs) => {
                 let mut batch = Vec::new();
                 for runs in split(runs, |region| regions[region].manifest.blocks, shared.pack_bytes_max) {
-                    batch.push(self.thaw(&mut frozen, runs, &regions)?);
+                    batch.push(self.thaw(&mut image.frozen, runs, &regions)?);
                     if !shares.is_between_ranks() {
                         links.extend(self.pack(&task, std::mem::take(&mut batch), &mut shares)?);
                     }
                 }
+                // Before other ranks are waited for.
+                drop(image);
                 links.extend(self.pack(&task, batch, &mut shares)?);
             }
         }

@@ -1,7 +1,7 @@
 //! Opening a session: what this rank finds in its directories, and what the ranks tell each other
 //! about it.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{cmp::Reverse, collections::BTreeSet, sync::Arc};
 
 use outcrop_catalog::{Catalog, Holding};
 use outcrop_commit::{Found, LayerSettings, Ledger, Settings, returning};
@@ -25,7 +25,7 @@ use crate::{
 /// An open session, with the locks on its directories.
 pub(crate) struct Opened {
     pub(crate) session: Arc<SessionCore>,
-    /// Versions whose manifests cannot be read.
+    /// Versions whose manifests cannot be read, on some rank, the newest first.
     pub(crate) unreadable: Vec<Skipped>,
     pub(crate) ledger: Ledger,
     pub(crate) locks: Vec<FileLock>,
@@ -80,7 +80,25 @@ pub(crate) fn open(shared: &Shared, name: &str) -> Result<Opened> {
     session.expect(returning(&everybody));
     // New packs get numbers that no pack has or had.
     session.content().next_number = ledger.next_number();
-    Ok(Opened { session, unreadable: entered.unreadable, ledger, locks: entered.locks })
+    let mut unreadable = entered.unreadable;
+    unreadable.extend(unreadable_elsewhere(&everybody, &session));
+    unreadable.sort_by_key(|skipped| Reverse(skipped.version));
+    Ok(Opened { session, unreadable, ledger, locks: entered.locks })
+}
+
+/// What other ranks cannot read: all of them must conclude the same from it.
+fn unreadable_elsewhere(everybody: &[Holdings], session: &SessionCore) -> Vec<Skipped> {
+    let mut found = Vec::new();
+    for (rank, holdings) in (0..).zip(everybody).filter(|(rank, _)| *rank != session.rank) {
+        for (layer, name) in holdings.layers.iter().zip(&session.layers) {
+            let skipped = |version: &u64| {
+                let reason = format!("rank {rank} cannot read its manifest in {name}, and says why");
+                Skipped { version: *version, reason }
+            };
+            found.extend(layer.unreadable.iter().map(skipped));
+        }
+    }
+    found
 }
 
 /// Locks the directories of a rank on all layers, and reads what is in them.
@@ -118,8 +136,13 @@ fn enter(files: &dyn Files, name: &str, dir: &str) -> Result<FileLock> {
         .and_then(|()| files.make_dir(dir))
         .and_then(|()| files.sync_dir(name));
     made.map_err(|source| failure(files, "create a session", source))?;
-    let lock = files.lock(&format!("{dir}/{LOCK_NAME}")).map_err(|source| failure(files, "lock a session", source))?;
-    lock.ok_or_else(|| Problem::InUse { what: format!("{dir} in {}", files.location()) }.into())
+    let name = format!("{dir}/{LOCK_NAME}");
+    let lock = files.lock(&name).map_err(|source| failure(files, "lock a session", source))?;
+    let what = || format!("{dir} in {}", files.location());
+    lock.ok_or_else(|| match files.is_locked_here(&name) {
+        true => Problem::InUseHere { what: what() }.into(),
+        false => Problem::InUse { what: what() }.into(),
+    })
 }
 
 impl Entered {

@@ -2,6 +2,7 @@
 //! an undamaged copy.
 
 use std::{
+    cmp::Reverse,
     collections::HashMap,
     fmt,
     sync::{
@@ -223,6 +224,22 @@ impl Session {
     /// them call it.
     pub fn restorable(&self) -> Result<Vec<u64>> {
         Ok(self.candidates()?.1.into_iter().map(|(version, _)| version).collect())
+    }
+
+    /// Versions that were found when the session was opened and are not
+    /// [restorable](Self::restorable), the newest first: those whose manifests some rank cannot
+    /// read, and those that only some ranks have, and that may be whole again when a directory
+    /// comes back. The versions are the same on all ranks.
+    pub fn passed_over(&self) -> Vec<Skipped> {
+        let state = self.core.state();
+        let mut found: Vec<Skipped> = self.unreadable.clone();
+        for (returning, layer) in state.returning.iter().zip(&self.core.layers) {
+            let reason = format!("not all ranks have it in {layer}; a directory of another rank may be missing");
+            found.extend(returning.iter().map(|version| Skipped { version: *version, reason: reason.clone() }));
+        }
+        found.retain(|skipped| !state.versions.contains_key(&skipped.version));
+        found.sort_by_key(|skipped| Reverse(skipped.version));
+        found
     }
 
     /// The versions that all ranks have on some layer, from the same run, and the number of the

@@ -18,16 +18,18 @@ use outcrop_engine::{Handle, Layout};
 use outcrop_format::{Answer, Blocks, ManifestRegion, PAGE_BYTES, REGIONS_MAX, check_region_name};
 use outcrop_layers::files::FileLock;
 use outcrop_region::{Element, Part, PartMut};
+use outcrop_settings::{RegionSettings, Settings};
 use outcrop_track::{CpuHasher, FreezeOptions, Frozen, Hasher, TrackOptions, TrackStats, Tracker, freeze, image_bytes};
 
 use super::{
     Compression, Skipped, StoreCore,
+    builder::block_bytes_of,
     chain::RegionContent,
     commit::{Forgotten, Note, failed, now_unix_ns},
     exchange::all_well,
     pack::{Filled, Job, RegionJob, Run, Source, VersionJob, slot_bytes, split},
     recover,
-    state::{Reached, SessionCore},
+    state::{Image, Reached, SessionCore},
 };
 use crate::{
     Error, Result,
@@ -43,6 +45,15 @@ pub struct RegionOptions {
     pub block_bytes: Option<u32>,
     /// Bytes that are not saved, and that a restore leaves as they are.
     pub excluded: Vec<Range<u64>>,
+}
+
+impl RegionOptions {
+    /// Reads them from TOML, one on each line: `compression = "lz4"`.
+    pub fn from_toml(text: &str) -> Result<Self> {
+        let RegionSettings { compression, block, excluded, .. } = RegionSettings::from_toml(text)?;
+        let block_bytes = block.as_ref().map(block_bytes_of).transpose()?;
+        Ok(Self { compression, block_bytes, excluded })
+    }
 }
 
 /// One series of versions. Dropping it waits for all versions in flight;
@@ -63,7 +74,8 @@ pub struct Session {
     pub(super) left_behind: Option<Range<u64>>,
     /// Whether a version is verified before any of it is restored.
     pub(super) verifies_first: bool,
-    /// Versions whose manifests could not be read when it was opened.
+    /// Versions whose manifests could not be read on some rank when it was opened, the newest
+    /// first.
     pub(super) unreadable: Vec<Skipped>,
     locks: Vec<FileLock>,
 }
@@ -178,6 +190,12 @@ impl Session {
         self.core.wait(version, reached)
     }
 
+    /// Waits until [live](super::StoreBuilder::live) saves have read the memory that they were
+    /// given, which may be freed then. Without `live` that is at once.
+    pub fn thaw(&self) -> Result<()> {
+        self.core.wait_thawed()
+    }
+
     /// A handle for other threads, to wait for versions.
     pub fn watch(&self) -> Watch {
         Watch(Arc::clone(&self.core))
@@ -213,6 +231,7 @@ impl Session {
     pub fn rewind(&mut self, version: Option<u64>) -> Result<()> {
         self.flush()?;
         self.forget("rewind", Forgotten::Above(version))?;
+        self.unreadable.retain(|skipped| version.is_some_and(|version| skipped.version <= version));
         self.left_behind = None;
         Ok(())
     }
@@ -225,7 +244,10 @@ impl Session {
     /// ranks have one and some cannot read it, it stays for as long as a complete version would.
     /// Until then no pack is removed from that directory.
     pub fn forget_incomplete(&mut self) -> Result<()> {
-        self.forget("forget incomplete", Forgotten::Incomplete)
+        self.forget("forget incomplete", Forgotten::Incomplete)?;
+        let state = self.core.state();
+        self.unreadable.retain(|skipped| state.versions.contains_key(&skipped.version));
+        Ok(())
     }
 
     fn forget(&mut self, topic: &str, what: Forgotten) -> Result<()> {
@@ -312,7 +334,8 @@ impl Session {
             Problem::Session { session: name.clone(), problem: "the packer has ended".to_owned() }.into()
         };
         if let Some(frozen) = frozen {
-            return self.store.packer.send(job(regions, Source::Frozen(frozen, runs))).map_err(over);
+            let image = Image::new(frozen, &self.core);
+            return self.store.packer.send(job(regions, Source::Frozen(image, runs))).map_err(over);
         }
         // Slots go to the packer one by one, so that a state can be larger than host memory.
         let (slots, receiver) = mpsc::channel();

@@ -9,6 +9,7 @@ use std::{
 use outcrop_commit::{MAY_RETURN, SaveId};
 use outcrop_error::patience::{self, ASK_EVERY, Awaited};
 use outcrop_format::{Manifest, PackId, RunId};
+use outcrop_track::Frozen;
 
 use super::chain::Content;
 use crate::{Error, Result, error::Problem};
@@ -60,6 +61,8 @@ pub(crate) struct State {
     pub(crate) returning: Vec<BTreeSet<u64>>,
     /// Failures that the program has not been told of.
     failures: VecDeque<(u64, usize, String)>,
+    /// How many images of the program's memory are still to be read.
+    images: usize,
     /// The last version that could not be saved, and its last attempt.
     abandoned: Option<SaveId>,
     /// Set when nothing more will happen in this session: the reason.
@@ -145,6 +148,28 @@ impl State {
         self.unsettled.remove(&version);
         self.gone.remove(&version);
         self.manifests.remove(&version);
+    }
+}
+
+/// An image of the program's memory. Until it is dropped, the memory must stay mapped.
+pub(crate) struct Image {
+    pub(crate) frozen: Frozen,
+    // After the image itself: who waits may unmap the memory at once.
+    _counted: Counted,
+}
+
+struct Counted(Arc<SessionCore>);
+
+impl Image {
+    pub(crate) fn new(frozen: Frozen, session: &Arc<SessionCore>) -> Self {
+        session.update(|state| state.images += 1);
+        Self { frozen, _counted: Counted(Arc::clone(session)) }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.update(|state| state.images -= 1);
     }
 }
 
@@ -342,6 +367,11 @@ impl SessionCore {
             let is_packed = |version: &u64| state.versions.get(version).is_none_or(|progress| progress.is_packed);
             (state.unsettled.range(..below).all(is_packed) || state.is_over.is_some()).then_some(Ok(()))
         })
+    }
+
+    /// Waits until no image of the program's memory is to be read any more.
+    pub(crate) fn wait_thawed(&self) -> Result<()> {
+        self.until(|state| (state.images == 0).then_some(Ok(())))
     }
 
     /// Waits until this rank's part of a version is on some layer, or never will be.

@@ -49,7 +49,7 @@ int main(int argc, char **argv) {
         throw std::runtime_error("observers may fail"); // and nothing else does
     }));
     CHECK(!client->register_observer(5, [](const std::string &, int) {}));
-    CHECK(client->restart_test("cpp", 0) == -1);
+    CHECK(client->restart_test("cpp", 0) == VELOC_FAILURE);
     CHECK(client->checkpoint("cpp", 3));
     CHECK(VELOC_Checkpoint("cpp", 4) == VELOC_SUCCESS); // the same client
     CHECK(client->checkpoint_wait() && client->checkpoint_finished());

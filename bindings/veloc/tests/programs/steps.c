@@ -116,12 +116,18 @@ static void step(char *text) {
         protect(atoi(words[1]), (size_t)atol(words[2]), words[3]);
     else if (is(verb, "unprotect"))
         CHECK(VELOC_Mem_unprotect(atoi(words[1])) == VELOC_SUCCESS);
-    else if (is(verb, "fill"))
+    else if (is(verb, "free")) {
+        CHECK(VELOC_Mem_unprotect(atoi(words[1])) == VELOC_SUCCESS);
+        free(regions[atoi(words[1])]);
+        counts[atoi(words[1])] = 0;
+    } else if (is(verb, "fill"))
         fill(atoi(words[1]));
     else if (is(verb, "expect"))
         expect(atoi(words[1]), atoi(words[2]), (size_t)atol(words[3]));
     else if (is(verb, "move"))
         CHECK(rename(words[1], words[2]) == 0);
+    else if (is(verb, "move_once"))
+        CHECK(rank != 0 || rename(words[1], words[2]) == 0);
     else if (is(verb, "cleanup"))
         CHECK(VELOC_Cleanup(words[1]) == VELOC_SUCCESS);
     else if (is(verb, "cleanup_fails"))

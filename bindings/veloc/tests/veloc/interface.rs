@@ -1,8 +1,14 @@
 //! The interface itself: its symbols, C++, and every mistake that a program can make.
 
-use std::{collections::BTreeSet, fs, process::Command};
+use std::{
+    collections::BTreeSet,
+    fs,
+    os::{fd::OwnedFd, unix::net::UnixDatagram},
+    process::{Command, Stdio},
+    thread,
+};
 
-use crate::common::{build_dir, config, has_mpi, program, ranks, run, told, turn};
+use crate::common::{archive, build_dir, config, has_cmake, has_mpi, program, ranks, run, source, told, turn};
 
 #[test]
 fn no_mistake_is_a_crash_and_each_has_its_sentence() {
@@ -15,6 +21,7 @@ fn no_mistake_is_a_crash_and_each_has_its_sentence() {
     let no_mode = dir.path().join("no_mode.cfg");
     fs::write(&no_mode, format!("scratch = {}\n", dir.path().display())).unwrap();
     let mut command = Command::new(program("misuse.c"));
+    command.env("OUTCROP_HOSTT", "1 MiB").env("VELOC_SCRATH", "x");
     let output = run(command.arg(config).arg(no_mode).arg(dir.path().join("missing.cfg")));
     let said = told(&output);
     assert!(said.contains("all mistakes were survived"), "{said}");
@@ -49,11 +56,46 @@ fn no_mistake_is_a_crash_and_each_has_its_sentence() {
         "cannot be read: was it freed",
         "cannot be written: was it freed",
         "a child has no threads to write with",
+        "the variable OUTCROP_HOSTT is not known and has no effect; did you mean OUTCROP_HOST?",
+        "the variable VELOC_SCRATH is not known and has no effect; did you mean VELOC_SCRATCH?",
     ] {
         assert!(said.contains(sentence), "{sentence}\n{said}");
     }
     let crashes = ["panicked", "RUST_BACKTRACE"];
     assert!(!crashes.iter().any(|crash| said.contains(crash)), "{said}");
+}
+
+#[test]
+fn a_message_is_written_at_once() {
+    if !has_mpi() {
+        return;
+    }
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), "mode = sync");
+    // Of this kind of socket, one read returns what one call has written.
+    let (theirs, ours) = UnixDatagram::pair().unwrap();
+    let reader = thread::spawn(move || {
+        let mut bytes = vec![0; 1 << 16];
+        let mut lines = Vec::new();
+        while let Ok(count) = ours.recv(&mut bytes)
+            && count > 0
+        {
+            lines.push(String::from_utf8_lossy(&bytes[..count]).into_owned());
+        }
+        lines
+    });
+    let mut command = Command::new(program("misuse.c"));
+    command.arg(config).args(["missing.cfg", "missing.cfg"]).stdout(Stdio::null());
+    let kept = theirs.try_clone().unwrap();
+    let status = command.stderr(Stdio::from(OwnedFd::from(theirs))).status().unwrap();
+    drop(command);
+    kept.send(&[]).unwrap();
+    let lines = reader.join().unwrap();
+    assert!(status.success() && lines.len() > 40, "{lines:?}");
+    let is_whole = |line: &&String| line.starts_with("veloc (outcrop)") && line.matches('\n').count() == 1;
+    let broken: Vec<_> = lines.iter().filter(|line| !is_whole(line) || !line.ends_with('\n')).collect();
+    assert!(broken.is_empty(), "{broken:?}");
 }
 
 #[test]
@@ -66,6 +108,17 @@ fn the_class_of_cpp_does_all_that_c_does() {
     let config = config(dir.path(), "mode = async");
     let output = run(ranks(3, &program("client.cpp")).arg(config).arg(dir.path().join("missing.cfg")));
     assert!(told(&output).contains("the serializer of region 2 has failed"), "{}", told(&output));
+}
+
+#[test]
+fn what_a_serializer_writes_is_saved_before_it_is_freed() {
+    if !has_mpi() {
+        return;
+    }
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), "mode = async");
+    run(Command::new(program("serialized.cpp")).arg(config).env("OUTCROP_LIVE", "1 MiB"));
 }
 
 #[test]
@@ -101,7 +154,7 @@ fn the_library_shows_what_veloc_shows_and_nothing_else() {
     let listed = String::from_utf8(listed.stdout).unwrap();
     let shown: BTreeSet<&str> = listed.lines().filter_map(|line| line.split(' ').nth(2)).collect();
     let (c, cpp): (BTreeSet<&str>, _) = shown.iter().partition(|name| name.starts_with("VELOC_"));
-    let header = fs::read_to_string(crate::common::source("include/veloc.h")).unwrap();
+    let header = fs::read_to_string(source("include/veloc.h")).unwrap();
     let declared: BTreeSet<&str> =
         header.lines().filter_map(|line| line.strip_prefix("int ")?.split('(').next()).collect();
     assert_eq!((c.len(), &c), (25, &declared));
@@ -123,4 +176,43 @@ fn without_mpi_there_is_still_a_library() {
     let listed = run(Command::new("nm").arg("--dynamic").arg(&library));
     let listed = String::from_utf8(listed.stdout).unwrap();
     assert!(listed.contains(" VELOC_Init_single") && !listed.contains("MPI_"), "{listed}");
+}
+
+#[test]
+fn cmake_finds_it_as_it_finds_veloc() {
+    if !has_mpi() || !has_cmake() {
+        return;
+    }
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let prefix = dir.path().join("prefix");
+    crate::install::put_veloc(&source("../.."), &archive(), &prefix).unwrap();
+    let project = format!(
+        "cmake_minimum_required(VERSION 3.16)
+project(Steps C CXX)
+find_package(veloc 2 QUIET)
+if(veloc_FOUND)
+  message(FATAL_ERROR \"another interface was accepted\")
+endif()
+find_package(veloc 1.6 REQUIRED)
+add_executable(steps {programs}/steps.c)
+target_link_libraries(steps PRIVATE veloc::client)
+add_executable(client {programs}/client.cpp)
+target_link_libraries(client PRIVATE veloc::veloc-client)
+target_compile_features(client PRIVATE cxx_std_17)
+",
+        programs = source("tests/programs").display()
+    );
+    fs::write(dir.path().join("CMakeLists.txt"), project).unwrap();
+    let build = dir.path().join("build");
+    let found = format!("-DCMAKE_PREFIX_PATH={}", prefix.display());
+    run(Command::new("cmake").arg("-S").arg(dir.path()).arg("-B").arg(&build).arg(found));
+    run(Command::new("cmake").arg("--build").arg(&build));
+    let config = config(dir.path(), "mode = sync");
+    run(Command::new(build.join("steps")).arg("7").arg(config).args([
+        "protect:1:100",
+        "fill:1",
+        "save:x:1",
+        "test:x:0:1",
+    ]));
 }

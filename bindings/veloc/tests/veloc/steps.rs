@@ -237,6 +237,74 @@ fn a_damaged_copy_is_passed_over_for_another_and_a_damaged_version_for_an_older_
     ));
 }
 
+/// Changes a byte of a version's manifest wherever a rank has it.
+fn damage_manifest(dir: &Path, rank: &str, version: u64) {
+    let name = format!("version-{version:020}");
+    let is_it = |path: &PathBuf| path.ends_with(&name) && path.components().any(|part| part.as_os_str() == rank);
+    let found: Vec<_> = files(dir).into_iter().filter(is_it).collect();
+    assert_eq!(found.len(), 2, "one in scratch and one in persistent");
+    for path in found {
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[20] ^= 1;
+        fs::write(path, bytes).unwrap();
+    }
+}
+
+#[test]
+fn damaged_manifests_are_said_and_are_not_taken_for_nothing() {
+    if !has_mpi() {
+        return;
+    }
+    let _turn = turn();
+    let (dir, config) = place("sync");
+    run(&mut together(3, &config, "protect:1:1000 fill:1 save:x:1 fill:2 save:x:2"));
+    damage_manifest(dir.path(), "rank-00001", 2);
+    let output = run(&mut together(3, &config, "protect:1:1000 test:x:0:1 restart:x:1 expect:1:1:1000 test:none:0:-1"));
+    let said = told(&output);
+    for rank in 0..3 {
+        assert!(said.contains(&format!("rank {rank}: version 2 of x cannot be restored: ")), "{said}");
+    }
+    damage_manifest(dir.path(), "rank-00001", 1);
+    let output = run(&mut together(3, &config, "test:x:0:-2 test:x:1:-2 test:none:0:-1"));
+    assert!(told(&output).contains("versions of x were found, and none can be restored"), "{}", told(&output));
+    let mut strict = together(3, &config, "test:none:0:-1 test:x:0:-2 sleep:0:1");
+    let output = strict.env("VELOC_STRICT", "true").output().unwrap();
+    let said = told(&output);
+    assert!(!output.status.success() && said.contains("strict"), "{said}");
+    assert!(
+        said.contains("test:x:0:-2") && !said.contains("sleep:0:1"),
+        "it ends at the test that could not tell: {said}"
+    );
+}
+
+#[test]
+fn messages_have_the_versions_of_the_program() {
+    if !has_mpi() {
+        return;
+    }
+    let _turn = turn();
+    let (dir, config) = place("async");
+    let there = dir.path().join("persistent/outcrop-7/x/rank-00000").display().to_string();
+    let steps = "protect:1:1000 fill:1 save:x:5 save:x:4 wait";
+    let output = single(&config, &format!("{steps} move:{there}:{there}.away save:x:4 wait_fails"));
+    let said = told(&output);
+    assert!(said.contains("version 4 of x has not reached") && !said.contains("version 85899"), "{said}");
+}
+
+#[test]
+fn memory_that_is_not_protected_any_more_may_be_freed() {
+    if !has_mpi() {
+        return;
+    }
+    let _turn = turn();
+    let (_dir, config) = place("async");
+    let mut command = Command::new("timeout");
+    command.arg("120").arg(program("steps.c")).arg("7").arg(&config).env("OUTCROP_LIVE", "1 MiB");
+    let steps = "protect:1:12000000 fill:1 some:x:1:0:1 free:1 wait protect:1:12000000 fill:2 save:x:2 wait";
+    run(command.args(steps.split(' ')));
+    single(&config, "protect:1:12000000 restart:x:1 expect:1:1:12000000 restart:x:2 expect:1:2:12000000");
+}
+
 #[test]
 fn a_version_that_one_rank_lacks_is_not_offered() {
     if !has_mpi() {
@@ -248,6 +316,11 @@ fn a_version_that_one_rank_lacks_is_not_offered() {
     let output = together(3, &config, steps).output().unwrap();
     assert!(!output.status.success(), "{}", told(&output));
     run(&mut together(3, &config, "protect:1:1000 test:x:0:1 restart:x:1 expect:1:1:1000"));
+    // Of a program that was killed in its first checkpoint there is none, and that is known.
+    let output =
+        together(3, &config, "protect:1:1000 fill:2 test:y:0:-1 die:2 some:y:1:0:1 wait sleep:0:300").output().unwrap();
+    assert!(!output.status.success(), "{}", told(&output));
+    run(&mut together(3, &config, "protect:1:1000 test:y:0:-1"));
 }
 
 #[test]
@@ -272,13 +345,39 @@ fn a_folder_that_is_missing_costs_no_version_and_no_number() {
     };
     // To ask changes nothing.
     is_there(false);
-    run(&mut together(3, &config, "test:x:0:-1"));
+    let output = run(&mut together(3, &config, "test:x:0:-2"));
+    assert!(told(&output).contains("version 2 of x cannot be restored: "), "{}", told(&output));
     is_there(true);
     run(&mut together(3, &config, "protect:1:1000 test:x:0:2 restart:x:2 expect:1:2:1000"));
     // A program that begins anew saves the same versions again.
     is_there(false);
-    run(&mut together(3, &config, "protect:1:1000 test:x:0:-1 fill:7 save:x:1 wait"));
+    run(&mut together(3, &config, "protect:1:1000 test:x:0:-2 fill:7 save:x:1 wait"));
     run(&mut together(3, &config, "protect:1:1000 test:x:0:1 restart:x:1 expect:1:7:1000"));
+}
+
+#[test]
+fn what_killed_runs_have_left_is_removed() {
+    if !has_mpi() {
+        return;
+    }
+    let _turn = turn();
+    let (dir, config) = place("async");
+    let output =
+        together(2, &config, "protect:1:1000 fill:1 save:x:1 wait barrier die:1 sleep:0:200").output().unwrap();
+    assert!(!output.status.success(), "{}", told(&output));
+    let left = || {
+        let names = fs::read_dir(dir.path().join("persistent")).unwrap().map(|entry| entry.unwrap());
+        names.filter(|entry| entry.file_name().to_str().unwrap().starts_with(".outcrop-ranks-")).collect::<Vec<_>>()
+    };
+    assert_eq!(left().len(), 1, "a killed run leaves its directory");
+    // It is too young when the next run begins, and old when that ends.
+    let (there, away) = (left()[0].path(), dir.path().join("away"));
+    fs::rename(&there, &away).unwrap();
+    let old = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
+    fs::File::open(&away).unwrap().set_modified(old).unwrap();
+    let step = format!("move_once:{}:{}", away.display(), there.display());
+    run(&mut together(2, &config, &format!("protect:1:1000 test:x:0:1 barrier {step} barrier")));
+    assert!(left().is_empty(), "{:?}", left());
 }
 
 #[test]
@@ -419,7 +518,7 @@ fn another_number_of_ranks_is_told_so_everywhere() {
     let _turn = turn();
     let (_dir, config) = place("async");
     run(&mut together(2, &config, "protect:1:100 fill:1 save:x:1"));
-    let output = run(&mut together(3, &config, "protect:1:100 test:x:0:-1"));
+    let output = run(&mut together(3, &config, "protect:1:100 test:x:0:-2"));
     let count = told(&output).matches("it was saved by 2 ranks and is opened by 3").count();
     assert_eq!(count, 3, "{}", told(&output));
     run(&mut together(2, &config, "protect:1:100 test:x:0:1 restart:x:1 expect:1:1:100"));

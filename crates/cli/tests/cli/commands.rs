@@ -15,6 +15,23 @@ fn help_tells_the_whole_story() {
 }
 
 #[test]
+fn there_is_a_manual_page_for_each_command() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = outcrop(directory.path(), &["man", "man1"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let help = text(&outcrop(directory.path(), &["--help"]).stdout);
+    let commands = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let commands: Vec<_> = commands.filter_map(|line| line.trim().split(' ').next()).collect();
+    assert!(commands.contains(&"ls") && !commands.contains(&"man"), "{commands:?}");
+    for command in commands.into_iter().filter(|command| *command != "help") {
+        let page = std::fs::read_to_string(directory.path().join(format!("man1/outcrop-{command}.1"))).unwrap();
+        assert!(page.contains(".SH NAME") && page.contains(".SH SYNOPSIS"), "{page}");
+    }
+    let page = std::fs::read_to_string(directory.path().join("man1/outcrop.1")).unwrap();
+    assert!(page.contains("Exit codes") && page.contains("outcrop\\-ls(1)"), "{page}");
+}
+
+#[test]
 fn nobody_who_stops_reading_is_told_of_a_panic() {
     use std::process::{Command, Stdio};
     let mut child = Command::new(env!("CARGO_BIN_EXE_outcrop"));

@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use outcrop_local::Alive;
+use outcrop_local::{Alive, is_held_here};
 use rustix::{
     fs::{FallocateFlags, OFlags, fallocate, statvfs},
     io::Errno,
@@ -168,6 +168,10 @@ impl Files for DiskFiles {
 
     fn lock(&self, name: &str) -> io::Result<Option<FileLock>> {
         Ok(Alive::hold(&self.path(name)?)?.map(FileLock::new))
+    }
+
+    fn is_locked_here(&self, name: &str) -> bool {
+        self.path(name).is_ok_and(|path| is_held_here(&path))
     }
 }
 

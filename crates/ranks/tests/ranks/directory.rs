@@ -206,7 +206,7 @@ fn one_process_is_one_rank() {
     let dir = tempdir().unwrap();
     let held = open(dir.path(), 0, 1, SHORT);
     let error = SharedDirectory::open_with(dir.path(), 0, 1, SHORT).map(drop).unwrap_err();
-    assert!(error.to_string().contains("another process takes part as rank 0"), "{error}");
+    assert!(error.to_string().contains("this process takes part already as rank 0"), "{error}");
     drop(held);
     drop(open(dir.path(), 0, 1, SHORT));
     let error = SharedDirectory::open_with(dir.path(), 3, 3, SHORT).map(drop).unwrap_err();

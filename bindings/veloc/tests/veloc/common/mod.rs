@@ -24,7 +24,7 @@ pub(crate) fn source(path: &str) -> PathBuf {
 
 /// What cargo has built of this package last. It lies beside this program, under a name that says
 /// how it was built.
-fn archive() -> PathBuf {
+pub(crate) fn archive() -> PathBuf {
     let program = env::current_exe().unwrap();
     let files = fs::read_dir(program.parent().unwrap()).unwrap().map(|entry| entry.unwrap());
     let is_archive = |name: &str| name.starts_with("libveloc_client") && name.ends_with(".a");
@@ -47,6 +47,15 @@ fn library() -> &'static Path {
         run(&mut link(&dir.join("libveloc-client.so")));
         dir
     })
+}
+
+/// Whether cmake is there; if not, a test is skipped.
+pub(crate) fn has_cmake() -> bool {
+    let is_there = Command::new("cmake").arg("--version").output().is_ok_and(|output| output.status.success());
+    if !is_there {
+        skip("there is no cmake");
+    }
+    is_there
 }
 
 /// Whether MPI is there. Without it a test is skipped, unless all have to run.
