@@ -56,9 +56,9 @@ def test_what_could_not_come_back_is_refused(tmp_path, name):
 
 
 def test_many_values_are_read_together(tmp_path, monkeypatch):
-    values = {f"v{number}": np.full(number % 7, number) for number in range(300)}
+    values = {f"v{number}": np.full(100 + number % 7, number) for number in range(3000)}
     values["large"] = np.arange(100_000)
-    with outcrop.Store(dir=tmp_path, host="4 MiB", pin=False).session("run") as session:
+    with outcrop.Store(dir=tmp_path, host="16 MiB", pin=False).session("run") as session:
         session.save(1, **values, text="x", number=5, about={"a": 1})
         version, calls = session.latest(), []
         read = outcrop.Session._read
