@@ -10,7 +10,7 @@ use toml::Value;
 use crate::{
     Setting, Settings, Size,
     table::rows,
-    value::{Count, Readable, table},
+    value::{Count, Readable, check_threads, table},
 };
 
 /// How to compress blocks.
@@ -236,7 +236,10 @@ impl Settings for StoreSettings {
         {
             return Err("interval is a rule that needs failures_seconds, the mean time between failures".to_owned());
         }
-        Ok(())
+        if self.failures.contains(&Duration::ZERO) {
+            return Err("failures_seconds: it is 0; write a number of seconds above 0".to_owned());
+        }
+        check_threads("threads", self.threads)
     }
 }
 

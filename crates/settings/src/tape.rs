@@ -9,7 +9,7 @@ use toml::Value;
 use crate::{
     Setting, Settings, Size,
     table::rows,
-    value::{Bytes, Count, Readable, table},
+    value::{Bytes, Count, Readable, check_threads, table},
 };
 
 /// The default limit of a directory: this share of its free space.
@@ -173,7 +173,8 @@ impl Settings for TapeSettings {
         if self.layers.is_empty() || self.layers.iter().all(|layer| matches!(layer, TapeLayer::Dir(_))) {
             return Err("host is missing; a tape needs host memory, such as host = \"2 GiB\"".to_owned());
         }
-        Ok(())
+        check_threads("helpers", self.helpers)?;
+        check_threads("copy_threads", self.copy_threads)
     }
 }
 
@@ -231,7 +232,10 @@ impl Settings for AnyLayer {
     fn check(&self) -> Result<(), String> {
         match self.0.len() {
             1 => Ok(()),
-            _ => Err("a layer is one of device, host, shared_host and dir, such as { host = \"2 GiB\" }".to_owned()),
+            _ => Err(
+                "a layer is one of device, host, shared_host and dir; write each in a table (dictionary) of its own"
+                    .to_owned(),
+            ),
         }
     }
 }

@@ -27,7 +27,25 @@ pub(crate) trait Readable: Sized {
 
 /// The error for a value of the wrong type or range.
 fn wrong<T>(value: &Value, hint: &str) -> Result<T> {
-    Err(format!("it is {value}; {hint}"))
+    match value {
+        // As a table it would have hundreds of digits.
+        Value::Float(number) => Err(format!("it is {number:?}; {hint}")),
+        value => Err(format!("it is {value}; {hint}")),
+    }
+}
+
+/// More threads than any machine has cores: whoever asks for more has made a mistake, and starting
+/// them would take minutes and all memory.
+const THREADS_MAX: usize = 4096;
+
+/// Returns an error if a setting asks for more threads than there can be.
+pub(crate) fn check_threads(name: &str, count: Option<usize>) -> Result<()> {
+    match count {
+        Some(count) if count > THREADS_MAX => {
+            Err(format!("{name}: it is {count}; write a whole number from 1 to {THREADS_MAX}"))
+        }
+        _ => Ok(()),
+    }
 }
 
 impl Readable for bool {
@@ -203,7 +221,7 @@ pub(crate) fn table<S: Settings>(value: Value) -> Result<S> {
         }
         value => {
             let names: Vec<_> = S::TABLE.iter().map(|setting| setting.name).collect();
-            wrong(&value, &format!("write a table with {}", names.join(", ")))
+            wrong(&value, &format!("write a table (dictionary) with {}", names.join(", ")))
         }
     }
 }

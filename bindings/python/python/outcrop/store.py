@@ -71,7 +71,7 @@ class Store(Opened, _outcrop.Store):
     _allow_pickle: bool
 
     def __new__(cls, *, allow_pickle: bool = True, **settings: Unpack[StoreSettings]) -> Store:
-        store = super().__new__(cls, _settings.text(settings))
+        store = super().__new__(cls, _settings.text(StoreSettings, settings))
         store._sessions = weakref.WeakSet()
         store._allow_pickle = allow_pickle
         return store._close_at_exit()
