@@ -160,6 +160,8 @@ impl Session {
             let _ = self.store.committer.send(failed(&self.core, save, &reason));
         }
         outcome.unwrap_or_else(|panic| resume_unwind(panic))?;
+        // What could not be read is replaced.
+        self.unreadable.retain(|unreadable| unreadable.version != version);
         let now = self.store.shared.now();
         if let Some(interval) = self.store.shared.interval().as_mut() {
             // The time that the program was blocked. Writing in the background does not count.
@@ -212,6 +214,7 @@ impl Session {
     pub fn rewind(&mut self, version: Option<u64>) -> Result<()> {
         self.flush()?;
         self.forget("rewind", Forgotten::Above(version))?;
+        self.unreadable.retain(|unreadable| version.is_some_and(|version| unreadable.version <= version));
         self.left_behind = None;
         Ok(())
     }
