@@ -270,6 +270,7 @@ class InAStore(RuleBasedStateMachine):
 
     @initialize(
         count=st.integers(1, 2),
+        versions=st.integers(0, 3),
         keep=st.sampled_from([None, None, 2, 3]),
         settings=st.fixed_dictionaries(
             {
@@ -281,7 +282,7 @@ class InAStore(RuleBasedStateMachine):
             }
         ),
     )
-    def open(self, count, keep, settings):
+    def open(self, count, versions, keep, settings):
         self.root = pathlib.Path(tempfile.mkdtemp(dir=self.room))
         self.keep = None if self.room else keep
         self.dirs = [self.root / f"dir{number}" for number in range(1 if self.room else count)]
@@ -290,9 +291,10 @@ class InAStore(RuleBasedStateMachine):
         # All versions there may be, those that must be, and from which one the program goes on if that is not the newest.
         self.expected, self.sure, self.restored = {}, set(), None
         self.damaged = set()
-        self.reported = []
-        self.store = None
+        self.store, self.highest = None, 0
         self.begin()
+        for seed in range(versions):
+            self.save(1, "u", seed, 1)
 
     def begin(self):
         self.store = outcrop.Store(**self.settings)
@@ -309,14 +311,13 @@ class InAStore(RuleBasedStateMachine):
             del self.expected[version]
             self.sure.discard(version)
 
-    def settle(self):
+    def settle(self, wait=None):
         """Waits for all versions, and forgets what the store may have forgotten."""
-        while True:
-            try:
-                self.session.flush()
-                break
-            except outcrop.OutcropError as error:
-                self.hear(error)
+        try:
+            (wait or self.session.flush)()
+        except outcrop.OutcropError as error:
+            self.hear(error)
+        self.session.closed or self.session.flush()  # which has nothing more to report
         if self.keep is not None:
             # What is damaged does not keep others from being the newest.
             kept = sorted(self.sure)[-self.keep :]
@@ -329,9 +330,11 @@ class InAStore(RuleBasedStateMachine):
         generator = np.random.default_rng(seed)
         flat = self.arrays[name].reshape(-1, order="A")
         begin = generator.integers(flat.size)
-        flat[begin : begin + max(1, int(share * flat.size))] = generator.random()
+        changed = flat[begin : begin + max(1, int(share * flat.size))]
+        changed[:] = generator.random(changed.size)
         self.arrays[name][...] = flat.reshape(self.arrays[name].shape, order="F" if name == "v" else "C")
-        version = max(self.expected, default=0) + step
+        # The number of one that has failed is not used again.
+        version = self.highest = self.highest + step
         values = {**self.arrays, "step": version, "about": {"seed": seed}, "text": f"é{seed}"}
         try:
             self.session.save(version, **values)
@@ -362,10 +365,11 @@ class InAStore(RuleBasedStateMachine):
         self.forget_above(self.restored)
         self.expected[version] = copied(self.arrays)
         self.sure.add(version)
-        self.restored = None
+        self.highest, self.restored = version, None
         self.settle()
 
     def forget_above(self, version):
+        self.highest = version
         self.expected = {number: values for number, values in self.expected.items() if number <= version}
         self.sure = {number for number in self.sure if number <= version}
 
@@ -420,6 +424,7 @@ class InAStore(RuleBasedStateMachine):
     @precondition(lambda self: self.damaged and self.expected)
     @rule(data=st.data())
     def read_what_may_be_damaged(self, data):
+        self.settle()
         number = data.draw(st.sampled_from(sorted(self.expected)))
         try:
             assert_same(dict(self.session[number]), self.expected[number])
@@ -453,9 +458,9 @@ class InAStore(RuleBasedStateMachine):
     @rule(data=st.data())
     def rewind(self, data):
         self.settle()
-        version = data.draw(st.sampled_from(sorted(self.sure) + [0]))
-        self.session.rewind(version or None)
-        self.forget_above(version)
+        version = data.draw(st.sampled_from(sorted(self.sure) * 3 + [None]))
+        self.session.rewind(version)
+        self.forget_above(version or 0)
         self.restored = None
 
     @rule()
@@ -464,25 +469,26 @@ class InAStore(RuleBasedStateMachine):
         self.begin()
 
     def end(self):
-        self.settle()
-        self.store.close()
+        self.settle(self.store.close)
         self.store.close()
         for call in (self.session.flush, self.session.latest, lambda: self.session.save(10**6, u=np.zeros(1))):
             with pytest.raises(outcrop.Usage, match="closed"):
                 call()
 
     @precondition(lambda self: not self.room)
-    @rule(data=st.data(), place=st.integers(0, 10**6), cuts=st.booleans())
-    def damage(self, data, place, cuts):
-        """A file changes while no program has it open."""
+    @rule(data=st.data(), place=st.integers(0, 10**6), cuts=st.booleans(), restores=st.booleans())
+    def damage(self, data, place, cuts, restores):
+        """A file changes while no program has it open, one of the newest."""
         self.end()
         at = data.draw(st.integers(0, len(self.dirs) - 1))
-        files = sorted(path for path in self.dirs[at].rglob("*-*") if path.is_file())
-        if files and flip_or_cut(data.draw(st.sampled_from(files)), place, cuts):
+        files = sorted((path.name[-5:], path) for path in self.dirs[at].rglob("*-*") if path.is_file())[-6:]
+        if files and flip_or_cut(data.draw(st.sampled_from(files))[1], place, cuts):
             self.damaged.add(at)
             if len(self.damaged) == len(self.dirs):
                 self.sure = set()
         self.begin()
+        if restores:
+            self.restore()
 
     @invariant()
     def looks_as_expected(self):
@@ -528,7 +534,7 @@ def test_a_store_on_a_full_disk_reports_what_is_not_there(tmp_path):
         hypothesis.stateful.run_state_machine_as_test(OnAFullDisk, settings=PROFILE)
         return
     # In a process with mounts of its own, so that nothing is left if it is killed.
-    mount = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=3m tmpfs "$1" && shift && exec "$@"', "sh", str(tmp_path)]
+    mount = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=2m tmpfs "$1" && shift && exec "$@"', "sh", str(tmp_path)]
     if subprocess.run([*mount, "true"], capture_output=True).returncode != 0:
         pytest.skip("a small file system needs root and unshare")
     test = f"{__file__}::test_a_store_on_a_full_disk_reports_what_is_not_there"

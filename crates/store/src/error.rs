@@ -9,7 +9,9 @@ pub(crate) enum Problem {
     #[error("session {session}: {problem}")]
     Session { session: String, problem: String },
     /// The version is there already, or a newer one is.
-    #[error("session {session} has version {newest} already; save a higher one than {newest}, or rewind first")]
+    #[error(
+        "session {session} has saved version {newest} already, or tried to; save a higher one than {newest}, or rewind first"
+    )]
     VersionExists { session: String, newest: u64 },
     /// There is no such version.
     #[error("session {session} has no version {version}: it was never complete on all ranks, or is not kept any more")]
