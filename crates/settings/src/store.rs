@@ -10,7 +10,7 @@ use toml::Value;
 use crate::{
     Setting, Settings, Size,
     table::rows,
-    value::{Count, Readable, check_threads, table},
+    value::{Count, Readable, Threads, table},
 };
 
 /// How to compress blocks.
@@ -222,7 +222,7 @@ impl Settings for StoreSettings {
         pin: bool = "true",
             "Whether host memory is pinned (locked) once all of it has been touched.",
             |store, is_pinned| store.is_pinned = is_pinned;
-        threads: Count = "all cores",
+        threads: Threads = "all cores",
             "Threads that hash and copy.",
             |store, count| store.threads = Some(count.0);
     };
@@ -239,7 +239,7 @@ impl Settings for StoreSettings {
         if self.failures.contains(&Duration::ZERO) {
             return Err("failures_seconds: it is 0; write a number of seconds above 0".to_owned());
         }
-        check_threads("threads", self.threads)
+        Ok(())
     }
 }
 

@@ -34,20 +34,6 @@ fn wrong<T>(value: &Value, hint: &str) -> Result<T> {
     }
 }
 
-/// More threads than any machine has cores: whoever asks for more has made a mistake, and starting
-/// them would take minutes and all memory.
-const THREADS_MAX: usize = 4096;
-
-/// Returns an error if a setting asks for more threads than there can be.
-pub(crate) fn check_threads(name: &str, count: Option<usize>) -> Result<()> {
-    match count {
-        Some(count) if count > THREADS_MAX => {
-            Err(format!("{name}: it is {count}; write a whole number from 1 to {THREADS_MAX}"))
-        }
-        _ => Ok(()),
-    }
-}
-
 impl Readable for bool {
     fn kind() -> String {
         "true or false".to_owned()
@@ -78,6 +64,30 @@ impl Readable for Count {
     fn read(value: Value) -> Result<Self> {
         let count = value.as_integer().and_then(|number| usize::try_from(number).ok()).filter(|count| *count > 0);
         count.map_or_else(|| wrong(&value, "write a whole number from 1"), |count| Ok(Self(count)))
+    }
+}
+
+/// More threads than any machine has cores.
+const THREADS_MAX: usize = 4096;
+
+/// A number of threads.
+#[derive(Debug)]
+pub(crate) struct Threads(pub(crate) usize);
+
+impl Readable for Threads {
+    fn kind() -> String {
+        format!("number from 1 to {THREADS_MAX}")
+    }
+
+    fn python() -> String {
+        Count::python()
+    }
+
+    fn read(value: Value) -> Result<Self> {
+        match Count::read(value.clone()) {
+            Ok(Count(count)) if count <= THREADS_MAX => Ok(Self(count)),
+            _ => wrong(&value, &format!("write a whole number from 1 to {THREADS_MAX}")),
+        }
     }
 }
 

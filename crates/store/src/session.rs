@@ -161,7 +161,7 @@ impl Session {
         }
         outcome.unwrap_or_else(|panic| resume_unwind(panic))?;
         // What could not be read is replaced.
-        self.unreadable.retain(|unreadable| unreadable.version != version);
+        self.unreadable.retain(|skipped| skipped.version != version);
         let now = self.store.shared.now();
         if let Some(interval) = self.store.shared.interval().as_mut() {
             // The time that the program was blocked. Writing in the background does not count.
@@ -214,7 +214,7 @@ impl Session {
     pub fn rewind(&mut self, version: Option<u64>) -> Result<()> {
         self.flush()?;
         self.forget("rewind", Forgotten::Above(version))?;
-        self.unreadable.retain(|unreadable| version.is_some_and(|version| unreadable.version <= version));
+        self.unreadable.retain(|skipped| version.is_some_and(|version| skipped.version <= version));
         self.left_behind = None;
         Ok(())
     }
@@ -227,7 +227,10 @@ impl Session {
     /// a complete one if all ranks have it and some cannot read it. No pack is removed there
     /// meanwhile.
     pub fn forget_incomplete(&mut self) -> Result<()> {
-        self.forget("forget incomplete", Forgotten::Incomplete)
+        self.forget("forget incomplete", Forgotten::Incomplete)?;
+        let state = self.core.state();
+        self.unreadable.retain(|skipped| state.versions.contains_key(&skipped.version));
+        Ok(())
     }
 
     fn forget(&mut self, topic: &str, what: Forgotten) -> Result<()> {
