@@ -20,7 +20,7 @@ import numpy as np
 from . import _outcrop, _settings
 from ._arrays import NUMBERS, Array, Box, as_array, as_box, dtype_of, flat, is_array, unboxed
 from ._opened import Opened
-from .errors import Missing, OutcropError, Usage
+from .errors import Missing, OutcropError, Usage, WrongType
 from .settings import Path, StoreSettings
 
 if TYPE_CHECKING:
@@ -127,6 +127,8 @@ class Session(Opened, _outcrop.Session):
     _known: tuple[str, ...]
 
     def __new__(cls, store: Store, name: str) -> Session:
+        if not isinstance(store, Store):
+            raise WrongType(f"{store!r} is a {type(store).__name__}, and must be a store; call store.session({name!r})")
         session = super().__new__(cls, store, name)
         session._name = name
         session._allow_pickle = store._allow_pickle
