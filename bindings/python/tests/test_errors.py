@@ -143,6 +143,16 @@ def test_errors_of_the_system_are_those_of_python(tmp_path):
         assert isinstance(again, (outcrop.Storage, kind)) and str(again) == str(error)
 
 
+@pytest.mark.parametrize("path", ["/sys/kernel/outcrop", "/proc/outcrop"])
+def test_what_the_system_refuses_is_refused_as_by_python(path):
+    with pytest.raises(OSError, match=path) as expected:
+        os.mkdir(path)
+    for call in (lambda: outcrop.Store(dir=path), lambda: outcrop.Tape(host="1 MiB", dir=path, pin=False)):
+        with pytest.raises(outcrop.Storage, match=path) as caught:
+            call()
+        assert isinstance(caught.value, type(expected.value)) and caught.value.errno == expected.value.errno
+
+
 def test_a_tape_is_a_mapping_to_look_at(tape):
     tape.save(7, u=np.ones(2))
     assert list(tape) == tape.keys() == [1, 7] and len(tape) == 2
