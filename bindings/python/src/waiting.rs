@@ -17,8 +17,8 @@ use outcrop::{
 use pyo3::{intern, prelude::*, sync::PyOnceLock};
 
 /// Calls the core without the interpreter. While it waits, signals are handled, so that Ctrl-C ends
-/// it; and so does `is_over`. What a handler raises comes with the outcome, which may be a good one:
-/// what was waited for may come while the handler runs.
+/// it; and so does `is_over`. What a handler raises comes with the outcome, which may be good: what
+/// was waited for may come while the handler runs.
 pub(crate) fn detached<T: Send>(
     py: Python<'_>,
     is_over: impl Fn(Awaited) -> bool + Send + 'static,

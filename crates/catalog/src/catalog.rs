@@ -106,8 +106,8 @@ impl Catalog {
         Ok(grouped(self.listing(session)?.manifests))
     }
 
-    /// The versions of a session that are complete, ascending. Fails if a manifest could not be read
-    /// whose version may be.
+    /// The versions of a session that are complete, ascending. Fails if a manifest could not be
+    /// read whose version may be.
     pub fn complete_versions(&self, session: &str) -> Result<Vec<Version>> {
         let (complete, others): (Vec<_>, Vec<_>) = self.versions(session)?.into_iter().partition(Version::is_complete);
         let unread = others.iter().find_map(|other| other.unread().next());
