@@ -37,7 +37,7 @@ pub enum outcrop_status {
     OUTCROP_EXISTS = 11,
     /// There is no such snapshot, version or region.
     OUTCROP_MISSING = 12,
-    /// It is larger than the tape's host memory.
+    /// It is larger than the memory that it has to pass through.
     OUTCROP_TOO_LARGE = 13,
     /// There is no room, and none can be made.
     OUTCROP_FULL = 14,

@@ -23,15 +23,12 @@ pub(crate) struct Archive {
 }
 
 /// The numbers of the complete versions of a session in a directory, ascending; none if there is no
-/// such session.
+/// such session. Fails if a manifest could not be read, as its version may be complete.
 #[pyfunction]
 pub(crate) fn _versions(py: Python<'_>, dir: &Bound<'_, PyAny>, name: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
     let (dir, name) = (errors::path(dir)?, errors::name(name)?);
-    let versions = py.detach(|| Catalog::open(&dir)?.versions(&name));
-    match versions {
-        Ok(versions) => {
-            Ok(versions.iter().filter(|version| version.is_complete()).map(|version| version.version).collect())
-        }
+    match py.detach(|| Catalog::open(&dir)?.complete_versions(&name)) {
+        Ok(versions) => Ok(versions.iter().map(|version| version.version).collect()),
         Err(error) => {
             let error = outcrop::Error::from(error);
             if error.kind() == ErrorKind::Missing { Ok(Vec::new()) } else { Err(raise(py, &error)) }

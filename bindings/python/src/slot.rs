@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use numpy::{PyArrayDescr, PyUntypedArray};
-use outcrop::{Element, ErrorKind, LentRegions, PastRegions, Result, Shape, bindings::OfProcess};
+use outcrop::{Element, ErrorKind, LentRegions, Part, PastRegions, Result, Shape, Tape, bindings::OfProcess};
 use pyo3::{ffi, prelude::*, sync::PyOnceLock, types::PyDict};
 
 use crate::{
@@ -79,6 +79,19 @@ pub(crate) fn past(py: Python<'_>, regions: PastRegions) -> PyResult<Bound<'_, P
             Ok(arrays.into_any())
         }
     }
+}
+
+/// Saves a snapshot that was taken once more, under its key.
+pub(crate) fn put_back(tape: &mut Tape, key: u64, regions: PastRegions) -> Result<()> {
+    let mut copies = Vec::new();
+    for name in regions.names() {
+        let part = regions.part(name)?;
+        copies.push((name.to_owned(), regions.shape(name)?.clone(), part.element, part.bytes.to_vec()));
+    }
+    // Its slot is then free for it.
+    drop(regions);
+    let parts = copies.iter().map(|(name, shape, element, bytes)| Part::of(name, element.clone(), bytes).like(shape));
+    tape.save_regions(key, &parts.collect::<Vec<_>>())
 }
 
 /// An array that a program wants to fill.

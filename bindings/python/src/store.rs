@@ -310,7 +310,8 @@ fn flats_mut<'py>(targets: &[Value<'py>]) -> PyResult<Vec<Flat<'py>>> {
 
 /// Calls the core, and lets the user end it while it waits.
 fn waited<T: Send>(py: Python<'_>, call: impl FnOnce() -> outcrop::Result<T> + Send) -> PyResult<T> {
-    detached(py, |_| false, call)?.map_err(|error| raise(py, &error))
+    let (outcome, raised) = detached(py, |_| false, call)?;
+    raised.map_or_else(|| outcome.map_err(|error| raise(py, &error)), Err)
 }
 
 /// Which version was restored, and what was passed over: newer ones, and copies of it.

@@ -151,7 +151,9 @@ impl Tape {
     #[pyo3(signature = (key, /))]
     fn take<'py>(&self, py: Python<'py>, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let key = number(key)?;
-        slot::past(py, self.call(py, |tape| tape.take_regions(key))?)
+        let take = |tape: &mut outcrop::Tape| tape.take_regions(key);
+        let regions = self.shared.call_or_undo(py, take, |tape, regions| slot::put_back(tape, key, regions))?;
+        slot::past(py, regions)
     }
 
     /// Hands over a snapshot as `take` does, and keeps it. If there is none, gives `default` if one

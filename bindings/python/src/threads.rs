@@ -13,7 +13,10 @@ use std::{
 
 use outcrop::{
     ErrorKind, Result, Tape,
-    bindings::{Anchor, OfProcess, closed, patience::Awaited},
+    bindings::{
+        Anchor, OfProcess, closed,
+        patience::{Awaited, asking},
+    },
 };
 use pyo3::prelude::*;
 
@@ -74,7 +77,18 @@ impl Shared {
     pub(crate) fn call<T: Send>(
         self: &Arc<Self>,
         py: Python<'_>,
+        call: impl FnMut(&mut Tape) -> Result<T> + Send,
+    ) -> PyResult<T> {
+        self.call_or_undo(py, call, |_, _| Ok(()))
+    }
+
+    /// As [`call`](Self::call). If the user ends the call and it succeeds nevertheless, it is
+    /// undone: who is told that it was interrupted must find everything as it was.
+    pub(crate) fn call_or_undo<T: Send>(
+        self: &Arc<Self>,
+        py: Python<'_>,
         mut call: impl FnMut(&mut Tape) -> Result<T> + Send,
+        undo: impl FnOnce(&mut Tape, T) -> Result<()> + Send,
     ) -> PyResult<T> {
         loop {
             let before = self.calls.load(SeqCst);
@@ -82,11 +96,21 @@ impl Shared {
             let is_over = move |awaited| {
                 tape.upgrade().is_none_or(|tape| tape.is_closed()) || awaited == Awaited::Program && is_alone()
             };
-            let outcome = detached(py, is_over, || {
+            let (outcome, raised) = detached(py, is_over, || {
                 let anchor = lock(self.anchor.get()?).clone().ok_or_else(|| closed("tape"))?;
                 self.join();
                 call(&mut anchor.tape())
             })?;
+            if let Some(raised) = raised {
+                let anchor = outcome.ok().and_then(|value| Some((value, lock(self.anchor.get().ok()?).clone()?)));
+                if let Some((value, anchor)) = anchor
+                    && let Err(error) = py.detach(|| asking(|_| true, || undo(&mut anchor.tape(), value)))
+                {
+                    let message = format!("what an interrupted call had taken could not be put back: {error}");
+                    warn(py, &message)?;
+                }
+                return Err(raised);
+            }
             match outcome {
                 Err(_) if self.is_closed() => return Err(raise(py, &closed("tape"))),
                 Err(error) if error.kind() == ErrorKind::Full && self.has_changed_since(py, before)? => {}
@@ -143,7 +167,7 @@ impl Shared {
             py.check_signals()?;
             slices += 1;
             if slices == SLICES_UNTIL_WARNING {
-                warn(py)?;
+                warn(py, WAITS_FOR_LONG)?;
             }
         }
     }
@@ -173,10 +197,12 @@ impl Drop for Membership {
     }
 }
 
-/// Says that a thread has been waiting for long: perhaps for one that will never do anything.
-fn warn(py: Python<'_>) -> PyResult<()> {
-    let message = "a tape is full, and a call has waited for half a minute for another thread to take or discard something: one that \
-                   has used the tape is alive; if it has nothing more to do with the tape, let it end";
+/// What is said when a thread has been waiting for long: perhaps for one that will never do
+/// anything.
+const WAITS_FOR_LONG: &str = "a tape is full, and a call has waited for half a minute for another thread to take or discard \
+     something: one that has used the tape is alive; if it has nothing more to do with the tape, let it end";
+
+fn warn(py: Python<'_>, message: &str) -> PyResult<()> {
     py.import("logging")?.call_method1("getLogger", ("outcrop",))?.call_method1("warning", (message,))?;
     Ok(())
 }

@@ -17,14 +17,15 @@ use outcrop::{
 use pyo3::{intern, prelude::*, sync::PyOnceLock};
 
 /// Calls the core without the interpreter. While it waits, signals are handled, so that Ctrl-C ends
-/// it; and so does `is_over`.
+/// it; and so does `is_over`. What a handler raises comes with the outcome, which may be good: what
+/// was waited for may come while the handler runs.
 pub(crate) fn detached<T: Send>(
     py: Python<'_>,
     is_over: impl Fn(Awaited) -> bool + Send + 'static,
     call: impl FnOnce() -> Result<T> + Send,
-) -> PyResult<Result<T>> {
+) -> PyResult<(Result<T>, Option<PyErr>)> {
     let is_main = is_main(py)?;
-    let (outcome, raised) = py.detach(|| {
+    Ok(py.detach(|| {
         let raised = Rc::new(RefCell::new(None));
         let of_handler = Rc::clone(&raised);
         let ask = move |awaited| {
@@ -35,8 +36,7 @@ pub(crate) fn detached<T: Send>(
         };
         let outcome = asking(ask, call);
         (outcome, raised.take())
-    });
-    raised.map_or(Ok(outcome), Err)
+    }))
 }
 
 /// Whether this is the main thread, of which each program has one.

@@ -1,8 +1,12 @@
 """Data types: what comes back is what was saved, or it was refused."""
 
+import hypothesis
 import numpy as np
 import outcrop
 import pytest
+import test_model
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 PLAIN = [("a", "<f4"), ("b", ">i2", (2,))]
 KEPT = {
@@ -12,12 +16,36 @@ KEPT = {
     "padded": np.dtype({"names": ["a"], "formats": ["f4"], "offsets": [4], "itemsize": 16}),
     "backwards": np.dtype({"names": ["b", "a"], "formats": ["u2", "u2"], "offsets": [2, 0]}),
     "nested": np.dtype([("in", np.dtype([("x", "u1"), ("y", "f8")], align=True), (2, 3)), (("Title", "t"), "M8[ms]")]),
+    "aligned around what is not": np.dtype([("a", "u1"), ("in", np.dtype([("x", "u1"), ("y", "f8")]))], align=True),
+    "braces": np.dtype([("{a}", "f8")]),
     "plain": np.dtype(PLAIN),
 }
 REFUSED = {
     "metadata of a number": np.dtype("i4", metadata={"enum": {"A": 1}}),
     "metadata of a field": np.dtype([("a", np.dtype("f8", metadata={"unit": "m"}))]),
 }
+
+
+NUMBERS = st.one_of(hnp.scalar_dtypes(), hnp.unicode_string_dtypes(min_len=1), st.sampled_from(["V3", ">f4", "g", "S2"]))
+TITLES = st.one_of(st.none(), st.text(min_size=1, max_size=3), st.integers(0, 5))
+
+
+@st.composite
+def structures(draw, parts):
+    """A structure of these parts, in any layout that NumPy allows."""
+    names = draw(st.lists(st.text(min_size=1, max_size=4), min_size=1, max_size=3, unique=True))
+    shapes = st.sampled_from([(), (), (2,), (2, 3)])
+    layout = {"names": names, "formats": [np.dtype((draw(parts), draw(shapes))) for _ in names]}
+    if draw(st.booleans()):
+        layout["titles"] = [draw(TITLES) for _ in names]
+    if draw(st.booleans()):
+        layout |= {"offsets": [draw(st.integers(0, 20)) for _ in names], "itemsize": draw(st.integers(1, 100))}
+    if draw(st.booleans()):
+        layout["aligned"] = True
+    try:
+        return np.dtype(layout)
+    except (ValueError, TypeError):
+        hypothesis.reject()
 
 
 def is_same(one, other):
@@ -55,10 +83,20 @@ def test_what_could_not_come_back_is_refused(tmp_path, name):
         assert len(tape) == 0 and session.versions == []
 
 
+@hypothesis.settings(test_model.PROFILE, max_examples=3000 if test_model.SOAK else 100)
+@hypothesis.given(dtype=st.recursive(NUMBERS, structures, max_leaves=4).map(np.dtype))
+def test_any_structure_comes_back_as_it_was(dtype):
+    values = np.zeros(3, dtype)
+    with outcrop.Tape(host="1 MiB", pin=False) as tape:
+        tape.save(1, values)
+        found = tape.take(1)
+    assert is_same(found.dtype, dtype) and found.tobytes() == values.tobytes()
+
+
 def test_many_values_are_read_together(tmp_path, monkeypatch):
-    values = {f"v{number}": np.full(number % 7, number) for number in range(300)}
+    values = {f"v{number}": np.full(100 + number % 7, number) for number in range(3000)}
     values["large"] = np.arange(100_000)
-    with outcrop.Store(dir=tmp_path, host="4 MiB", pin=False).session("run") as session:
+    with outcrop.Store(dir=tmp_path, host="16 MiB", pin=False).session("run") as session:
         session.save(1, **values, text="x", number=5, about={"a": 1})
         version, calls = session.latest(), []
         read = outcrop.Session._read

@@ -85,7 +85,13 @@ def test_arrays_that_are_none_are_refused(tape):
     [
         ({"helper_cores": [99999]}, "helper_cores: core 99999"),
         ({"helper_cores": 700}, "helper_cores: core 700"),
-        ({"patience_seconds": float("nan")}, "patience_seconds is nan"),
+        ({"patience_seconds": float("nan")}, "patience_seconds is nan; numbers must be finite"),
+        ({"patience_seconds": 1e300}, "patience_seconds: it is 1e300;"),
+        ({"pin": "yes"}, "pin is 'yes'; write True or False"),
+        ({"trace": 1}, "trace is 1; write True or False"),
+        ({"helpers": 10**9}, "helpers: it is 1000000000; write a whole number from 1 to 4096"),
+        ({"copy_threads": 10**9}, "copy_threads: it is 1000000000; write a whole number from 1 to 4096"),
+        ({"layers": 5}, r"write a table \(dictionary\) with device"),
         ({"order": {1, 2}}, "order is {1, 2}"),
         ({"host": object}, "host is <class 'object'>"),
     ],
@@ -96,9 +102,21 @@ def test_settings_that_make_no_sense_are_refused_by_name(settings, hint):
 
 
 def test_a_store_says_what_is_wrong_with_a_setting(tmp_path):
-    for settings, hint in (({"keep_last": 0}, "keep_last: it is 0"), ({"block": 100}, "block: it is 100")):
+    for settings, hint in (
+        ({"keep_last": 0}, "keep_last: it is 0"),
+        ({"block": 100}, "block: it is 100"),
+        ({"failures_seconds": 0}, "failures_seconds: it is 0; write a number of seconds above 0"),
+        ({"interval": "young", "failures_seconds": [60, 0]}, "failures_seconds: it is 0"),
+        ({"threads": 10**9}, "threads: it is 1000000000; write a whole number from 1 to 4096"),
+        ({"certain": 1}, "certain is 1; write True or False"),
+    ):
         with pytest.raises(outcrop.Usage, match=hint):
             outcrop.Store(dir=tmp_path, **settings)
+
+
+def test_numbers_and_truth_of_numpy_are_settings(tmp_path):
+    with outcrop.Store(dir=tmp_path, keep_last=np.int32(2), incremental=np.True_, keep_seconds=np.float32(5), pin=False):
+        pass
 
 
 def test_bytes_are_paths_too(tmp_path):
@@ -113,7 +131,8 @@ def test_errors_of_the_system_are_those_of_python(tmp_path):
         errno.EEXIST: (FileExistsError, lambda: outcrop.Store(dir=tmp_path / "file")),
         errno.ENOTDIR: (NotADirectoryError, lambda: outcrop.Tape(host="1 MiB", dir=tmp_path / "file" / "x")),
     }
-    for number, (kind, call) in calls.items():
+    calls = [*calls.items(), (errno.ENOENT, (FileNotFoundError, lambda: outcrop.Tape(host="1 MiB", profile=tmp_path / "no")))]
+    for number, (kind, call) in calls:
         with pytest.raises(outcrop.Storage) as caught:
             call()
         error = caught.value
@@ -122,6 +141,16 @@ def test_errors_of_the_system_are_those_of_python(tmp_path):
         assert type(error).__name__ == "Storage" and type(error).__module__ == "outcrop"
         again = pickle.loads(pickle.dumps(error))
         assert isinstance(again, (outcrop.Storage, kind)) and str(again) == str(error)
+
+
+@pytest.mark.parametrize("path", ["/sys/kernel/outcrop", "/proc/outcrop"])
+def test_what_the_system_refuses_is_refused_as_by_python(path):
+    with pytest.raises(OSError, match=path) as expected:
+        os.mkdir(path)
+    for call in (lambda: outcrop.Store(dir=path), lambda: outcrop.Tape(host="1 MiB", dir=path, pin=False)):
+        with pytest.raises(outcrop.Storage, match=path) as caught:
+            call()
+        assert isinstance(caught.value, type(expected.value)) and caught.value.errno == expected.value.errno
 
 
 def test_a_tape_is_a_mapping_to_look_at(tape):

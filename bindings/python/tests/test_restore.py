@@ -146,8 +146,21 @@ def test_a_manifest_that_cannot_be_read_is_passed_over_and_replaced(directory, c
         assert version.number == 1 and len(version.skipped) == 1 and caplog.records
         session.save(2, **arrays)
         session.wait(2)
+        again = session.restore(**arrays)
+        assert again.number == 2 and again.skipped == (), "the damaged one is gone"
     with open_session(directory) as session:
         assert session.restore(**targets()).number == 2
+
+
+def test_what_was_forgotten_is_not_passed_over(directory):
+    save_versions(directory, 1)
+    (manifest,) = directory.rglob(f"version-{1:020}")
+    manifest.write_bytes(manifest.read_bytes()[:-5])
+    with open_session(directory) as session:
+        with pytest.raises(outcrop.Damaged):
+            session.restore(**targets())
+        session.rewind()
+        assert session.restore(**targets()) is None
 
 
 def rank(number, directory, expected):

@@ -185,6 +185,14 @@ def test_calls_that_make_no_sense_are_refused_with_a_sentence(session, call, err
     assert session.versions == [1]
 
 
+def test_a_number_that_is_taken_is_refused_with_one_that_is_not(session):
+    session.save(1, u=np.zeros(3))
+    session.save(5, u=np.zeros(3))
+    for number in (1, 3, 5):
+        with pytest.raises(outcrop.Exists, match="save a higher one than 5"):
+            session.save(number, u=np.zeros(3))
+
+
 def test_how_far_a_version_has_got_can_be_asked(session):
     session.save(1, u=np.zeros(1000))
     assert session.has_reached(1) in (False, True)

@@ -177,6 +177,30 @@ except KeyboardInterrupt:
     assert run(program) == "interrupted True\n"
 
 
+def test_what_a_take_finds_as_it_is_interrupted_is_kept(run):
+    program = """
+import signal, threading, time, numpy as np, outcrop
+large = np.arange(900 * 1024 // 8)
+def handle(number, frame):
+    held.clear(); time.sleep(1)  # meanwhile the snapshot comes
+    raise KeyboardInterrupt
+signal.signal(signal.SIGINT, handle)
+tape = outcrop.Tape(host="1 MiB", dir="scratch", pin=False, patience_seconds=100000)
+tape.save(1, u=large, v=large[:3]); tape.save(2, large)
+held = [tape.take(2)]
+threading.Thread(target=time.sleep, args=(100000,), daemon=True).start()
+def interrupt():
+    time.sleep(1); signal.raise_signal(signal.SIGINT)
+threading.Thread(target=interrupt, daemon=True).start()
+try:
+    tape.take(1)
+except KeyboardInterrupt:
+    found = tape.take(1)
+    print("interrupted", (found["u"] == large).all(), found["v"])
+"""
+    assert run(program) == "interrupted True [0 1 2]\n"
+
+
 def test_several_threads_may_close_at_the_same_time(tmp_path):
     for number in range(20):
         store = outcrop.Store(dir=tmp_path / str(number), host="4 MiB", pin=False)

@@ -106,6 +106,14 @@ impl Catalog {
         Ok(grouped(self.listing(session)?.manifests))
     }
 
+    /// The versions of a session that are complete, ascending. Fails if a manifest could not be
+    /// read whose version may be complete.
+    pub fn complete_versions(&self, session: &str) -> Result<Vec<Version>> {
+        let (complete, others): (Vec<_>, Vec<_>) = self.versions(session)?.into_iter().partition(Version::is_complete);
+        let unread = others.iter().find_map(|other| other.unread().next());
+        unread.map_or(Ok(complete), |error| Err(error.again()))
+    }
+
     /// A complete version of a session: the given one, or the newest. Fails if a manifest that
     /// might decide this cannot be read.
     pub fn version(&self, session: &str, version: Option<u64>) -> Result<Version> {

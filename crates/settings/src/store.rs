@@ -236,6 +236,9 @@ impl Settings for StoreSettings {
         {
             return Err("interval is a rule that needs failures_seconds, the mean time between failures".to_owned());
         }
+        if self.failures.contains(&Duration::ZERO) {
+            return Err("failures_seconds: it is 0; write a number of seconds above 0".to_owned());
+        }
         Ok(())
     }
 }

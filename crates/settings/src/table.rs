@@ -234,7 +234,7 @@ mod tests {
             ("layers = [{}]", "layers: a layer is one of device, host, shared_host and dir"),
             ("layers = [{ host = 1, dir = 'x' }]", "a layer is one of"),
             ("layers = [{ hots = 1 }]", "layers: there is no hots; did you mean host?"),
-            ("layers = '/fast'", "write a table with device, host, shared_host, dir"),
+            ("layers = '/fast'", "write a table (dictionary) with device, host, shared_host, dir"),
         ] {
             assert!(tape_error(text).contains(hint), "{text}: {}", tape_error(text));
         }
@@ -272,10 +272,13 @@ mod tests {
             ("dir = [{ limit = 1 }]", "dir: path is missing"),
             ("dir = 7", "write a path"),
             ("device = { kind = 'opencl' }", "device: size is missing"),
-            ("device = 'cuda'", "write a table with kind, index, size"),
+            ("device = 'cuda'", "write a table (dictionary) with kind, index, size"),
             ("shared_host = { name = 'x', total = 1 }", "shared_host: mine is missing"),
             ("patience_seconds = -1", "seconds from 0"),
+            ("patience_seconds = 1e300", "it is 1e300; write"),
             ("helpers = 0", "from 1"),
+            ("helpers = 5000", "helpers: it is 5000; write a whole number from 1 to 4096"),
+            ("copy_threads = 5000", "from 1 to 4096"),
             ("pin = 1", "true or false"),
         ] {
             assert!(tape_error(text).contains(hint), "{text}: {}", tape_error(text));
@@ -286,6 +289,7 @@ mod tests {
             ("compression = 'rar'", "\"none\", \"lz4\", \"zstd\""),
             ("compression = 'zstd:40'", "a level from 1 to 22"),
             ("ranks = { dir = 'x', rank = 2, count = 2 }", "of 2 ranks the last is 1"),
+            ("threads = 5000", "from 1 to 4096"),
             ("hash = 'sha'", "it can be \"xxh3\", \"blake3\", \"md5\""),
         ] {
             assert!(store_error(text).contains(hint), "{text}: {}", store_error(text));
@@ -301,6 +305,13 @@ mod tests {
         assert!(overridden(by_rule.clone(), &[("OUTCROP_FAILURES_SECONDS", "60")]).unwrap().check().is_ok());
         assert!(missing(by_rule).contains("failures_seconds"));
         assert!(tape("dir = 'x'").check().unwrap_err().contains("host = \"2 GiB\""));
+        for (text, hint) in [
+            ("failures_seconds = [60, 0]", "failures_seconds: it is 0; write a number of seconds above 0"),
+            ("failures_seconds = 1e-12", "above 0"),
+        ] {
+            let problem = missing(StoreSettings::from_toml(&format!("dir = 'x'\n{text}")).unwrap());
+            assert!(problem.contains(hint), "{text}: {problem}");
+        }
         assert!(overridden(tape("dir = 'x'"), &[("OUTCROP_HOST", "1 GiB")]).unwrap().check().is_ok());
     }
 

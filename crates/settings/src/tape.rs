@@ -231,7 +231,10 @@ impl Settings for AnyLayer {
     fn check(&self) -> Result<(), String> {
         match self.0.len() {
             1 => Ok(()),
-            _ => Err("a layer is one of device, host, shared_host and dir, such as { host = \"2 GiB\" }".to_owned()),
+            _ => Err(
+                "a layer is one of device, host, shared_host and dir; write each in a table (dictionary) of its own"
+                    .to_owned(),
+            ),
         }
     }
 }

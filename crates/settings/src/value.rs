@@ -27,7 +27,11 @@ pub(crate) trait Readable: Sized {
 
 /// The error for a value of the wrong type or range.
 fn wrong<T>(value: &Value, hint: &str) -> Result<T> {
-    Err(format!("it is {value}; {hint}"))
+    match value {
+        // As a table it would have hundreds of digits.
+        Value::Float(number) => Err(format!("it is {number:?}; {hint}")),
+        value => Err(format!("it is {value}; {hint}")),
+    }
 }
 
 impl Readable for bool {
@@ -246,7 +250,7 @@ pub(crate) fn table<S: Settings>(value: Value) -> Result<S> {
         }
         value => {
             let names: Vec<_> = S::TABLE.iter().map(|setting| setting.name).collect();
-            wrong(&value, &format!("write a table with {}", names.join(", ")))
+            wrong(&value, &format!("write a table (dictionary) with {}", names.join(", ")))
         }
     }
 }

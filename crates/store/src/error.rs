@@ -10,9 +10,9 @@ pub(crate) enum Problem {
     Session { session: String, problem: String },
     /// This version, or a newer one, exists already.
     #[error(
-        "session {session} has version {newest} already; use a higher number than that, not {version}, or rewind first"
+        "session {session} has saved version {newest} already, or tried to; save a higher one than {newest}, or rewind first"
     )]
-    VersionExists { session: String, version: u64, newest: u64 },
+    VersionExists { session: String, newest: u64 },
     /// The version does not exist.
     #[error("session {session} has no version {version}: it was never complete on all ranks, or is not kept any more")]
     VersionMissing { session: String, version: u64 },

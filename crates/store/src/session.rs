@@ -173,6 +173,8 @@ impl Session {
             let _ = self.store.committer.send(failed(&self.core, save, &reason));
         }
         outcome.unwrap_or_else(|panic| resume_unwind(panic))?;
+        // What could not be read is replaced.
+        self.unreadable.retain(|skipped| skipped.version != version);
         let now = self.store.shared.now();
         if let Some(interval) = self.store.shared.interval().as_mut() {
             // The time that the program was blocked. Writing in the background does not count.

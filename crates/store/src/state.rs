@@ -241,7 +241,7 @@ impl SessionCore {
             return Err(Problem::Session { session: self.name.clone(), problem }.into());
         }
         if let Some((&newest, _)) = self.state().versions.last_key_value().filter(|(newest, _)| **newest >= version) {
-            return Err(Problem::VersionExists { session: self.name.clone(), version, newest }.into());
+            return Err(Problem::VersionExists { session: self.name.clone(), newest }.into());
         }
         self.until(|state| {
             if let Some(layer) = state.returning.iter().position(|returning| returning.contains(&version)) {

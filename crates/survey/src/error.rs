@@ -85,6 +85,9 @@ fn remedy(source: &io::Error) -> &'static str {
 
 impl OfKind for Error {
     fn kind(&self) -> ErrorKind {
-        ErrorKind::Usage
+        match self {
+            Self::File { .. } => ErrorKind::Storage,
+            _ => ErrorKind::Usage,
+        }
     }
 }

@@ -140,10 +140,7 @@ def dtype_of(element: str) -> np.dtype[Any]:
     if not element.startswith(_DESCRIBED):
         return np.dtype(NUMBERS.get(element, "u1"))
     described = ast.literal_eval(element[len(_DESCRIBED) :])
-    if "{" in element:
-        found: np.dtype[Any] = np.dtype(described)
-        return found
-    return np.lib.format.descr_to_dtype(described)
+    return _laid_out(described) if isinstance(described, dict) else np.lib.format.descr_to_dtype(described)
 
 
 def _descr(dtype: np.dtype[Any]) -> Any:
@@ -172,6 +169,16 @@ def _layout(dtype: np.dtype[Any]) -> Any:
         "itemsize": dtype.itemsize,
         "aligned": dtype.isalignedstruct,
     }
+
+
+def _laid_out(layout: Any) -> np.dtype[Any]:
+    """What `_layout` has described. NumPy would align structures inside of aligned ones, too."""
+    if isinstance(layout, dict):
+        layout = {**layout, "formats": [_laid_out(part) for part in layout["formats"]]}
+    elif isinstance(layout, tuple):
+        layout = (_laid_out(layout[0]), layout[1])
+    found: np.dtype[Any] = np.dtype(layout)
+    return found
 
 
 def _parts(dtype: np.dtype[Any]) -> list[np.dtype[Any]]:

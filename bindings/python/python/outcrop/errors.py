@@ -30,7 +30,7 @@ class Missing(OutcropError, KeyError):
 
 
 class TooLarge(OutcropError, ValueError):
-    """It is larger than the tape's host memory."""
+    """It is larger than the memory that it has to pass through: the host memory of a tape, or what the system can give to read it."""
 
 
 class Full(OutcropError, OSError):

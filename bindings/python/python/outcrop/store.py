@@ -20,7 +20,7 @@ import numpy as np
 from . import _outcrop, _settings
 from ._arrays import NUMBERS, Array, Box, as_array, as_box, dtype_of, flat, is_array, unboxed
 from ._opened import Opened
-from .errors import Missing, OutcropError, Usage
+from .errors import Missing, OutcropError, Usage, WrongType
 from .settings import Path, StoreSettings
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ _log = logging.getLogger("outcrop")
 # The region in which versions of format 1 say what the others are.
 _ABOUT = "outcrop.python"
 
-# Values of a version are read together, the smallest first, up to so many bytes.
-_SMALL_BYTES_MAX = 1 << 20
+# Values of a version that follow each other are read together, up to so many bytes.
+_GROUP_BYTES_MAX = 1 << 20
 
 # What pickled values and texts are made of.
 _PICKLE = "pickle"
@@ -71,7 +71,7 @@ class Store(Opened, _outcrop.Store):
     _allow_pickle: bool
 
     def __new__(cls, *, allow_pickle: bool = True, **settings: Unpack[StoreSettings]) -> Store:
-        store = super().__new__(cls, _settings.text(settings))
+        store = super().__new__(cls, _settings.text(StoreSettings, settings))
         store._sessions = weakref.WeakSet()
         store._allow_pickle = allow_pickle
         return store._close_at_exit()
@@ -127,6 +127,8 @@ class Session(Opened, _outcrop.Session):
     _known: tuple[str, ...]
 
     def __new__(cls, store: Store, name: str) -> Session:
+        if not isinstance(store, Store):
+            raise WrongType(f"{store!r} is a {type(store).__name__}, and must be a store; call store.session({name!r})")
         session = super().__new__(cls, store, name)
         session._name = name
         session._allow_pickle = store._allow_pickle
@@ -297,20 +299,16 @@ class Version(Mapping[str, Any]):
             for name, element, shape, order, box in series._regions(number)
         }
         self._is_old = _ABOUT in self._saved
-        self._small: dict[str, None] = {}
-        self._values: dict[str, Array] | None = None
         if self._is_old:
             self._read_about()
-        left = _SMALL_BYTES_MAX
-        for name, saved in sorted(self._saved.items(), key=lambda item: item[1].nbytes):
-            left -= saved.nbytes
-            if left < 0:
-                break
-            self._small[name] = None
+        self._groups = _grouped(self._saved)
+        # The group that was read last, and its values; none of them if something in it is damaged.
+        self._last: tuple[list[str], dict[str, Array]] = ([], {})
 
     def _read_about(self) -> None:
         """A version of format 1: what its values are is said by one of its regions."""
-        about = json.loads(self._read(_ABOUT).tobytes())
+        (about_bytes,) = self._read_all([_ABOUT])
+        about = json.loads(about_bytes.tobytes())
         for name, what in about.items():
             saved = self._saved[name]
             if "pickle" in what:
@@ -413,24 +411,36 @@ class Version(Mapping[str, Any]):
         return name, "u8" if saved.is_pickled else saved.element, flat, None
 
     def _read(self, name: str) -> Array:
-        if name not in self._small:
-            (array,) = self._read_all([name])
-            return array
-        if self._values is None:
-            # Each read looks at all regions: those that take little memory are read together.
-            self._values = {}
+        # Each read looks at all regions: if every value were read alone, the time would be quadratic.
+        group, (read, values) = self._groups[name], self._last
+        if read is not group and len(group) > 1:
+            values = {}
             with contextlib.suppress(OutcropError):
-                self._values = dict(zip(self._small, self._read_all(self._small), strict=True))
-        if name not in self._values:
-            # Something among the others is damaged.
-            return self._read_all([name])[0]
-        return self._values[name].copy(order="K")
+                values = dict(zip(group, self._read_all(group), strict=True))
+            self._last = (group, values)
+        if name in values:
+            return values[name].copy(order="K")
+        # It is large, or something in its group is damaged.
+        (array,) = self._read_all([name])
+        return array
 
     def _read_all(self, names: Iterable[str]) -> list[Array]:
         saved = {name: self._saved[name] for name in names}
         arrays = {name: np.empty(region.shape, region.dtype, region.order) for name, region in saved.items()}
         self._series._read(self.number, [self._value(name, array) for name, array in arrays.items()])
         return list(arrays.values())
+
+
+def _grouped(saved: Mapping[str, SavedRegion]) -> dict[str, list[str]]:
+    """The values that each value is read together with, by name."""
+    groups, group, left = {}, list[str](), 0
+    for name, region in saved.items():
+        if region.nbytes > left:
+            group, left = [], _GROUP_BYTES_MAX
+        left -= region.nbytes
+        group.append(name)
+        groups[name] = group
+    return groups
 
 
 def _saved(name: str, value: Any, allow_pickle: bool) -> tuple[str | None, Array, Box | None]:

@@ -29,7 +29,7 @@ class Tape(Opened, _outcrop.Tape):
     __signature__ = _settings.signature(TapeSettings)
 
     def __new__(cls, **settings: Unpack[TapeSettings]) -> Tape:
-        return super().__new__(cls, _settings.text(settings))._close_at_exit()
+        return super().__new__(cls, _settings.text(TapeSettings, settings))._close_at_exit()
 
     def __repr__(self) -> str:
         if self.closed:

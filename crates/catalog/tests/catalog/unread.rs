@@ -172,6 +172,10 @@ fn listings_and_removals_say_what_they_could_not_read() {
             Ok(names) => assert_eq!(names, ["heat"]),
             Err(error) => assert!(is_lacking && !error.is_damage()),
         });
+        sweep(directory.path(), errno, |catalog, is_lacking| match catalog.complete_versions("heat") {
+            Ok(found) => assert_eq!(found.iter().map(|found| found.version).collect::<Vec<_>>(), [1, 2, 3]),
+            Err(error) => assert!(is_lacking && !error.is_damage(), "{error}"),
+        });
         sweep(directory.path(), errno, |catalog, is_lacking| match catalog.usage("heat") {
             Ok(found) => assert_eq!(found.pack_bytes, usage.pack_bytes),
             Err(error) => assert!(is_lacking && !error.is_damage()),

@@ -6,6 +6,7 @@ mod device;
 mod device_cuda;
 mod device_faults;
 mod faults;
+mod hostile;
 mod interface;
 mod memory;
 mod preference;
