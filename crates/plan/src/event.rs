@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 pub struct Timestamp(pub u64);
 
 /// Identifies one snapshot. The caller chooses it, and never uses it again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct SnapshotId(pub u64);
 
 /// A layer of the stack: 0 is the front, larger is deeper.
