@@ -2,10 +2,11 @@
 //! queued moves.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     mem::{self, Discriminant},
+    num::NonZeroU64,
     ops::{Deref, DerefMut, Range},
-    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, atomic::AtomicU64},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
     time::{Duration, Instant},
 };
 
@@ -13,13 +14,14 @@ use outcrop_error::patience::{self, ASK_EVERY, Awaited};
 use outcrop_layers::{Front, Host, Kept, Layer, Room, Sealed, Slot};
 use outcrop_memory::Copier;
 use outcrop_plan::{
-    Action, Busy, Event, Extents, LayerIndex, Planner, Purpose, Reason, Refusal, Site, SnapshotId, Strategy, Timestamp,
+    Action, Busy, Event, Extents, LayerIndex, Packed, Planner, Purpose, Reason, Refusal, Site, SnapshotId, Strategy,
+    Timestamp,
 };
 use smallvec::SmallVec;
 
 use crate::{
-    Arrival, Arrivals, Checksums, Error, Layout, Result, Span, SpanKind, Trace, link::Exits, log::Recorder,
-    stats::LayerStats,
+    Arrival, Arrivals, Checksums, Error, Layout, Result, Span, SpanKind, Trace, layout::Layouts, link::Exits,
+    log::Recorder, stats::LayerStats,
 };
 
 /// The state that the program's handles and the helpers share.
@@ -51,7 +53,11 @@ pub(crate) struct Core {
     pub(crate) planner: Planner,
     pub(crate) recorder: Option<Recorder>,
     /// All snapshots that the program can read.
-    pub(crate) snapshots: HashMap<SnapshotId, Snapshot>,
+    pub(crate) snapshots: Packed<SnapshotId, Snapshot>,
+    /// The layouts of these snapshots.
+    pub(crate) layouts: Layouts,
+    /// The further pieces of those that lie on the host layer in several.
+    pub(crate) further: BTreeMap<SnapshotId, Pieces>,
     /// Answers that the waiting calls have not picked up yet: at most one per handle.
     pub(crate) answers: Vec<(SnapshotId, Answer)>,
     pub(crate) lanes: BTreeMap<Lane, Queue>,
@@ -81,24 +87,22 @@ pub(crate) struct Core {
     pub(crate) moving: Busy,
 }
 
-/// A snapshot, and its bytes if they are on the host layer.
+/// A snapshot, and its bytes if they are on the host layer. There may be millions of them.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
-    pub(crate) saved: Arc<Saved>,
-    pub(crate) sealed: Option<Pieces>,
+    pub(crate) key: u64,
+    pub(crate) layout: Arc<Layout>,
+    /// The checksum of the whole slot, once the snapshot has left memory.
+    pub(crate) checksum: Option<Checksum>,
+    /// The first piece of the bytes.
+    sealed: Option<Sealed>,
 }
 
 /// The bytes of a snapshot on the host layer. One piece if that is the front.
 pub(crate) type Pieces = SmallVec<[Sealed; 1]>;
 
-/// Everything about a snapshot except its bytes.
-#[derive(Debug)]
-pub(crate) struct Saved {
-    pub(crate) key: u64,
-    pub(crate) layout: Layout,
-    /// The checksum of the whole slot, once the snapshot has left memory.
-    pub(crate) checksum: OnceLock<u64>,
-}
+/// The checksum of a snapshot, where 0 counts as 1, so that it takes no more room if there is none.
+pub(crate) type Checksum = NonZeroU64;
 
 /// Source and target layer of a move.
 pub(crate) type Lane = (LayerIndex, LayerIndex);
@@ -115,7 +119,9 @@ pub(crate) struct Queue {
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) id: SnapshotId,
-    pub(crate) saved: Arc<Saved>,
+    pub(crate) key: u64,
+    /// That of the saved bytes, if it is known.
+    pub(crate) checksum: Option<Checksum>,
     pub(crate) purpose: Purpose,
     pub(crate) kind: JobKind,
     pub(crate) bytes: u64,
@@ -299,14 +305,17 @@ impl Shared {
             }
             Action::Hand(id) => {
                 let at = core.planner.start_in_front(id).expect("the plan hands over what is in the front");
-                let sealed = self.host_at(0).map(|_| core.sealed(id)[0].clone());
+                let sealed = self.host_at(0).and_then(|_| core.snapshots[&id].sealed.clone());
                 core.answer(id, Answer::Handed(Kept::new(at..at + core.planner.bytes(id), sealed)));
             }
             Action::Refuse { id, why } => core.answer(id, Answer::Refused(why)),
-            Action::Evict { id, layer } if self.host_at(layer).is_some() => drop(core.take_sealed(id)),
+            Action::Evict { id, layer } if self.host_at(layer).is_some() => {
+                core.further.remove(&id);
+                drop(core.take_sealed(id));
+            }
             Action::Evict { id, layer } => {
                 if let Some(snapshot) = core.snapshots.get(&id) {
-                    self.layers[layer].forget(snapshot.saved.key);
+                    self.layers[layer].forget(snapshot.key);
                 }
             }
             Action::LeaveOut { id, layer } => self.leave_out(core, id, layer),
@@ -332,13 +341,13 @@ impl Shared {
         );
         tracing::error!(failure, "a snapshot does not fit on a layer and is not saved there");
         core.layers[layer].stats.fault = Some(failure.clone());
-        let key = core.snapshots[&id].saved.key;
+        let key = core.snapshots[&id].key;
         core.reports.push_back(Arrival { key, layer, failure: Some(failure) });
         core.wakes += 1;
     }
 
     fn slide(&self, core: &mut Core, id: SnapshotId, from: u64, to: u64) {
-        let sealed = self.host_at(0).and_then(|_| core.take_sealed(id)).map(|mut pieces| pieces.remove(0));
+        let sealed = self.host_at(0).and_then(|_| core.take_sealed(id));
         let kept = Kept::new(from..from + core.planner.bytes(id), sealed);
         match self.front().slide(kept, to) {
             Ok(slid) => {
@@ -360,7 +369,7 @@ impl Shared {
         let lane = (from.layer, to.layer);
         let bytes = core.planner.bytes(id);
         let kind = if self.host_at(from.layer).is_some() {
-            let sealed = core.sealed(id).clone();
+            let sealed = core.sealed(id);
             let extents = cut(&to.extents, sealed.iter().map(|piece| piece.len() as u64));
             JobKind::Out(sealed.into_iter().zip(extents).collect())
         } else if let Some(host) = self.host_at(to.layer) {
@@ -373,7 +382,8 @@ impl Shared {
         } else {
             JobKind::Across(from.extents, to.extents)
         };
-        let job = Job { id, saved: Arc::clone(&core.snapshots[&id].saved), purpose, kind, bytes };
+        let Snapshot { key, checksum, .. } = core.snapshots[&id];
+        let job = Job { id, key, checksum, purpose, kind, bytes };
         let queue = core.lanes.entry(lane).or_default();
         // The program waits for fetches: they go before all other moves, first come first served.
         let position = match purpose {
@@ -545,20 +555,52 @@ impl Core {
     }
 
     /// The bytes of a snapshot that is on the host layer according to the plan.
-    fn sealed(&self, id: SnapshotId) -> &Pieces {
-        self.snapshots[&id].sealed.as_ref().expect("the plan knows what is on the host layer")
+    fn sealed(&self, id: SnapshotId) -> Pieces {
+        let first = self.snapshots[&id].sealed.iter();
+        first.chain(self.further.get(&id).into_iter().flatten()).cloned().collect()
     }
 
-    fn take_sealed(&mut self, id: SnapshotId) -> Option<Pieces> {
+    /// Removes the first piece of these bytes, which is all of them in the front.
+    fn take_sealed(&mut self, id: SnapshotId) -> Option<Sealed> {
         self.snapshots.get_mut(&id)?.sealed.take()
     }
 
     /// Keeps the bytes of a snapshot that has arrived on the host layer, unless it was consumed
     /// meanwhile.
     pub(crate) fn set_sealed(&mut self, id: SnapshotId, sealed: Pieces) {
-        if let Some(snapshot) = self.snapshots.get_mut(&id) {
-            snapshot.sealed = Some(sealed);
+        let Some(snapshot) = self.snapshots.get_mut(&id) else { return };
+        let mut pieces = sealed.into_iter();
+        snapshot.sealed = pieces.next();
+        let further: Pieces = pieces.collect();
+        if !further.is_empty() {
+            self.further.insert(id, further);
         }
+    }
+
+    /// Adds a snapshot that the program can read.
+    pub(crate) fn add(&mut self, id: SnapshotId, key: u64, layout: Arc<Layout>, sealed: Option<Sealed>) {
+        let layout = self.layouts.add(layout);
+        self.snapshots.insert(id, Snapshot { key, layout, checksum: None, sealed });
+    }
+
+    /// Removes a snapshot that the program can read no more. Returns whether it was there.
+    pub(crate) fn forget(&mut self, id: SnapshotId) -> bool {
+        self.further.remove(&id);
+        let snapshot = self.snapshots.remove(&id);
+        snapshot.map(|snapshot| self.layouts.remove(&snapshot.layout)).is_some()
+    }
+
+    /// Notes the checksum of a snapshot's bytes. Returns whether it is that of those noted before.
+    pub(crate) fn note_checksum(&mut self, id: SnapshotId, checksum: Checksum) -> bool {
+        let Some(snapshot) = self.snapshots.get_mut(&id) else { return true };
+        *snapshot.checksum.get_or_insert(checksum) == checksum
+    }
+
+    /// How many bytes the lists of snapshots take.
+    pub(crate) fn bookkeeping_bytes(&self) -> u64 {
+        let pieces = |pieces: &Pieces| (2 * size_of::<(SnapshotId, Pieces)>() + size_of_val(pieces.as_slice())) as u64;
+        let further: u64 = self.further.values().map(pieces).sum();
+        self.planner.bookkeeping_bytes() + self.snapshots.bytes() + self.layouts.bytes() + further
     }
 
     /// How many slots the program holds.

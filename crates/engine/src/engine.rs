@@ -1,7 +1,7 @@
 //! Opens and closes an engine: the layers, the planner and the helper threads.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     path::PathBuf,
     sync::{
         Arc, Condvar, Mutex,
@@ -15,14 +15,15 @@ use std::{
 use outcrop_layers::{Abilities, Front, Layer};
 use outcrop_memory::Copier;
 use outcrop_plan::{
-    Busy, Event, LAYERS_MAX, LayerIndex, LayerSettings, MemoryRates, MemorySettings, Order, Planner, Preference,
-    Settings, Timestamp, Touching,
+    Busy, Event, LAYERS_MAX, LayerIndex, LayerSettings, MemoryRates, MemorySettings, Order, Packed, Planner,
+    Preference, Settings, Timestamp, Touching,
 };
 
 use crate::{
     Error, Handle, Result, Stats, Trace,
     core::{CallCount, Core, LayerCount, Shared},
     helper,
+    layout::Layouts,
     link::Exits,
     log::Recorder,
     stats::LayerStats,
@@ -140,7 +141,9 @@ impl Engine {
         let core = Core {
             planner: Planner::new(settings),
             recorder,
-            snapshots: HashMap::new(),
+            snapshots: Packed::new(),
+            layouts: Layouts::default(),
+            further: BTreeMap::new(),
             answers: Vec::new(),
             lanes: BTreeMap::new(),
             lane_served_last: None,
@@ -242,6 +245,8 @@ impl Engine {
             misses: counters.misses,
             waiting: core.waiting,
             move_seconds: seconds_of(&core.moving, now_ns),
+            bookkeeping_bytes: core.bookkeeping_bytes()
+                + self.shared.host.as_ref().map_or(0, |(_, host)| host.bookkeeping_bytes()),
             copy_threads: self.shared.copier.threads_used(),
         }
     }
@@ -303,7 +308,8 @@ impl Drop for Engine {
         core.is_closing = true;
         // Queued moves hold slots. Nobody will read them any more, so free them.
         core.lanes.clear();
-        core.snapshots.clear();
+        core.snapshots = Packed::new();
+        core.further.clear();
         drop(core);
         self.shared.work.notify_all();
         for helper in self.helpers.drain(..) {

@@ -13,7 +13,7 @@ use twox_hash::XxHash3_64;
 
 use crate::{
     Arrival, Checksums, Span, SpanKind,
-    core::{Chore, Core, Job, JobKind, Lane, Pieces, Queue, Saved, Shared},
+    core::{Checksum, Chore, Core, Job, JobKind, Lane, Pieces, Queue, Shared},
     pin,
 };
 
@@ -22,6 +22,9 @@ const RELAY_BYTES: u64 = 4 << 20;
 
 /// After this many moves, a helper switches to another lane if one waits.
 const TURN_MOVES: u32 = 8;
+
+/// The failure of a move whose source does not have the bytes that were saved.
+const CHANGED: &str = "the bytes have changed";
 
 /// What a helper does next.
 enum Work {
@@ -144,7 +147,9 @@ struct LaneFeed<'a> {
 /// A move that a layer has begun.
 struct Moving {
     id: outcrop_plan::SnapshotId,
-    saved: Arc<Saved>,
+    key: u64,
+    /// That of the saved bytes, if it is known.
+    checksum: Option<Checksum>,
     purpose: Purpose,
     bytes: u64,
     start_ns: u64,
@@ -210,16 +215,16 @@ impl LaneFeed<'_> {
                 JobKind::Across(..) => unreachable!("what goes across is relayed"),
             };
             let target = pieces.iter().flat_map(|(_, extents)| extents.iter().cloned()).collect();
-            let Err(error) = self.shared.layers[self.lane.1].begin(moving.saved.key, &target) else {
+            let Err(error) = self.shared.layers[self.lane.1].begin(moving.key, &target) else {
                 if self.shared.checksums == Checksums::Engine {
-                    moving.saved.checksum.get_or_init(|| checksum(pieces.iter().map(|(sealed, _)| &**sealed)));
+                    moving.checksum.get_or_insert_with(|| checksum(pieces.iter().map(|(sealed, _)| &**sealed)));
                 }
                 let transfers = pieces.into_iter().map(|(sealed, extents)| (extents, Memory::Write(sealed)));
                 return Some((moving, transfers.collect()));
             };
             moving.fail(self.note(&error, false), error.to_string());
             drop(pieces);
-            self.end(&moving, None);
+            self.end(moving, None);
         }
     }
 
@@ -239,12 +244,12 @@ impl LaneFeed<'_> {
             None => moving.check(checksum(slots.iter().map(|slot| &**slot))),
         }
         let sealed = moving.fault.is_none().then(|| slots.into_iter().map(outcrop_layers::Slot::seal).collect());
-        self.end(&moving, sealed.filter(|sealed: &Pieces| !sealed.is_empty()));
+        self.end(moving, sealed.filter(|sealed: &Pieces| !sealed.is_empty()));
     }
 
     /// Lets the layer complete a move whose bytes are all written, for example with a sync.
     fn complete(&self, moving: &mut Moving) {
-        if let Err(error) = self.shared.layers[self.lane.1].complete(moving.saved.key) {
+        if let Err(error) = self.shared.layers[self.lane.1].complete(moving.key) {
             moving.fail(self.note(&error, false), error.to_string());
         }
     }
@@ -264,13 +269,13 @@ impl LaneFeed<'_> {
         core.layers[from].reading.begin(Timestamp(now_ns));
         core.layers[to].writing.begin(Timestamp(now_ns));
         core.moving.begin(Timestamp(now_ns));
-        let Job { id, saved, purpose, kind, bytes } = job;
+        let Job { id, key, checksum, purpose, kind, bytes } = job;
         let (left, ended, fault, failure) = (0, SmallVec::new(), None, None);
-        Some((Moving { id, saved, purpose, bytes, start_ns: now_ns, left, ended, fault, failure }, kind))
+        Some((Moving { id, key, checksum, purpose, bytes, start_ns: now_ns, left, ended, fault, failure }, kind))
     }
 
     /// Reports the result of a move. `sealed` has the bytes that have come up.
-    fn end(&self, moving: &Moving, sealed: Option<Pieces>) {
+    fn end(&self, mut moving: Moving, sealed: Option<Pieces>) {
         let (from, to) = self.lane;
         let id = moving.id;
         let now_ns = self.shared.now_ns();
@@ -278,6 +283,11 @@ impl LaneFeed<'_> {
         core.layers[from].reading.end(Timestamp(now_ns));
         core.layers[to].writing.end(Timestamp(now_ns));
         core.moving.end(Timestamp(now_ns));
+        if let Some(checksum) = moving.checksum.filter(|_| moving.fault.is_none())
+            && !core.note_checksum(id, checksum)
+        {
+            moving.fail(Fault::SourceDamaged, CHANGED.to_owned());
+        }
         let event = match moving.fault {
             None => {
                 let source = &mut core.layers[from].stats;
@@ -295,7 +305,7 @@ impl LaneFeed<'_> {
             Some(fault) => Event::Failed { id, from, to, fault },
         };
         if moving.fault.is_some() {
-            self.shared.layers[to].forget(moving.saved.key);
+            self.shared.layers[to].forget(moving.key);
         }
         self.shared.tell(&mut core, event);
         let is_gone = !core.snapshots.contains_key(&id);
@@ -308,11 +318,11 @@ impl LaneFeed<'_> {
         if is_gone {
             // It was discarded meanwhile, and the plan has released it only now.
             for layer in [from, to] {
-                self.shared.layers[layer].forget(moving.saved.key);
+                self.shared.layers[layer].forget(moving.key);
             }
         }
         if to > 0 && is_over {
-            report(self.shared, Arrival { key: moving.saved.key, layer: to, failure: moving.failure.clone() });
+            report(self.shared, Arrival { key: moving.key, layer: to, failure: moving.failure });
         }
         if self.shared.trace.is_on() {
             let kind = match moving.purpose {
@@ -321,7 +331,7 @@ impl LaneFeed<'_> {
                 Purpose::Fetch => SpanKind::Fetch,
             };
             let track = format!("{} to {}", self.shared.layers[from].name(), self.shared.layers[to].name());
-            let (key, start_ns) = (Some(moving.saved.key), moving.start_ns);
+            let (key, start_ns) = (Some(moving.key), moving.start_ns);
             self.shared.trace.add(Span { kind, key, track, start_ns, end_ns: now_ns, note: None });
         }
     }
@@ -356,7 +366,7 @@ impl LaneFeed<'_> {
             if moving.fault.is_none() {
                 self.complete(&mut moving);
             }
-            self.end(&moving, None);
+            self.end(moving, None);
         }
     }
 
@@ -367,11 +377,11 @@ impl LaneFeed<'_> {
         (from, to): (&dyn Layer, &dyn Layer),
         moving: &Moving,
         (source, target): (&Extents, &Extents),
-    ) -> Result<Option<u64>, (Fault, String)> {
+    ) -> Result<Option<Checksum>, (Fault, String)> {
         let failure =
             |is_read: bool| move |error: outcrop_layers::Error| (self.note(&error, is_read), error.to_string());
         let mut slot = buffer.slot(0, buffer.capacity()).map_err(failure(false))?;
-        to.begin(moving.saved.key, target).map_err(failure(false))?;
+        to.begin(moving.key, target).map_err(failure(false))?;
         let mut checksum = (self.shared.checksums == Checksums::Engine).then(XxHash3_64::new);
         for (read_at, write_at, bytes) in pieces(source, target) {
             let piece = &mut slot[..bytes as usize];
@@ -381,15 +391,15 @@ impl LaneFeed<'_> {
             }
             to.write(write_at, piece).map_err(failure(false))?;
         }
-        Ok(checksum.map(|checksum| checksum.finish()))
+        Ok(checksum.as_ref().map(finished))
     }
 }
 
 impl Moving {
     /// Compares the checksum with that of the saved bytes. The first one computed counts as theirs.
-    fn check(&mut self, checksum: u64) {
-        if *self.saved.checksum.get_or_init(|| checksum) != checksum {
-            self.fail(Fault::SourceDamaged, "the bytes have changed".to_owned());
+    fn check(&mut self, checksum: Checksum) {
+        if *self.checksum.get_or_insert(checksum) != checksum {
+            self.fail(Fault::SourceDamaged, CHANGED.to_owned());
         }
     }
 
@@ -401,10 +411,14 @@ impl Moving {
     }
 }
 
-fn checksum<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> u64 {
+fn checksum<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Checksum {
     let mut checksum = XxHash3_64::new();
     pieces.for_each(|piece| checksum.write(piece));
-    checksum.finish()
+    finished(&checksum)
+}
+
+fn finished(checksum: &XxHash3_64) -> Checksum {
+    Checksum::new(checksum.finish()).unwrap_or(Checksum::MIN)
 }
 
 /// Cuts two lists of extents of equal total length into pieces that are contiguous in both and fit

@@ -3,12 +3,14 @@
 //! - [`skip`] a test that cannot run here, or fail where all must run.
 //! - [`soak`] and [`amount`]: how much a sweep tries by default, and in `cargo xtask soak`.
 //! - [`alone`], [`child`], [`Companion`]: processes of a test's own.
+//! - [`Counting`]: an allocator that knows how much is allocated.
 //! - [`Registered`]: memory that the system writes to without a page fault.
 //! - [`Group`], [`with_own_mounts`], [`Disk`]: limits and file systems for one test, and their end.
 //! - `device` (feature `layers`): a device that asks a test before it passes a call on.
 //! - `layer` (feature `layers`): layers in memory that ask a test before each call, and gates.
 
 mod companion;
+mod counting;
 #[cfg(feature = "layers")]
 pub mod device;
 mod group;
@@ -23,6 +25,7 @@ mod skipping;
 
 pub use self::{
     companion::{Companion, answer, listen},
+    counting::Counting,
     group::Group,
     mounts::{mount_ext4, mount_memory, with_own_mounts},
     power::{Cut, Disk, FileSystem},
