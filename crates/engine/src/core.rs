@@ -59,7 +59,7 @@ pub(crate) struct Core {
     /// The further pieces of those that lie on the host layer in several.
     pub(crate) further: BTreeMap<SnapshotId, Pieces>,
     /// Answers that the waiting calls have not picked up yet: at most one per handle.
-    pub(crate) answers: Vec<(SnapshotId, Answer)>,
+    pub(crate) answers: Answers,
     pub(crate) lanes: BTreeMap<Lane, Queue>,
     pub(crate) lane_served_last: Option<Lane>,
     /// Arrivals that are not reported yet.
@@ -145,12 +145,36 @@ pub(crate) enum Chore {
     Pin(LayerIndex),
 }
 
+/// What a call waits for: room for a snapshot, or the snapshot itself, for the last time or not. A
+/// get and a take may wait for the same snapshot, and their answers differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Question {
+    pub(crate) id: SnapshotId,
+    /// False for room.
+    pub(crate) consume: bool,
+}
+
 /// The answer to a call that waited.
 #[derive(Debug)]
 pub(crate) enum Answer {
     Lent(Room),
     Handed(Kept),
     Refused(Refusal),
+}
+
+/// The answers that are there.
+#[derive(Debug, Default)]
+pub(crate) struct Answers(Vec<(Question, Answer)>);
+
+impl Answers {
+    fn has(&self, question: Question) -> bool {
+        self.0.iter().any(|(answered, _)| *answered == question)
+    }
+
+    fn take(&mut self, question: Question) -> Option<Answer> {
+        let position = self.0.iter().position(|(answered, _)| *answered == question)?;
+        Some(self.0.remove(position).1)
+    }
 }
 
 /// Counts of one layer.
@@ -183,18 +207,20 @@ impl Shared {
     }
 
     /// The program gives a slot back. Usually it does not wait for the planner: whoever takes the
-    /// lock next tells it, and a helper is woken for that. If another call waits for room, or no
-    /// helper is idle, this call tells the planner itself.
+    /// lock next tells it. If the room is good for something, a helper is woken for that. If another
+    /// call waits for it, or no helper is idle, this call tells the planner itself.
     pub(crate) fn give_back(&self, id: SnapshotId) {
         self.returns.lock().unwrap_or_else(PoisonError::into_inner).push(id);
         // A helper that is about to sleep holds the lock until it sleeps. After this lock, no
         // helper can miss the notification.
         let core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_urgent = core.waiting > 0 || core.idle_helpers == 0;
+        let (is_wanted, is_good) = (core.waiting > 0, core.planner.can_use_room());
+        let has_idle = core.idle_helpers > 0;
         drop(core);
-        match is_urgent {
-            true => drop(self.lock()),
-            false => self.work.notify_one(),
+        match (is_wanted, is_good) {
+            (false, false) => {}
+            (false, true) if has_idle => self.work.notify_one(),
+            _ => drop(self.lock()),
         }
     }
 
@@ -301,14 +327,15 @@ impl Shared {
             Action::Lend { id, at } => {
                 let bytes = core.planner.bytes(id);
                 let room = self.front().lend(at..at + bytes).expect("the plan lends what is free");
-                core.answer(id, Answer::Lent(room));
+                core.answer(Question { id, consume: false }, Answer::Lent(room));
             }
-            Action::Hand(id) => {
+            Action::Hand { id, consume } => {
                 let at = core.planner.start_in_front(id).expect("the plan hands over what is in the front");
                 let sealed = self.host_at(0).and_then(|_| core.snapshots[&id].sealed.clone());
-                core.answer(id, Answer::Handed(Kept::new(at..at + core.planner.bytes(id), sealed)));
+                let kept = Kept::new(at..at + core.planner.bytes(id), sealed);
+                core.answer(Question { id, consume }, Answer::Handed(kept));
             }
-            Action::Refuse { id, why } => core.answer(id, Answer::Refused(why)),
+            Action::Refuse { id, consume, why } => core.answer(Question { id, consume }, Answer::Refused(why)),
             Action::Evict { id, layer } if self.host_at(layer).is_some() => {
                 core.further.remove(&id);
                 drop(core.take_sealed(id));
@@ -406,18 +433,17 @@ impl Shared {
         }
     }
 
-    /// Waits for the answer to a request for `id`. Returns the lock, the answer, and how long it
-    /// took if the call had to wait.
+    /// Waits for the answer to a question. Returns the lock, the answer, and how long it took if the
+    /// call had to wait.
     pub(crate) fn wait<'a>(
         &'a self,
         mut core: Guard<'a>,
-        id: SnapshotId,
-        consume: bool,
+        question: Question,
     ) -> Result<(Guard<'a>, Answer, Option<Range<u64>>)> {
         let mut since = None;
         let mut asks = Asks::default();
         loop {
-            let answer = core.take_answer(id);
+            let answer = core.answers.take(question);
             // Even an answer that is already there could have wrong bytes.
             if let Some(detail) = core.displaced.clone() {
                 return Err(Error::Displaced { detail });
@@ -436,7 +462,8 @@ impl Shared {
                 drop(core);
                 let asked = patience::ask(awaited);
                 core = self.lock();
-                if let (Err(error), false) = (asked, core.has_answer(id)) {
+                if let (Err(error), false) = (asked, core.answers.has(question)) {
+                    let Question { id, consume } = question;
                     self.tell(&mut core, Event::Withdrawn { id, consume });
                     return match awaited {
                         Awaited::Program => {
@@ -540,18 +567,9 @@ impl Core {
         self.wakes += 1;
     }
 
-    fn answer(&mut self, id: SnapshotId, answer: Answer) {
-        self.answers.push((id, answer));
+    fn answer(&mut self, question: Question, answer: Answer) {
+        self.answers.0.push((question, answer));
         self.is_answered |= self.waiting > 0;
-    }
-
-    fn has_answer(&self, id: SnapshotId) -> bool {
-        self.answers.iter().any(|(answered, _)| *answered == id)
-    }
-
-    fn take_answer(&mut self, id: SnapshotId) -> Option<Answer> {
-        let position = self.answers.iter().position(|(answered, _)| *answered == id)?;
-        Some(self.answers.remove(position).1)
     }
 
     /// The bytes of a snapshot that is on the host layer according to the plan.
@@ -641,5 +659,14 @@ mod tests {
         let starts_and_ends: Vec<Vec<_>> =
             parts.iter().map(|part| part.iter().map(|piece| (piece.start, piece.end)).collect()).collect();
         assert_eq!(starts_and_ends, [vec![(0, 6)], vec![(6, 8), (20, 24), (40, 44)], vec![(44, 52)]]);
+    }
+
+    #[test]
+    fn a_get_and_a_take_of_one_snapshot_each_find_their_own_answer() {
+        let asked = |consume| Question { id: SnapshotId(7), consume };
+        let mut answers = Answers(vec![(asked(false), Answer::Refused(Refusal::Held))]);
+        assert!(answers.has(asked(false)) && !answers.has(asked(true)));
+        assert!(answers.take(asked(true)).is_none());
+        assert!(matches!(answers.take(asked(false)), Some(Answer::Refused(Refusal::Held))));
     }
 }

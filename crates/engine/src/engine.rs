@@ -21,7 +21,7 @@ use outcrop_plan::{
 
 use crate::{
     Error, Handle, Result, Stats, Trace,
-    core::{CallCount, Core, LayerCount, Shared},
+    core::{Answers, CallCount, Core, LayerCount, Shared},
     helper,
     layout::Layouts,
     link::Exits,
@@ -136,6 +136,7 @@ impl Engine {
             )));
         }
         let host = layers.iter().enumerate().find_map(|(index, layer)| Some((index, layer.front()?.host()?.clone())));
+        check_hosts(&layers, host.as_ref().map(|(index, _)| *index))?;
         let settings = settings(&layers, host.as_ref().map(|(index, _)| *index), &rates, options);
         let recorder = options.log.as_deref().map(|path| Recorder::create(path, &settings)).transpose()?;
         let core = Core {
@@ -144,7 +145,7 @@ impl Engine {
             snapshots: Packed::new(),
             layouts: Layouts::default(),
             further: BTreeMap::new(),
-            answers: Vec::new(),
+            answers: Answers::default(),
             lanes: BTreeMap::new(),
             lane_served_last: None,
             reports: VecDeque::new(),
@@ -249,6 +250,19 @@ impl Engine {
                 + self.shared.host.as_ref().map_or(0, |(_, host)| host.bookkeeping_bytes()),
             copy_threads: self.shared.copier.threads_used(),
         }
+    }
+}
+
+/// Refuses shared memory below other host memory: only that of the first host layer is taken from
+/// the buffer when it is needed, and given back.
+fn check_hosts(layers: &[Arc<dyn Layer>], host: Option<LayerIndex>) -> Result<()> {
+    let is_shared = |layer: &&Arc<dyn Layer>| layer.front().is_some_and(|memory| memory.abilities().is_shared);
+    match layers.iter().skip(host.map_or(0, |host| host + 1)).find(is_shared) {
+        None => Ok(()),
+        Some(layer) => Err(Error::Stack(format!(
+            "{} is below other host memory; make it the first host layer, or use host memory that is not shared",
+            layer.name()
+        ))),
     }
 }
 

@@ -11,7 +11,7 @@ use outcrop_region::Element;
 
 use crate::{
     Error, Layout, Result, Span, SpanKind, Stats,
-    core::{Answer, Core, Shared},
+    core::{Answer, Core, Question, Shared},
     desk::Desk,
     engine::Engine,
     link::Link,
@@ -272,7 +272,7 @@ impl Handle {
         let id = SnapshotId(core.next_id);
         core.next_id += 1;
         shared.tell(&mut core, Event::RoomWanted { id, key, bytes, is_copy, yields });
-        let (core, answer, waited) = shared.wait(core, id, false)?;
+        let (core, answer, waited) = shared.wait(core, Question { id, consume: false })?;
         if let Some(waited) = waited {
             shared.calls.wait_ns.fetch_add(waited.end - waited.start, Relaxed);
             self.add_span(SpanKind::Wait, key, waited);
@@ -299,7 +299,7 @@ impl Handle {
         let layout = Arc::clone(&core.snapshots[&id].layout);
         check(&layout)?;
         shared.tell(&mut core, Event::Wanted { id, consume });
-        let (mut core, answer, _) = shared.wait(core, id, consume)?;
+        let (mut core, answer, _) = shared.wait(core, Question { id, consume })?;
         match answer {
             Answer::Handed(kept) => {
                 shared.calls.reads.fetch_add(1, Relaxed);

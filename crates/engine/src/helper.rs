@@ -343,7 +343,7 @@ impl LaneFeed<'_> {
         self.shared.lock().layers[layer].stats.fault = Some(error.to_string());
         match error {
             _ if is_read => Fault::SourceUnreadable,
-            outcrop_layers::Error::Full { .. } => Fault::TargetFull,
+            outcrop_layers::Error::Full { .. } | outcrop_layers::Error::Exhausted { .. } => Fault::TargetFull,
             _ => Fault::TargetBroken,
         }
     }

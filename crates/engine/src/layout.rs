@@ -4,8 +4,11 @@ use std::{collections::HashMap, ops::Range, sync::Arc};
 
 use outcrop_region::{Element, Shape};
 
-/// Regions start at multiples of this, so that a view of any element type is aligned.
+/// Regions start at multiples of this, or of what their elements may need.
 const REGION_ALIGN: usize = 64;
+
+/// Slots start at multiples of this, so elements cannot be aligned to more.
+pub const ELEMENT_ALIGN_MAX: usize = outcrop_layers::ALIGN as usize;
 
 /// The named regions of one snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
@@ -38,7 +41,9 @@ impl Layout {
     /// Appends a region. Returns `None` if the size would overflow.
     pub fn with(mut self, name: &str, element: Element, shape: Shape) -> Option<Self> {
         let bytes = shape.count().checked_mul(element.bytes())?;
-        let start = self.bytes.checked_next_multiple_of(REGION_ALIGN)?;
+        // The length of an element is a multiple of its alignment.
+        let align = 1 << element.bytes().trailing_zeros().min(ELEMENT_ALIGN_MAX.trailing_zeros());
+        let start = self.bytes.checked_next_multiple_of(align.max(REGION_ALIGN))?;
         let range = start..start.checked_add(bytes)?;
         self.bytes = range.end;
         self.regions.push(Region { name: name.to_owned(), element, shape, range });

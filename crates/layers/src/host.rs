@@ -177,6 +177,7 @@ impl Layer for Host {
     }
 
     fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
+        self.space.provide(&(at..at.saturating_add(bytes.len() as u64)))?;
         // Copy under the lock. A host layer that is used through `read` and `write` has no slots,
         // so only other copies wait.
         let _table = self.space.unclaimed(&(at..at.saturating_add(bytes.len() as u64)))?;

@@ -118,7 +118,7 @@ impl Planner {
             snapshot.wants -= 1;
             snapshot.holders += 1;
         });
-        self.actions.push_back(Action::Hand(id));
+        self.actions.push_back(Action::Hand { id, consume });
         if consume {
             self.consume(id);
             self.reap(id);
@@ -134,7 +134,7 @@ impl Planner {
 
     pub(crate) fn refuse_want(&mut self, id: SnapshotId, consume: bool, why: Refusal) {
         self.forget_want(id, consume);
-        self.actions.push_back(Action::Refuse { id, why });
+        self.actions.push_back(Action::Refuse { id, consume, why });
     }
 
     fn fetch(&mut self, id: SnapshotId) -> bool {
@@ -222,6 +222,14 @@ impl Planner {
     /// Whether handling `event` can begin a fetch, which may take untouched memory in the front.
     pub fn wants_growth(&self, event: &Event) -> bool {
         !self.below.is_empty() && (matches!(event, Event::Wanted { .. }) || !self.wants.is_empty())
+    }
+
+    /// Whether there is something to do with room that becomes free in the front: somebody waits for
+    /// it, something will be prefetched, or it is shared with other processes.
+    pub fn can_use_room(&self) -> bool {
+        let is_awaited = !self.rooms.is_empty() || !self.wants.is_empty();
+        let is_shared = self.layers[0].memory.as_ref().is_some_and(|memory| memory.settings().is_shared);
+        is_awaited || is_shared || (1..self.layers.len()).any(|layer| self.soonest_below(layer - 1).is_some())
     }
 
     /// Whether the front may hold `bytes` more that have no copy elsewhere. The largest snapshot
@@ -562,7 +570,7 @@ impl Planner {
         let id = self.rooms.remove(place).expect("it was just found there");
         self.forget_key(id);
         self.snapshots.remove(&id);
-        self.actions.push_back(Action::Refuse { id, why: Refusal::GaveWay });
+        self.actions.push_back(Action::Refuse { id, consume: false, why: Refusal::GaveWay });
         true
     }
 
@@ -593,7 +601,7 @@ impl Planner {
         if let Some(id) = self.rooms.pop_front() {
             self.forget_key(id);
             self.snapshots.remove(&id);
-            self.actions.push_back(Action::Refuse { id, why });
+            self.actions.push_back(Action::Refuse { id, consume: false, why });
         } else if let Some((id, consume)) = self.wants.pop_front() {
             self.refuse_want(id, consume, why);
         }
@@ -629,7 +637,7 @@ mod tests {
                 match action {
                     Action::Lend { id, .. } => self.lent.push(id),
                     Action::Move { id, from, to, .. } => self.moves.push_back((id, from.layer, to.layer)),
-                    Action::Refuse { id, why } => panic!("{id:?} is refused: {why:?}"),
+                    Action::Refuse { id, why, .. } => panic!("{id:?} is refused: {why:?}"),
                     _ => {}
                 }
             }

@@ -361,7 +361,7 @@ impl Planner {
     fn room_wanted(&mut self, id: SnapshotId, wanted: Snapshot) {
         let (key, bytes) = (wanted.key, wanted.bytes);
         if bytes > self.layers[0].space.limit() {
-            self.actions.push_back(Action::Refuse { id, why: Refusal::TooLarge });
+            self.actions.push_back(Action::Refuse { id, consume: false, why: Refusal::TooLarge });
             return;
         }
         self.bytes_max = self.bytes_max.max(bytes);
