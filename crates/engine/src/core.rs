@@ -62,6 +62,9 @@ pub(crate) struct Core {
     pub(crate) answers: Answers,
     pub(crate) lanes: BTreeMap<Lane, Queue>,
     pub(crate) lane_served_last: Option<Lane>,
+    /// The lane that a helper has just left although it has more moves, because another one waits.
+    pub(crate) lane_that_gave_way: Option<Lane>,
+    pub(crate) next_job: u64,
     /// Arrivals that are not reported yet.
     pub(crate) reports: VecDeque<Arrival>,
     /// Memory to touch or pin.
@@ -118,6 +121,8 @@ pub(crate) struct Queue {
 /// One move.
 #[derive(Debug)]
 pub(crate) struct Job {
+    /// Jobs are numbered in the order in which they were queued, on whichever lane.
+    pub(crate) number: u64,
     pub(crate) id: SnapshotId,
     pub(crate) key: u64,
     /// That of the saved bytes, if it is known.
@@ -410,7 +415,9 @@ impl Shared {
             JobKind::Across(from.extents, to.extents)
         };
         let Snapshot { key, checksum, .. } = core.snapshots[&id];
-        let job = Job { id, key, checksum, purpose, kind, bytes };
+        let number = core.next_job;
+        core.next_job += 1;
+        let job = Job { number, id, key, checksum, purpose, kind, bytes };
         let queue = core.lanes.entry(lane).or_default();
         // The program waits for fetches: they go before all other moves, first come first served.
         let position = match purpose {

@@ -148,6 +148,8 @@ impl Engine {
             answers: Answers::default(),
             lanes: BTreeMap::new(),
             lane_served_last: None,
+            lane_that_gave_way: None,
+            next_job: 0,
             reports: VecDeque::new(),
             chores: VecDeque::new(),
             undisturbed: 0,

@@ -1,7 +1,7 @@
 //! The helper threads, which move bytes while the program computes.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     hash::Hasher,
     sync::Arc,
 };
@@ -72,6 +72,7 @@ fn next_work(shared: &Shared) -> Option<Work> {
         if let Some(lane) = waiting_lane(&core) {
             core.lanes.entry(lane).or_default().is_served = true;
             core.lane_served_last = Some(lane);
+            core.lane_that_gave_way = None;
             return Some(Work::Move(lane));
         }
         if core.undisturbed == 0
@@ -85,14 +86,26 @@ fn next_work(shared: &Shared) -> Option<Work> {
     }
 }
 
-/// A lane with queued moves that no helper serves. Lanes with a fetch come first, then round robin.
+/// A lane with queued moves that no helper serves. Lanes with a fetch come first, the oldest fetch
+/// before all others, then round robin. A lane that gave way comes last.
 fn waiting_lane(core: &Core) -> Option<Lane> {
+    choose(&core.lanes, core.lane_served_last, core.lane_that_gave_way)
+}
+
+fn choose(lanes: &BTreeMap<Lane, Queue>, served_last: Option<Lane>, gave_way: Option<Lane>) -> Option<Lane> {
     let is_waiting = |queue: &Queue| !queue.is_served && !queue.jobs.is_empty();
-    let is_urgent = |queue: &Queue| queue.jobs.front().is_some_and(|job| job.purpose == Purpose::Fetch);
-    let waiting = || core.lanes.iter().filter(|(_, queue)| is_waiting(queue));
-    let urgent = waiting().find(|(_, queue)| is_urgent(queue));
-    let next = || waiting().find(|&(&lane, _)| Some(lane) > core.lane_served_last).or_else(|| waiting().next());
-    urgent.or_else(next).map(|(&lane, _)| lane)
+    let waiting = || lanes.iter().filter(|(_, queue)| is_waiting(queue)).map(|(&lane, queue)| (lane, queue));
+    let others = || waiting().filter(|&(lane, _)| Some(lane) != gave_way);
+    let fetch = |(lane, queue): (Lane, &Queue)| {
+        let job = queue.jobs.front().filter(|job| job.purpose == Purpose::Fetch)?;
+        Some((job.number, lane))
+    };
+    let urgent = others().filter_map(fetch).min().map(|(_, lane)| lane);
+    let next = || others().map(|(lane, _)| lane).find(|&lane| Some(lane) > served_last);
+    urgent
+        .or_else(next)
+        .or_else(|| others().next().map(|(lane, _)| lane))
+        .or_else(|| waiting().next().map(|(lane, _)| lane))
 }
 
 fn serve(shared: &Arc<Shared>, lane: Lane) {
@@ -260,6 +273,7 @@ impl LaneFeed<'_> {
         let mut core = self.shared.lock();
         let must_share = self.moves >= TURN_MOVES && core.idle_helpers == 0 && waiting_lane(&core).is_some();
         if core.is_closing || must_share {
+            core.lane_that_gave_way = Some(self.lane).filter(|_| must_share);
             return None;
         }
         let job = core.lanes.get_mut(&self.lane)?.jobs.pop_front()?;
@@ -269,7 +283,7 @@ impl LaneFeed<'_> {
         core.layers[from].reading.begin(Timestamp(now_ns));
         core.layers[to].writing.begin(Timestamp(now_ns));
         core.moving.begin(Timestamp(now_ns));
-        let Job { id, key, checksum, purpose, kind, bytes } = job;
+        let Job { id, key, checksum, purpose, kind, bytes, .. } = job;
         let (left, ended, fault, failure) = (0, SmallVec::new(), None, None);
         Some((Moving { id, key, checksum, purpose, bytes, start_ns: now_ns, left, ended, fault, failure }, kind))
     }
@@ -456,5 +470,32 @@ mod tests {
         assert_eq!(pieces(&source, &target), [(0, 4096, 4096), (4096, 40960, 4096), (16384, 45056, 4096)]);
         let long = Extents::from_elem(0..RELAY_BYTES * 2 + 4096, 1);
         assert_eq!(pieces(&long, &long).len(), 3);
+    }
+
+    #[test]
+    fn the_oldest_fetch_comes_first_and_a_lane_that_gave_way_last() {
+        let job = |number, purpose| {
+            let (extents, checksum) = (Extents::from_elem(0..4096, 1), None);
+            let kind = JobKind::Across(extents.clone(), extents);
+            Job { number, id: outcrop_plan::SnapshotId(number), key: number, checksum, purpose, kind, bytes: 4096 }
+        };
+        let queue = |jobs: &[(u64, Purpose)]| {
+            let jobs = jobs.iter().map(|&(number, purpose)| job(number, purpose)).collect();
+            Queue { jobs, is_served: false }
+        };
+        let mut lanes = BTreeMap::from([
+            ((0, 1), queue(&[(1, Purpose::Drain)])),
+            ((1, 0), queue(&[(3, Purpose::Fetch), (2, Purpose::Prefetch)])),
+            ((2, 0), queue(&[(0, Purpose::Fetch)])),
+            ((3, 0), queue(&[])),
+        ]);
+        assert_eq!(choose(&lanes, None, None), Some((2, 0)), "its fetch is older");
+        lanes.insert((2, 0), queue(&[]));
+        assert_eq!(choose(&lanes, None, None), Some((1, 0)));
+        assert_eq!(choose(&lanes, None, Some((1, 0))), Some((0, 1)), "also before a fetch");
+        lanes.insert((0, 1), queue(&[]));
+        assert_eq!(choose(&lanes, None, Some((1, 0))), Some((1, 0)), "there is no other");
+        lanes.insert((1, 0), queue(&[]));
+        assert_eq!(choose(&lanes, None, None), None);
     }
 }
