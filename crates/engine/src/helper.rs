@@ -322,19 +322,19 @@ impl LaneFeed<'_> {
             self.shared.layers[to].forget(moving.key);
         }
         self.shared.tell(&mut core, event);
-        let is_gone = !core.snapshots.contains_key(&id);
+        if !core.snapshots.contains_key(&id) {
+            // It was discarded meanwhile, and the plan has released it only now. Before the lock is
+            // released too: what stays on a layer must count before the plan gives its room away.
+            for layer in [from, to] {
+                self.shared.layers[layer].forget(moving.key);
+            }
+        }
         // An unreadable source is tried again until the snapshot is lost.
         let is_over = match moving.fault {
             Some(Fault::SourceUnreadable | Fault::SourceDamaged) => core.planner.is_lost(id),
             _ => true,
         };
         drop(core);
-        if is_gone {
-            // It was discarded meanwhile, and the plan has released it only now.
-            for layer in [from, to] {
-                self.shared.layers[layer].forget(moving.key);
-            }
-        }
         if to > 0 && is_over {
             report(self.shared, Arrival { key: moving.key, layer: to, failure: moving.failure });
         }
