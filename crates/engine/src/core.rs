@@ -212,8 +212,8 @@ impl Shared {
     }
 
     /// The program gives a slot back. Usually it does not wait for the planner: whoever takes the
-    /// lock next tells it. If the room is good for something, a helper is woken for that. If another
-    /// call waits for it, or no helper is idle, this call tells the planner itself.
+    /// lock next tells it. If the room is good for something, a helper is woken for that. If
+    /// another call waits for it, or no helper is idle, this call tells the planner itself.
     pub(crate) fn give_back(&self, id: SnapshotId) {
         self.returns.lock().unwrap_or_else(PoisonError::into_inner).push(id);
         // A helper that is about to sleep holds the lock until it sleeps. After this lock, no
@@ -440,8 +440,8 @@ impl Shared {
         }
     }
 
-    /// Waits for the answer to a question. Returns the lock, the answer, and how long it took if the
-    /// call had to wait.
+    /// Waits for the answer to a question. Returns the lock, the answer, and how long it took if
+    /// the call had to wait.
     pub(crate) fn wait<'a>(
         &'a self,
         mut core: Guard<'a>,

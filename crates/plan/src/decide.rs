@@ -224,8 +224,8 @@ impl Planner {
         !self.below.is_empty() && (matches!(event, Event::Wanted { .. }) || !self.wants.is_empty())
     }
 
-    /// Whether there is something to do with room that becomes free in the front: somebody waits for
-    /// it, something will be prefetched, or it is shared with other processes.
+    /// Whether there is something to do with room that becomes free in the front: somebody waits
+    /// for it, something will be prefetched, or it is shared with other processes.
     pub fn can_use_room(&self) -> bool {
         let is_awaited = !self.rooms.is_empty() || !self.wants.is_empty();
         let is_shared = self.layers[0].memory.as_ref().is_some_and(|memory| memory.settings().is_shared);

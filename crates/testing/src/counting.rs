@@ -5,7 +5,8 @@ use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// The system's allocator, which also knows how many bytes are allocated. For `#[global_allocator]`.
+/// The system's allocator, which also knows how many bytes are allocated. For
+/// `#[global_allocator]`.
 #[derive(Debug, Default)]
 pub struct Counting {
     bytes: AtomicU64,

@@ -10,9 +10,9 @@ use crate::{open, options, save};
 
 /// How often the helper of this process has gone to sleep.
 fn sleeps() -> u64 {
-    let tasks = fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+    let mut tasks = fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
     let is_helper = |task: &std::path::PathBuf| fs::read_to_string(task.join("comm")).unwrap() == "outcrop-0\n";
-    let status = fs::read_to_string(tasks.filter(is_helper).next().unwrap().join("status")).unwrap();
+    let status = fs::read_to_string(tasks.find(is_helper).unwrap().join("status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
     line.trim().parse().unwrap()
 }

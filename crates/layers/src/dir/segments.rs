@@ -82,8 +82,8 @@ impl Segments {
         Ok(())
     }
 
-    /// Records that these ranges have been moved, and makes sure that they are on the medium and not
-    /// in the page cache. Each file is flushed once.
+    /// Records that these ranges have been moved, and makes sure that they are on the medium and
+    /// not in the page cache. Each file is flushed once.
     pub(super) fn settle(&self, ranges: &[Range<u64>], direction: Direction) -> io::Result<()> {
         let parts = || ranges.iter().flat_map(|range| self.parts(range));
         let numbers: BTreeSet<u64> = parts().map(|(number, _)| number).collect();
