@@ -2,10 +2,11 @@
 //! queued moves.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     mem::{self, Discriminant},
+    num::NonZeroU64,
     ops::{Deref, DerefMut, Range},
-    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, atomic::AtomicU64},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
     time::{Duration, Instant},
 };
 
@@ -13,13 +14,14 @@ use outcrop_error::patience::{self, ASK_EVERY, Awaited};
 use outcrop_layers::{Front, Host, Kept, Layer, Room, Sealed, Slot};
 use outcrop_memory::Copier;
 use outcrop_plan::{
-    Action, Busy, Event, Extents, LayerIndex, Planner, Purpose, Reason, Refusal, Site, SnapshotId, Strategy, Timestamp,
+    Action, Busy, Event, Extents, LayerIndex, Packed, Planner, Purpose, Reason, Refusal, Site, SnapshotId, Strategy,
+    Timestamp,
 };
 use smallvec::SmallVec;
 
 use crate::{
-    Arrival, Arrivals, Checksums, Error, Layout, Result, Span, SpanKind, Trace, link::Exits, log::Recorder,
-    stats::LayerStats,
+    Arrival, Arrivals, Checksums, Error, Layout, Result, Span, SpanKind, Trace, layout::Layouts, link::Exits,
+    log::Recorder, stats::LayerStats,
 };
 
 /// The state that the program's handles and the helpers share.
@@ -51,11 +53,18 @@ pub(crate) struct Core {
     pub(crate) planner: Planner,
     pub(crate) recorder: Option<Recorder>,
     /// All snapshots that the program can read.
-    pub(crate) snapshots: HashMap<SnapshotId, Snapshot>,
+    pub(crate) snapshots: Packed<SnapshotId, Snapshot>,
+    /// The layouts of these snapshots.
+    pub(crate) layouts: Layouts,
+    /// The further pieces of those that lie on the host layer in several.
+    pub(crate) further: BTreeMap<SnapshotId, Pieces>,
     /// Answers that the waiting calls have not picked up yet: at most one per handle.
-    pub(crate) answers: Vec<(SnapshotId, Answer)>,
+    pub(crate) answers: Answers,
     pub(crate) lanes: BTreeMap<Lane, Queue>,
     pub(crate) lane_served_last: Option<Lane>,
+    /// The lane that a helper has just left although it has more moves, because another one waits.
+    pub(crate) lane_that_gave_way: Option<Lane>,
+    pub(crate) next_job: u64,
     /// Arrivals that are not reported yet.
     pub(crate) reports: VecDeque<Arrival>,
     /// Memory to touch or pin.
@@ -81,24 +90,22 @@ pub(crate) struct Core {
     pub(crate) moving: Busy,
 }
 
-/// A snapshot, and its bytes if they are on the host layer.
+/// A snapshot, and its bytes if they are on the host layer. There may be millions of them.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
-    pub(crate) saved: Arc<Saved>,
-    pub(crate) sealed: Option<Pieces>,
+    pub(crate) key: u64,
+    pub(crate) layout: Arc<Layout>,
+    /// The checksum of the whole slot, once the snapshot has left memory.
+    pub(crate) checksum: Option<Checksum>,
+    /// The first piece of the bytes.
+    sealed: Option<Sealed>,
 }
 
 /// The bytes of a snapshot on the host layer. One piece if that is the front.
 pub(crate) type Pieces = SmallVec<[Sealed; 1]>;
 
-/// Everything about a snapshot except its bytes.
-#[derive(Debug)]
-pub(crate) struct Saved {
-    pub(crate) key: u64,
-    pub(crate) layout: Layout,
-    /// The checksum of the whole slot, once the snapshot has left memory.
-    pub(crate) checksum: OnceLock<u64>,
-}
+/// The checksum of a snapshot, where 0 counts as 1, so that it takes no more room if there is none.
+pub(crate) type Checksum = NonZeroU64;
 
 /// Source and target layer of a move.
 pub(crate) type Lane = (LayerIndex, LayerIndex);
@@ -114,8 +121,12 @@ pub(crate) struct Queue {
 /// One move.
 #[derive(Debug)]
 pub(crate) struct Job {
+    /// Jobs are numbered in the order in which they were queued, on whichever lane.
+    pub(crate) number: u64,
     pub(crate) id: SnapshotId,
-    pub(crate) saved: Arc<Saved>,
+    pub(crate) key: u64,
+    /// That of the saved bytes, if it is known.
+    pub(crate) checksum: Option<Checksum>,
     pub(crate) purpose: Purpose,
     pub(crate) kind: JobKind,
     pub(crate) bytes: u64,
@@ -139,12 +150,36 @@ pub(crate) enum Chore {
     Pin(LayerIndex),
 }
 
+/// What a call waits for: room for a snapshot, or the snapshot itself, for the last time or not. A
+/// get and a take may wait for the same snapshot, and their answers differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Question {
+    pub(crate) id: SnapshotId,
+    /// False for room.
+    pub(crate) consume: bool,
+}
+
 /// The answer to a call that waited.
 #[derive(Debug)]
 pub(crate) enum Answer {
     Lent(Room),
     Handed(Kept),
     Refused(Refusal),
+}
+
+/// The answers that are there.
+#[derive(Debug, Default)]
+pub(crate) struct Answers(Vec<(Question, Answer)>);
+
+impl Answers {
+    fn has(&self, question: Question) -> bool {
+        self.0.iter().any(|(answered, _)| *answered == question)
+    }
+
+    fn take(&mut self, question: Question) -> Option<Answer> {
+        let position = self.0.iter().position(|(answered, _)| *answered == question)?;
+        Some(self.0.remove(position).1)
+    }
 }
 
 /// Counts of one layer.
@@ -177,18 +212,20 @@ impl Shared {
     }
 
     /// The program gives a slot back. Usually it does not wait for the planner: whoever takes the
-    /// lock next tells it, and a helper is woken for that. If another call waits for room, or no
-    /// helper is idle, this call tells the planner itself.
+    /// lock next tells it. If the room is good for something, a helper is woken for that. If
+    /// another call waits for it, or no helper is idle, this call tells the planner itself.
     pub(crate) fn give_back(&self, id: SnapshotId) {
         self.returns.lock().unwrap_or_else(PoisonError::into_inner).push(id);
         // A helper that is about to sleep holds the lock until it sleeps. After this lock, no
         // helper can miss the notification.
         let core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_urgent = core.waiting > 0 || core.idle_helpers == 0;
+        let (is_wanted, is_good) = (core.waiting > 0, core.planner.can_use_room());
+        let has_idle = core.idle_helpers > 0;
         drop(core);
-        match is_urgent {
-            true => drop(self.lock()),
-            false => self.work.notify_one(),
+        match (is_wanted, is_good) {
+            (false, false) => {}
+            (false, true) if has_idle => self.work.notify_one(),
+            _ => drop(self.lock()),
         }
     }
 
@@ -295,18 +332,22 @@ impl Shared {
             Action::Lend { id, at } => {
                 let bytes = core.planner.bytes(id);
                 let room = self.front().lend(at..at + bytes).expect("the plan lends what is free");
-                core.answer(id, Answer::Lent(room));
+                core.answer(Question { id, consume: false }, Answer::Lent(room));
             }
-            Action::Hand(id) => {
+            Action::Hand { id, consume } => {
                 let at = core.planner.start_in_front(id).expect("the plan hands over what is in the front");
-                let sealed = self.host_at(0).map(|_| core.sealed(id)[0].clone());
-                core.answer(id, Answer::Handed(Kept::new(at..at + core.planner.bytes(id), sealed)));
+                let sealed = self.host_at(0).and_then(|_| core.snapshots[&id].sealed.clone());
+                let kept = Kept::new(at..at + core.planner.bytes(id), sealed);
+                core.answer(Question { id, consume }, Answer::Handed(kept));
             }
-            Action::Refuse { id, why } => core.answer(id, Answer::Refused(why)),
-            Action::Evict { id, layer } if self.host_at(layer).is_some() => drop(core.take_sealed(id)),
+            Action::Refuse { id, consume, why } => core.answer(Question { id, consume }, Answer::Refused(why)),
+            Action::Evict { id, layer } if self.host_at(layer).is_some() => {
+                core.further.remove(&id);
+                drop(core.take_sealed(id));
+            }
             Action::Evict { id, layer } => {
                 if let Some(snapshot) = core.snapshots.get(&id) {
-                    self.layers[layer].forget(snapshot.saved.key);
+                    self.layers[layer].forget(snapshot.key);
                 }
             }
             Action::LeaveOut { id, layer } => self.leave_out(core, id, layer),
@@ -332,13 +373,13 @@ impl Shared {
         );
         tracing::error!(failure, "a snapshot does not fit on a layer and is not saved there");
         core.layers[layer].stats.fault = Some(failure.clone());
-        let key = core.snapshots[&id].saved.key;
+        let key = core.snapshots[&id].key;
         core.reports.push_back(Arrival { key, layer, failure: Some(failure) });
         core.wakes += 1;
     }
 
     fn slide(&self, core: &mut Core, id: SnapshotId, from: u64, to: u64) {
-        let sealed = self.host_at(0).and_then(|_| core.take_sealed(id)).map(|mut pieces| pieces.remove(0));
+        let sealed = self.host_at(0).and_then(|_| core.take_sealed(id));
         let kept = Kept::new(from..from + core.planner.bytes(id), sealed);
         match self.front().slide(kept, to) {
             Ok(slid) => {
@@ -360,7 +401,7 @@ impl Shared {
         let lane = (from.layer, to.layer);
         let bytes = core.planner.bytes(id);
         let kind = if self.host_at(from.layer).is_some() {
-            let sealed = core.sealed(id).clone();
+            let sealed = core.sealed(id);
             let extents = cut(&to.extents, sealed.iter().map(|piece| piece.len() as u64));
             JobKind::Out(sealed.into_iter().zip(extents).collect())
         } else if let Some(host) = self.host_at(to.layer) {
@@ -373,7 +414,10 @@ impl Shared {
         } else {
             JobKind::Across(from.extents, to.extents)
         };
-        let job = Job { id, saved: Arc::clone(&core.snapshots[&id].saved), purpose, kind, bytes };
+        let Snapshot { key, checksum, .. } = core.snapshots[&id];
+        let number = core.next_job;
+        core.next_job += 1;
+        let job = Job { number, id, key, checksum, purpose, kind, bytes };
         let queue = core.lanes.entry(lane).or_default();
         // The program waits for fetches: they go before all other moves, first come first served.
         let position = match purpose {
@@ -396,18 +440,17 @@ impl Shared {
         }
     }
 
-    /// Waits for the answer to a request for `id`. Returns the lock, the answer, and how long it
-    /// took if the call had to wait.
+    /// Waits for the answer to a question. Returns the lock, the answer, and how long it took if
+    /// the call had to wait.
     pub(crate) fn wait<'a>(
         &'a self,
         mut core: Guard<'a>,
-        id: SnapshotId,
-        consume: bool,
+        question: Question,
     ) -> Result<(Guard<'a>, Answer, Option<Range<u64>>)> {
         let mut since = None;
         let mut asks = Asks::default();
         loop {
-            let answer = core.take_answer(id);
+            let answer = core.answers.take(question);
             // Even an answer that is already there could have wrong bytes.
             if let Some(detail) = core.displaced.clone() {
                 return Err(Error::Displaced { detail });
@@ -426,7 +469,8 @@ impl Shared {
                 drop(core);
                 let asked = patience::ask(awaited);
                 core = self.lock();
-                if let (Err(error), false) = (asked, core.has_answer(id)) {
+                if let (Err(error), false) = (asked, core.answers.has(question)) {
+                    let Question { id, consume } = question;
                     self.tell(&mut core, Event::Withdrawn { id, consume });
                     return match awaited {
                         Awaited::Program => {
@@ -530,35 +574,58 @@ impl Core {
         self.wakes += 1;
     }
 
-    fn answer(&mut self, id: SnapshotId, answer: Answer) {
-        self.answers.push((id, answer));
+    fn answer(&mut self, question: Question, answer: Answer) {
+        self.answers.0.push((question, answer));
         self.is_answered |= self.waiting > 0;
     }
 
-    fn has_answer(&self, id: SnapshotId) -> bool {
-        self.answers.iter().any(|(answered, _)| *answered == id)
-    }
-
-    fn take_answer(&mut self, id: SnapshotId) -> Option<Answer> {
-        let position = self.answers.iter().position(|(answered, _)| *answered == id)?;
-        Some(self.answers.remove(position).1)
-    }
-
     /// The bytes of a snapshot that is on the host layer according to the plan.
-    fn sealed(&self, id: SnapshotId) -> &Pieces {
-        self.snapshots[&id].sealed.as_ref().expect("the plan knows what is on the host layer")
+    fn sealed(&self, id: SnapshotId) -> Pieces {
+        let first = self.snapshots[&id].sealed.iter();
+        first.chain(self.further.get(&id).into_iter().flatten()).cloned().collect()
     }
 
-    fn take_sealed(&mut self, id: SnapshotId) -> Option<Pieces> {
+    /// Removes the first piece of these bytes, which is all of them in the front.
+    fn take_sealed(&mut self, id: SnapshotId) -> Option<Sealed> {
         self.snapshots.get_mut(&id)?.sealed.take()
     }
 
     /// Keeps the bytes of a snapshot that has arrived on the host layer, unless it was consumed
     /// meanwhile.
     pub(crate) fn set_sealed(&mut self, id: SnapshotId, sealed: Pieces) {
-        if let Some(snapshot) = self.snapshots.get_mut(&id) {
-            snapshot.sealed = Some(sealed);
+        let Some(snapshot) = self.snapshots.get_mut(&id) else { return };
+        let mut pieces = sealed.into_iter();
+        snapshot.sealed = pieces.next();
+        let further: Pieces = pieces.collect();
+        if !further.is_empty() {
+            self.further.insert(id, further);
         }
+    }
+
+    /// Adds a snapshot that the program can read.
+    pub(crate) fn add(&mut self, id: SnapshotId, key: u64, layout: Arc<Layout>, sealed: Option<Sealed>) {
+        let layout = self.layouts.add(layout);
+        self.snapshots.insert(id, Snapshot { key, layout, checksum: None, sealed });
+    }
+
+    /// Removes a snapshot that the program can read no more. Returns whether it was there.
+    pub(crate) fn forget(&mut self, id: SnapshotId) -> bool {
+        self.further.remove(&id);
+        let snapshot = self.snapshots.remove(&id);
+        snapshot.map(|snapshot| self.layouts.remove(&snapshot.layout)).is_some()
+    }
+
+    /// Notes the checksum of a snapshot's bytes. Returns whether it is that of those noted before.
+    pub(crate) fn note_checksum(&mut self, id: SnapshotId, checksum: Checksum) -> bool {
+        let Some(snapshot) = self.snapshots.get_mut(&id) else { return true };
+        *snapshot.checksum.get_or_insert(checksum) == checksum
+    }
+
+    /// How many bytes the lists of snapshots take.
+    pub(crate) fn bookkeeping_bytes(&self) -> u64 {
+        let pieces = |pieces: &Pieces| (2 * size_of::<(SnapshotId, Pieces)>() + size_of_val(pieces.as_slice())) as u64;
+        let further: u64 = self.further.values().map(pieces).sum();
+        self.planner.bookkeeping_bytes() + self.snapshots.bytes() + self.layouts.bytes() + further
     }
 
     /// How many slots the program holds.
@@ -599,5 +666,14 @@ mod tests {
         let starts_and_ends: Vec<Vec<_>> =
             parts.iter().map(|part| part.iter().map(|piece| (piece.start, piece.end)).collect()).collect();
         assert_eq!(starts_and_ends, [vec![(0, 6)], vec![(6, 8), (20, 24), (40, 44)], vec![(44, 52)]]);
+    }
+
+    #[test]
+    fn a_get_and_a_take_of_one_snapshot_each_find_their_own_answer() {
+        let asked = |consume| Question { id: SnapshotId(7), consume };
+        let mut answers = Answers(vec![(asked(false), Answer::Refused(Refusal::Held))]);
+        assert!(answers.has(asked(false)) && !answers.has(asked(true)));
+        assert!(answers.take(asked(true)).is_none());
+        assert!(matches!(answers.take(asked(false)), Some(Answer::Refused(Refusal::Held))));
     }
 }

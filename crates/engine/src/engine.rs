@@ -1,7 +1,7 @@
 //! Opens and closes an engine: the layers, the planner and the helper threads.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     path::PathBuf,
     sync::{
         Arc, Condvar, Mutex,
@@ -15,14 +15,15 @@ use std::{
 use outcrop_layers::{Abilities, Front, Layer};
 use outcrop_memory::Copier;
 use outcrop_plan::{
-    Busy, Event, LAYERS_MAX, LayerIndex, LayerSettings, MemoryRates, MemorySettings, Order, Planner, Preference,
-    Settings, Timestamp, Touching,
+    Busy, Event, LAYERS_MAX, LayerIndex, LayerSettings, MemoryRates, MemorySettings, Order, Packed, Planner,
+    Preference, Settings, Timestamp, Touching,
 };
 
 use crate::{
     Error, Handle, Result, Stats, Trace,
-    core::{CallCount, Core, LayerCount, Shared},
+    core::{Answers, CallCount, Core, LayerCount, Shared},
     helper,
+    layout::Layouts,
     link::Exits,
     log::Recorder,
     stats::LayerStats,
@@ -135,15 +136,20 @@ impl Engine {
             )));
         }
         let host = layers.iter().enumerate().find_map(|(index, layer)| Some((index, layer.front()?.host()?.clone())));
+        check_hosts(&layers, host.as_ref().map(|(index, _)| *index))?;
         let settings = settings(&layers, host.as_ref().map(|(index, _)| *index), &rates, options);
         let recorder = options.log.as_deref().map(|path| Recorder::create(path, &settings)).transpose()?;
         let core = Core {
             planner: Planner::new(settings),
             recorder,
-            snapshots: HashMap::new(),
-            answers: Vec::new(),
+            snapshots: Packed::new(),
+            layouts: Layouts::default(),
+            further: BTreeMap::new(),
+            answers: Answers::default(),
             lanes: BTreeMap::new(),
             lane_served_last: None,
+            lane_that_gave_way: None,
+            next_job: 0,
             reports: VecDeque::new(),
             chores: VecDeque::new(),
             undisturbed: 0,
@@ -242,8 +248,23 @@ impl Engine {
             misses: counters.misses,
             waiting: core.waiting,
             move_seconds: seconds_of(&core.moving, now_ns),
+            bookkeeping_bytes: core.bookkeeping_bytes()
+                + self.shared.host.as_ref().map_or(0, |(_, host)| host.bookkeeping_bytes()),
             copy_threads: self.shared.copier.threads_used(),
         }
+    }
+}
+
+/// Refuses shared memory below other host memory: only that of the first host layer is taken from
+/// the buffer when it is needed, and given back.
+fn check_hosts(layers: &[Arc<dyn Layer>], host: Option<LayerIndex>) -> Result<()> {
+    let is_shared = |layer: &&Arc<dyn Layer>| layer.front().is_some_and(|memory| memory.abilities().is_shared);
+    match layers.iter().skip(host.map_or(0, |host| host + 1)).find(is_shared) {
+        None => Ok(()),
+        Some(layer) => Err(Error::Stack(format!(
+            "{} is below other host memory; make it the first host layer, or use host memory that is not shared",
+            layer.name()
+        ))),
     }
 }
 
@@ -303,7 +324,8 @@ impl Drop for Engine {
         core.is_closing = true;
         // Queued moves hold slots. Nobody will read them any more, so free them.
         core.lanes.clear();
-        core.snapshots.clear();
+        core.snapshots = Packed::new();
+        core.further.clear();
         drop(core);
         self.shared.work.notify_all();
         for helper in self.helpers.drain(..) {

@@ -2,7 +2,7 @@
 
 use std::{
     ops::{Deref, DerefMut, Range},
-    sync::{Arc, OnceLock, atomic::Ordering::Relaxed},
+    sync::{Arc, atomic::Ordering::Relaxed},
 };
 
 use outcrop_layers::{Abilities, Buffer, Host, Kept, Layer, Room, aligned};
@@ -11,7 +11,7 @@ use outcrop_region::Element;
 
 use crate::{
     Error, Layout, Result, Span, SpanKind, Stats,
-    core::{Answer, Core, Pieces, Saved, Shared, Snapshot},
+    core::{Answer, Core, Question, Shared},
     desk::Desk,
     engine::Engine,
     link::Link,
@@ -133,7 +133,7 @@ impl Handle {
     ) -> std::result::Result<(), E> {
         self.check_buffer(buffer)?;
         self.read_with(key, consume, check, |handle, held| {
-            let bytes = held.saved.layout.bytes() as u64;
+            let bytes = held.layout.bytes() as u64;
             let Some(kept) = &held.kept else { return Ok(()) };
             Ok(handle.shared().front().load(kept, buffer, offset, bytes)?)
         })
@@ -165,7 +165,7 @@ impl Handle {
     /// Consumes a snapshot that has been read, unless another handle has taken it meanwhile.
     fn consume(&self, key: u64, id: SnapshotId) -> Result<()> {
         let mut core = self.shared().lock();
-        if core.snapshots.remove(&id).is_none() {
+        if !core.forget(id) {
             return Err(Error::Missing { key });
         }
         self.shared().tell(&mut core, Event::Discarded(id));
@@ -195,7 +195,7 @@ impl Handle {
     /// its room in the front.
     fn put_on_desk(&mut self, mut held: Held) -> Result<Held> {
         let Some(kept) = held.kept.take_if(|kept| !kept.is_addressable()) else { return Ok(held) };
-        let bytes = held.saved.layout.bytes();
+        let bytes = held.layout.bytes();
         let mut slot = self.desk.slot(bytes)?;
         let shared = self.shared();
         shared.front().copy_out(&kept, &mut slot[..bytes], &shared.copier)?;
@@ -225,7 +225,7 @@ impl Handle {
         let mut core = self.shared().lock();
         let id = core.planner.find(key).ok_or(Error::Missing { key })?;
         self.shared().tell(&mut core, Event::Discarded(id));
-        core.snapshots.remove(&id);
+        core.forget(id);
         Ok(())
     }
 
@@ -249,7 +249,7 @@ impl Handle {
     pub fn bytes(&self, key: u64) -> Result<usize> {
         let core = self.shared().lock();
         let id = core.planner.find(key).ok_or(Error::Missing { key })?;
-        Ok(core.snapshots.get(&id).ok_or(Error::Missing { key })?.saved.layout.bytes())
+        Ok(core.snapshots.get(&id).ok_or(Error::Missing { key })?.layout.bytes())
     }
 
     /// The statistics so far.
@@ -279,15 +279,15 @@ impl Handle {
         let id = SnapshotId(core.next_id);
         core.next_id += 1;
         shared.tell(&mut core, Event::RoomWanted { id, key, bytes, is_copy, yields });
-        let (core, answer, waited) = shared.wait(core, id, false)?;
+        let (core, answer, waited) = shared.wait(core, Question { id, consume: false })?;
         if let Some(waited) = waited {
             shared.calls.wait_ns.fetch_add(waited.end - waited.start, Relaxed);
             self.add_span(SpanKind::Wait, key, waited);
         }
         match answer {
             Answer::Lent(room) => {
-                let saved = Arc::new(Saved { key, layout, checksum: OnceLock::new() });
-                Ok(Lent { link: Some(Link::new(&self.engine.shared)), id, saved, room: Some(room) })
+                let (link, layout) = (Some(Link::new(&self.engine.shared)), Arc::new(layout));
+                Ok(Lent { link, id, key, layout, room: Some(room) })
             }
             Answer::Refused(why) => Err(self.refusal(&core, key, bytes, why)),
             Answer::Handed(_) => unreachable!("who asks for room is lent a slot or refused"),
@@ -303,19 +303,19 @@ impl Handle {
         let shared = self.shared();
         let mut core = shared.lock();
         let id = core.planner.find(key).ok_or(Error::Missing { key })?;
-        let saved = Arc::clone(&core.snapshots[&id].saved);
-        check(&saved.layout)?;
+        let layout = Arc::clone(&core.snapshots[&id].layout);
+        check(&layout)?;
         shared.tell(&mut core, Event::Wanted { id, consume });
-        let (mut core, answer, _) = shared.wait(core, id, consume)?;
+        let (mut core, answer, _) = shared.wait(core, Question { id, consume })?;
         match answer {
             Answer::Handed(kept) => {
                 shared.calls.reads.fetch_add(1, Relaxed);
                 if consume {
-                    core.snapshots.remove(&id);
+                    core.forget(id);
                 }
-                Ok(Held { link: Some(Link::new(&self.engine.shared)), id, saved, kept: Some(kept) })
+                Ok(Held { link: Some(Link::new(&self.engine.shared)), id, key, layout, kept: Some(kept) })
             }
-            Answer::Refused(why) => Err(self.refusal(&core, key, aligned(saved.layout.bytes() as u64), why).into()),
+            Answer::Refused(why) => Err(self.refusal(&core, key, aligned(layout.bytes() as u64), why).into()),
             Answer::Lent(_) => unreachable!("who reads is handed a slot or refused"),
         }
     }
@@ -426,7 +426,8 @@ pub struct Lent {
     /// `None` once the slot has been given back.
     link: Option<Link>,
     id: SnapshotId,
-    saved: Arc<Saved>,
+    key: u64,
+    layout: Arc<Layout>,
     room: Option<Room>,
 }
 
@@ -453,12 +454,11 @@ impl Lent {
     /// Gives back all but the first `bytes` of an addressable slot, which becomes one region of
     /// bytes.
     pub fn shorten(&mut self, bytes: usize) {
-        let is_shorter = bytes < self.saved.layout.bytes();
+        let is_shorter = bytes < self.layout.bytes();
         if !is_shorter || !self.room.as_mut().is_some_and(|room| room.shorten(bytes as u64)) {
             return;
         }
-        let layout = Layout::single(Element::BYTE, bytes);
-        self.saved = Arc::new(Saved { key: self.saved.key, layout, checksum: OnceLock::new() });
+        self.layout = Arc::new(Layout::single(Element::BYTE, bytes));
         if let Some(shared) = self.link.as_ref().and_then(Link::visit) {
             shared.tell(&mut shared.lock(), Event::Shortened { id: self.id, bytes: aligned(bytes as u64) });
         }
@@ -472,7 +472,7 @@ impl Lent {
     /// As [`seal`](Self::seal), but keeps the slot to read from.
     pub fn seal_and_keep(mut self) -> Held {
         let kept = self.make_snapshot(true);
-        Held { link: self.link.take(), id: self.id, saved: Arc::clone(&self.saved), kept }
+        Held { link: self.link.take(), id: self.id, key: self.key, layout: Arc::clone(&self.layout), kept }
     }
 
     fn make_snapshot(&mut self, keep: bool) -> Option<Kept> {
@@ -485,11 +485,9 @@ impl Lent {
         };
         if let Some(shared) = self.link.as_ref().and_then(Link::visit) {
             shared.calls.saves.fetch_add(1, Relaxed);
-            shared.calls.saved_bytes.fetch_add(self.saved.layout.bytes() as u64, Relaxed);
-            let sealed = sealed.map(|sealed| Pieces::from_elem(sealed, 1));
-            let snapshot = Snapshot { saved: Arc::clone(&self.saved), sealed };
+            shared.calls.saved_bytes.fetch_add(self.layout.bytes() as u64, Relaxed);
             let mut core = shared.lock();
-            core.snapshots.insert(self.id, snapshot);
+            core.add(self.id, self.key, Arc::clone(&self.layout), sealed);
             shared.tell(&mut core, Event::Sealed { id: self.id, keep });
         }
         kept
@@ -497,7 +495,7 @@ impl Lent {
 
     /// How the regions lie in the slot.
     pub fn layout(&self) -> &Layout {
-        &self.saved.layout
+        &self.layout
     }
 }
 
@@ -505,14 +503,14 @@ impl Deref for Lent {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        let bytes = self.saved.layout.bytes();
+        let bytes = self.layout.bytes();
         self.room.as_deref().and_then(|room| room.get(..bytes)).unwrap_or_default()
     }
 }
 
 impl DerefMut for Lent {
     fn deref_mut(&mut self) -> &mut [u8] {
-        let bytes = self.saved.layout.bytes();
+        let bytes = self.layout.bytes();
         self.room.as_deref_mut().and_then(|room| room.get_mut(..bytes)).unwrap_or_default()
     }
 }
@@ -533,19 +531,20 @@ pub struct Held {
     /// `None` once the slot has been given back.
     link: Option<Link>,
     id: SnapshotId,
-    saved: Arc<Saved>,
+    key: u64,
+    layout: Arc<Layout>,
     kept: Option<Kept>,
 }
 
 impl Held {
     /// How the regions lie in the slot.
     pub fn layout(&self) -> &Layout {
-        &self.saved.layout
+        &self.layout
     }
 
     /// The program's name for it.
     pub fn key(&self) -> u64 {
-        self.saved.key
+        self.key
     }
 
     /// Gives its place in the front back, once.
@@ -561,7 +560,7 @@ impl Deref for Held {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        let bytes = self.saved.layout.bytes();
+        let bytes = self.layout.bytes();
         self.kept.as_deref().and_then(|kept| kept.get(..bytes)).unwrap_or_default()
     }
 }

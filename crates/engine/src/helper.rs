@@ -1,7 +1,7 @@
 //! The helper threads, which move bytes while the program computes.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     hash::Hasher,
     sync::Arc,
 };
@@ -13,7 +13,7 @@ use twox_hash::XxHash3_64;
 
 use crate::{
     Arrival, Checksums, Span, SpanKind,
-    core::{Chore, Core, Job, JobKind, Lane, Pieces, Queue, Saved, Shared},
+    core::{Checksum, Chore, Core, Job, JobKind, Lane, Pieces, Queue, Shared},
     pin,
 };
 
@@ -22,6 +22,9 @@ const RELAY_BYTES: u64 = 4 << 20;
 
 /// After this many moves, a helper switches to another lane if one waits.
 const TURN_MOVES: u32 = 8;
+
+/// The failure of a move whose source does not have the bytes that were saved.
+const CHANGED: &str = "the bytes have changed";
 
 /// What a helper does next.
 enum Work {
@@ -69,6 +72,7 @@ fn next_work(shared: &Shared) -> Option<Work> {
         if let Some(lane) = waiting_lane(&core) {
             core.lanes.entry(lane).or_default().is_served = true;
             core.lane_served_last = Some(lane);
+            core.lane_that_gave_way = None;
             return Some(Work::Move(lane));
         }
         if core.undisturbed == 0
@@ -82,14 +86,26 @@ fn next_work(shared: &Shared) -> Option<Work> {
     }
 }
 
-/// A lane with queued moves that no helper serves. Lanes with a fetch come first, then round robin.
+/// A lane with queued moves that no helper serves. Lanes with a fetch come first, the oldest fetch
+/// before all others, then round robin. A lane that gave way comes last.
 fn waiting_lane(core: &Core) -> Option<Lane> {
+    choose(&core.lanes, core.lane_served_last, core.lane_that_gave_way)
+}
+
+fn choose(lanes: &BTreeMap<Lane, Queue>, served_last: Option<Lane>, gave_way: Option<Lane>) -> Option<Lane> {
     let is_waiting = |queue: &Queue| !queue.is_served && !queue.jobs.is_empty();
-    let is_urgent = |queue: &Queue| queue.jobs.front().is_some_and(|job| job.purpose == Purpose::Fetch);
-    let waiting = || core.lanes.iter().filter(|(_, queue)| is_waiting(queue));
-    let urgent = waiting().find(|(_, queue)| is_urgent(queue));
-    let next = || waiting().find(|&(&lane, _)| Some(lane) > core.lane_served_last).or_else(|| waiting().next());
-    urgent.or_else(next).map(|(&lane, _)| lane)
+    let waiting = || lanes.iter().filter(|(_, queue)| is_waiting(queue)).map(|(&lane, queue)| (lane, queue));
+    let others = || waiting().filter(|&(lane, _)| Some(lane) != gave_way);
+    let fetch = |(lane, queue): (Lane, &Queue)| {
+        let job = queue.jobs.front().filter(|job| job.purpose == Purpose::Fetch)?;
+        Some((job.number, lane))
+    };
+    let urgent = others().filter_map(fetch).min().map(|(_, lane)| lane);
+    let next = || others().map(|(lane, _)| lane).find(|&lane| Some(lane) > served_last);
+    urgent
+        .or_else(next)
+        .or_else(|| others().next().map(|(lane, _)| lane))
+        .or_else(|| waiting().next().map(|(lane, _)| lane))
 }
 
 fn serve(shared: &Arc<Shared>, lane: Lane) {
@@ -144,7 +160,9 @@ struct LaneFeed<'a> {
 /// A move that a layer has begun.
 struct Moving {
     id: outcrop_plan::SnapshotId,
-    saved: Arc<Saved>,
+    key: u64,
+    /// That of the saved bytes, if it is known.
+    checksum: Option<Checksum>,
     purpose: Purpose,
     bytes: u64,
     start_ns: u64,
@@ -210,16 +228,16 @@ impl LaneFeed<'_> {
                 JobKind::Across(..) => unreachable!("what goes across is relayed"),
             };
             let target = pieces.iter().flat_map(|(_, extents)| extents.iter().cloned()).collect();
-            let Err(error) = self.shared.layers[self.lane.1].begin(moving.saved.key, &target) else {
+            let Err(error) = self.shared.layers[self.lane.1].begin(moving.key, &target) else {
                 if self.shared.checksums == Checksums::Engine {
-                    moving.saved.checksum.get_or_init(|| checksum(pieces.iter().map(|(sealed, _)| &**sealed)));
+                    moving.checksum.get_or_insert_with(|| checksum(pieces.iter().map(|(sealed, _)| &**sealed)));
                 }
                 let transfers = pieces.into_iter().map(|(sealed, extents)| (extents, Memory::Write(sealed)));
                 return Some((moving, transfers.collect()));
             };
             moving.fail(self.note(&error, false), error.to_string());
             drop(pieces);
-            self.end(&moving, None);
+            self.end(moving, None);
         }
     }
 
@@ -239,12 +257,12 @@ impl LaneFeed<'_> {
             None => moving.check(checksum(slots.iter().map(|slot| &**slot))),
         }
         let sealed = moving.fault.is_none().then(|| slots.into_iter().map(outcrop_layers::Slot::seal).collect());
-        self.end(&moving, sealed.filter(|sealed: &Pieces| !sealed.is_empty()));
+        self.end(moving, sealed.filter(|sealed: &Pieces| !sealed.is_empty()));
     }
 
     /// Lets the layer complete a move whose bytes are all written, for example with a sync.
     fn complete(&self, moving: &mut Moving) {
-        if let Err(error) = self.shared.layers[self.lane.1].complete(moving.saved.key) {
+        if let Err(error) = self.shared.layers[self.lane.1].complete(moving.key) {
             moving.fail(self.note(&error, false), error.to_string());
         }
     }
@@ -255,6 +273,7 @@ impl LaneFeed<'_> {
         let mut core = self.shared.lock();
         let must_share = self.moves >= TURN_MOVES && core.idle_helpers == 0 && waiting_lane(&core).is_some();
         if core.is_closing || must_share {
+            core.lane_that_gave_way = Some(self.lane).filter(|_| must_share);
             return None;
         }
         let job = core.lanes.get_mut(&self.lane)?.jobs.pop_front()?;
@@ -264,13 +283,13 @@ impl LaneFeed<'_> {
         core.layers[from].reading.begin(Timestamp(now_ns));
         core.layers[to].writing.begin(Timestamp(now_ns));
         core.moving.begin(Timestamp(now_ns));
-        let Job { id, saved, purpose, kind, bytes } = job;
+        let Job { id, key, checksum, purpose, kind, bytes, .. } = job;
         let (left, ended, fault, failure) = (0, SmallVec::new(), None, None);
-        Some((Moving { id, saved, purpose, bytes, start_ns: now_ns, left, ended, fault, failure }, kind))
+        Some((Moving { id, key, checksum, purpose, bytes, start_ns: now_ns, left, ended, fault, failure }, kind))
     }
 
     /// Reports the result of a move. `sealed` has the bytes that have come up.
-    fn end(&self, moving: &Moving, sealed: Option<Pieces>) {
+    fn end(&self, mut moving: Moving, sealed: Option<Pieces>) {
         let (from, to) = self.lane;
         let id = moving.id;
         let now_ns = self.shared.now_ns();
@@ -278,6 +297,11 @@ impl LaneFeed<'_> {
         core.layers[from].reading.end(Timestamp(now_ns));
         core.layers[to].writing.end(Timestamp(now_ns));
         core.moving.end(Timestamp(now_ns));
+        if let Some(checksum) = moving.checksum.filter(|_| moving.fault.is_none())
+            && !core.note_checksum(id, checksum)
+        {
+            moving.fail(Fault::SourceDamaged, CHANGED.to_owned());
+        }
         let event = match moving.fault {
             None => {
                 let source = &mut core.layers[from].stats;
@@ -295,24 +319,24 @@ impl LaneFeed<'_> {
             Some(fault) => Event::Failed { id, from, to, fault },
         };
         if moving.fault.is_some() {
-            self.shared.layers[to].forget(moving.saved.key);
+            self.shared.layers[to].forget(moving.key);
         }
         self.shared.tell(&mut core, event);
-        let is_gone = !core.snapshots.contains_key(&id);
+        if !core.snapshots.contains_key(&id) {
+            // It was discarded meanwhile, and the plan has released it only now. Before the lock is
+            // released too: what stays on a layer must count before the plan gives its room away.
+            for layer in [from, to] {
+                self.shared.layers[layer].forget(moving.key);
+            }
+        }
         // An unreadable source is tried again until the snapshot is lost.
         let is_over = match moving.fault {
             Some(Fault::SourceUnreadable | Fault::SourceDamaged) => core.planner.is_lost(id),
             _ => true,
         };
         drop(core);
-        if is_gone {
-            // It was discarded meanwhile, and the plan has released it only now.
-            for layer in [from, to] {
-                self.shared.layers[layer].forget(moving.saved.key);
-            }
-        }
         if to > 0 && is_over {
-            report(self.shared, Arrival { key: moving.saved.key, layer: to, failure: moving.failure.clone() });
+            report(self.shared, Arrival { key: moving.key, layer: to, failure: moving.failure });
         }
         if self.shared.trace.is_on() {
             let kind = match moving.purpose {
@@ -321,7 +345,7 @@ impl LaneFeed<'_> {
                 Purpose::Fetch => SpanKind::Fetch,
             };
             let track = format!("{} to {}", self.shared.layers[from].name(), self.shared.layers[to].name());
-            let (key, start_ns) = (Some(moving.saved.key), moving.start_ns);
+            let (key, start_ns) = (Some(moving.key), moving.start_ns);
             self.shared.trace.add(Span { kind, key, track, start_ns, end_ns: now_ns, note: None });
         }
     }
@@ -333,7 +357,7 @@ impl LaneFeed<'_> {
         self.shared.lock().layers[layer].stats.fault = Some(error.to_string());
         match error {
             _ if is_read => Fault::SourceUnreadable,
-            outcrop_layers::Error::Full { .. } => Fault::TargetFull,
+            outcrop_layers::Error::Full { .. } | outcrop_layers::Error::Exhausted { .. } => Fault::TargetFull,
             _ => Fault::TargetBroken,
         }
     }
@@ -356,7 +380,7 @@ impl LaneFeed<'_> {
             if moving.fault.is_none() {
                 self.complete(&mut moving);
             }
-            self.end(&moving, None);
+            self.end(moving, None);
         }
     }
 
@@ -367,11 +391,11 @@ impl LaneFeed<'_> {
         (from, to): (&dyn Layer, &dyn Layer),
         moving: &Moving,
         (source, target): (&Extents, &Extents),
-    ) -> Result<Option<u64>, (Fault, String)> {
+    ) -> Result<Option<Checksum>, (Fault, String)> {
         let failure =
             |is_read: bool| move |error: outcrop_layers::Error| (self.note(&error, is_read), error.to_string());
         let mut slot = buffer.slot(0, buffer.capacity()).map_err(failure(false))?;
-        to.begin(moving.saved.key, target).map_err(failure(false))?;
+        to.begin(moving.key, target).map_err(failure(false))?;
         let mut checksum = (self.shared.checksums == Checksums::Engine).then(XxHash3_64::new);
         for (read_at, write_at, bytes) in pieces(source, target) {
             let piece = &mut slot[..bytes as usize];
@@ -381,15 +405,15 @@ impl LaneFeed<'_> {
             }
             to.write(write_at, piece).map_err(failure(false))?;
         }
-        Ok(checksum.map(|checksum| checksum.finish()))
+        Ok(checksum.as_ref().map(finished))
     }
 }
 
 impl Moving {
     /// Compares the checksum with that of the saved bytes. The first one computed counts as theirs.
-    fn check(&mut self, checksum: u64) {
-        if *self.saved.checksum.get_or_init(|| checksum) != checksum {
-            self.fail(Fault::SourceDamaged, "the bytes have changed".to_owned());
+    fn check(&mut self, checksum: Checksum) {
+        if *self.checksum.get_or_insert(checksum) != checksum {
+            self.fail(Fault::SourceDamaged, CHANGED.to_owned());
         }
     }
 
@@ -401,10 +425,14 @@ impl Moving {
     }
 }
 
-fn checksum<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> u64 {
+fn checksum<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Checksum {
     let mut checksum = XxHash3_64::new();
     pieces.for_each(|piece| checksum.write(piece));
-    checksum.finish()
+    finished(&checksum)
+}
+
+fn finished(checksum: &XxHash3_64) -> Checksum {
+    Checksum::new(checksum.finish()).unwrap_or(Checksum::MIN)
 }
 
 /// Cuts two lists of extents of equal total length into pieces that are contiguous in both and fit
@@ -442,5 +470,32 @@ mod tests {
         assert_eq!(pieces(&source, &target), [(0, 4096, 4096), (4096, 40960, 4096), (16384, 45056, 4096)]);
         let long = Extents::from_elem(0..RELAY_BYTES * 2 + 4096, 1);
         assert_eq!(pieces(&long, &long).len(), 3);
+    }
+
+    #[test]
+    fn the_oldest_fetch_comes_first_and_a_lane_that_gave_way_last() {
+        let job = |number, purpose| {
+            let (extents, checksum) = (Extents::from_elem(0..4096, 1), None);
+            let kind = JobKind::Across(extents.clone(), extents);
+            Job { number, id: outcrop_plan::SnapshotId(number), key: number, checksum, purpose, kind, bytes: 4096 }
+        };
+        let queue = |jobs: &[(u64, Purpose)]| {
+            let jobs = jobs.iter().map(|&(number, purpose)| job(number, purpose)).collect();
+            Queue { jobs, is_served: false }
+        };
+        let mut lanes = BTreeMap::from([
+            ((0, 1), queue(&[(1, Purpose::Drain)])),
+            ((1, 0), queue(&[(3, Purpose::Fetch), (2, Purpose::Prefetch)])),
+            ((2, 0), queue(&[(0, Purpose::Fetch)])),
+            ((3, 0), queue(&[])),
+        ]);
+        assert_eq!(choose(&lanes, None, None), Some((2, 0)), "its fetch is older");
+        lanes.insert((2, 0), queue(&[]));
+        assert_eq!(choose(&lanes, None, None), Some((1, 0)));
+        assert_eq!(choose(&lanes, None, Some((1, 0))), Some((0, 1)), "also before a fetch");
+        lanes.insert((0, 1), queue(&[]));
+        assert_eq!(choose(&lanes, None, Some((1, 0))), Some((1, 0)), "there is no other");
+        lanes.insert((1, 0), queue(&[]));
+        assert_eq!(choose(&lanes, None, None), None);
     }
 }

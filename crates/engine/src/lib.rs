@@ -24,7 +24,7 @@ mod trace;
 pub use engine::{Arrival, Arrivals, Checksums, Engine, Options, Rates};
 pub use error::{Error, Result};
 pub use handle::{Anchor, Handle, Held, Lent};
-pub use layout::{Layout, Region};
+pub use layout::{ELEMENT_ALIGN_MAX, Layout, Region};
 pub use log::{Divergence, replay};
 pub use stats::{LayerStats, Stats};
 pub use trace::{Span, SpanKind, Trace};

@@ -31,6 +31,9 @@ pub struct Stats {
     pub waiting: u32,
     /// Seconds in which at least one move was under way.
     pub move_seconds: f64,
+    /// Bytes of memory that the lists of snapshots take, beside what the layers hold: some 200 for
+    /// each snapshot, 100 more for one that is in host memory, and each layout once.
+    pub bookkeeping_bytes: u64,
     /// How many threads the last large copy used.
     pub copy_threads: usize,
 }

@@ -104,8 +104,8 @@ impl Places for Dir {
         self.segments.find(range, direction, pieces)
     }
 
-    fn settle(&self, range: &Range<u64>, direction: Direction) -> io::Result<()> {
-        self.segments.settle(range, direction)
+    fn settle(&self, ranges: &[Range<u64>], direction: Direction) -> io::Result<()> {
+        self.segments.settle(ranges, direction)
     }
 }
 

@@ -71,6 +71,13 @@ impl Host {
         self.space.piece_bytes()
     }
 
+    /// About how many bytes its list of slots takes, beside the memory that it hands out.
+    pub fn bookkeeping_bytes(&self) -> u64 {
+        // Nodes of the list are at least half full, and each slot is an allocation.
+        const OF_SLOT: usize = 2 * size_of::<(u64, u64)>() + size_of::<Slot>() + 24;
+        (self.space.table().slots.len() * OF_SLOT) as u64
+    }
+
     /// A slot of `bytes` at `at`, for writing.
     pub fn slot(&self, at: u64, bytes: u64) -> Result<Slot> {
         let range = at..at.saturating_add(bytes);
@@ -170,6 +177,7 @@ impl Layer for Host {
     }
 
     fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
+        self.space.provide(&(at..at.saturating_add(bytes.len() as u64)))?;
         // Copy under the lock. A host layer that is used through `read` and `write` has no slots,
         // so only other copies wait.
         let _table = self.space.unclaimed(&(at..at.saturating_add(bytes.len() as u64)))?;

@@ -7,6 +7,10 @@ use outcrop_memory::Mapping;
 
 use crate::{Error, Feed, Layer, Memory, Result, Transfer, host::check_range};
 
+/// Without O_DIRECT, so many bytes are brought to the medium at once. A flush (fdatasync) for each
+/// transfer would take longer than the transfers.
+const SETTLE_BYTES: u64 = 16 << 20;
+
 /// Maps the bytes of a layer to places in files.
 pub(crate) trait Places: Layer {
     /// Adds the places in files for `range` of the layer, in order.
@@ -16,8 +20,8 @@ pub(crate) trait Places: Layer {
     /// old nor the new bytes.
     fn find(&self, range: &Range<u64>, direction: Direction, pieces: &mut Pieces) -> Result<()>;
 
-    /// Records that `range` has been moved.
-    fn settle(&self, _range: &Range<u64>, _direction: Direction) -> io::Result<()> {
+    /// Records that these ranges have been moved.
+    fn settle(&self, _ranges: &[Range<u64>], _direction: Direction) -> io::Result<()> {
         Ok(())
     }
 }
@@ -43,7 +47,7 @@ pub(crate) fn carrier(path: &std::path::Path, options: &CarrierOptions) -> Resul
 
 /// Carries out all transfers of `feed`.
 pub(crate) fn run<P: Places>(places: &P, carrier: &Carrier, feed: &mut dyn Feed) {
-    carrier.run(&mut InFiles { places, feed });
+    carrier.run(&mut InFiles { places, feed, in_flight: 0, unsettled: Vec::new(), unsettled_bytes: 0 });
 }
 
 /// Writes `bytes` at `at` of the layer.
@@ -76,7 +80,7 @@ fn move_range<P: Places>(
     check_range(places.name(), &range, places.capacity().unwrap_or(u64::MAX))?;
     let mut pieces = Pieces::new();
     places.find(&range, direction, &mut pieces)?;
-    let moved = pieces.iter().try_for_each(move_piece).and_then(|()| places.settle(&range, direction));
+    let moved = pieces.iter().try_for_each(move_piece).and_then(|()| places.settle(&[range], direction));
     moved.map_err(|source| failure(places, direction, source))
 }
 
@@ -92,6 +96,10 @@ fn failure<P: Places>(places: &P, direction: Direction, source: io::Error) -> Er
 struct InFiles<'run, P> {
     places: &'run P,
     feed: &'run mut dyn Feed,
+    in_flight: usize,
+    /// What has been written into the page cache, and is not on the medium yet.
+    unsettled: Vec<Transfer>,
+    unsettled_bytes: u64,
 }
 
 impl<P: Places> InFiles<'_, P> {
@@ -103,25 +111,56 @@ impl<P: Places> InFiles<'_, P> {
         }
         Ok(pieces)
     }
+
+    /// Ends all that was written into the page cache.
+    fn settle(&mut self) {
+        let ranges: Vec<_> = self.unsettled.iter().flat_map(|transfer| transfer.extents.iter().cloned()).collect();
+        let settled = self.places.settle(&ranges, Direction::Write);
+        self.unsettled_bytes = 0;
+        for transfer in self.unsettled.drain(..) {
+            let again =
+                |source: &io::Error| source.raw_os_error().map_or(source.kind().into(), io::Error::from_raw_os_error);
+            let result = settled.as_ref().map_err(|source| failure(self.places, Direction::Write, again(source)));
+            self.feed.done(transfer, result.copied());
+        }
+    }
 }
 
 impl<P: Places> outcrop_io::Feed<Transfer> for InFiles<'_, P> {
     fn next(&mut self) -> Option<outcrop_io::Transfer<Transfer>> {
         loop {
-            let transfer = self.feed.next()?;
+            if self.unsettled_bytes >= SETTLE_BYTES {
+                self.settle();
+            }
+            let Some(transfer) = self.feed.next() else {
+                if self.in_flight > 0 || self.unsettled.is_empty() {
+                    return None;
+                }
+                self.settle();
+                continue;
+            };
             let direction = transfer.memory.direction();
             match self.pieces(&transfer) {
-                Ok(pieces) => return Some(outcrop_io::Transfer { memory: transfer, direction, pieces }),
+                Ok(pieces) => {
+                    self.in_flight += 1;
+                    return Some(outcrop_io::Transfer { memory: transfer, direction, pieces });
+                }
                 Err(error) => self.feed.done(transfer, Err(error)),
             }
         }
     }
 
     fn done(&mut self, ended: outcrop_io::Transfer<Transfer>, result: io::Result<()>) {
+        self.in_flight -= 1;
+        let is_cached = ended.direction == Direction::Write && ended.pieces.iter().any(|piece| !piece.file.is_direct());
         let (transfer, direction) = (ended.memory, ended.direction);
-        let settle = |()| transfer.extents.iter().try_for_each(|extent| self.places.settle(extent, direction));
-        let result = result.and_then(settle).map_err(|source| failure(self.places, direction, source));
-        self.feed.done(transfer, result);
+        if is_cached && result.is_ok() {
+            self.unsettled_bytes += transfer.memory.bytes();
+            self.unsettled.push(transfer);
+            return;
+        }
+        let result = result.and_then(|()| self.places.settle(&transfer.extents, direction));
+        self.feed.done(transfer, result.map_err(|source| failure(self.places, direction, source)));
     }
 }
 

@@ -9,6 +9,15 @@ pub(crate) enum Problem {
     /// The snapshot has elements of another type.
     #[error("snapshot {key} holds {saved} but {asked} was asked for; ask for the type that was saved")]
     Element { key: u64, saved: String, asked: String },
+    /// Elements that cannot be read or written in place.
+    #[error(
+        "{asked} is aligned to {align} bytes, and what is read or written in place to at most {most}; use an element \
+         type of less alignment"
+    )]
+    Alignment { asked: &'static str, align: usize, most: usize },
+    /// Elements without bytes.
+    #[error("region {name:?} of snapshot {key} has elements of 0 bytes; an element needs at least one")]
+    NoBytes { key: u64, name: String },
     /// The buffer is not as long as the snapshot.
     #[error("snapshot {key} has {saved} elements but the buffer has {given}; nothing was taken")]
     Length { key: u64, saved: usize, given: usize },

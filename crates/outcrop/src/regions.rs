@@ -76,6 +76,9 @@ fn layout<'a>(
             let remedy = format!("give each a name of its own: {name} comes twice");
             return Err(Problem::Region { key, names: names(&layout), remedy }.into());
         }
+        if element.bytes() == 0 {
+            return Err(Problem::NoBytes { key, name: name.to_owned() }.into());
+        }
         layout = layout.with(name, element.clone(), shape.map_err(Problem::Shape)?).ok_or(Problem::Huge { key })?;
     }
     Ok(layout)

@@ -1,6 +1,7 @@
 //! The tape: snapshots that are written in one order and read back in another known order.
 
 use std::{
+    any::type_name,
     fmt::{self, Display},
     fs::File,
     io::{BufWriter, Write},
@@ -9,7 +10,7 @@ use std::{
     path::Path,
 };
 
-use outcrop_engine::{Handle, Held, Layout, Stats};
+use outcrop_engine::{ELEMENT_ALIGN_MAX, Handle, Held, Layout, Stats};
 use outcrop_layers::Buffer;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -76,6 +77,7 @@ impl Tape {
     pub fn lend<T: FromBytes + IntoBytes>(&mut self, key: impl Key, len: usize) -> Result<Lent<T>> {
         let key = key.number()?;
         let bytes = len.checked_mul(size_of::<T>()).ok_or(Problem::Huge { key })?;
+        check_alignment::<T>()?;
         let lent = self.handle.lend(key, Layout::single(Element::of::<T>(), bytes))?;
         Ok(Lent { lent, element: PhantomData })
     }
@@ -275,9 +277,17 @@ fn single<T>(key: u64, layout: &Layout) -> Result<usize> {
 pub(crate) fn check_element<T>(key: u64, saved: &Element) -> Result<()> {
     let asked = Element::of::<T>();
     if *saved == asked {
-        return Ok(());
+        return check_alignment::<T>();
     }
     Err(Problem::Element { key, saved: saved.name().to_owned(), asked: asked.name().to_owned() }.into())
+}
+
+/// Whether slots and regions are aligned as `T` needs it.
+fn check_alignment<T>() -> Result<()> {
+    match align_of::<T>() {
+        align if align <= ELEMENT_ALIGN_MAX => Ok(()),
+        align => Err(Problem::Alignment { asked: type_name::<T>(), align, most: ELEMENT_ALIGN_MAX }.into()),
+    }
 }
 
 /// The bytes of a region as elements. Their length and alignment were checked before.

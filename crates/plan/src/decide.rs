@@ -8,7 +8,8 @@ use crate::{
     memory::Memory,
     order::Position,
     planner::{LAYERS_MAX, Layer, Planner},
-    snapshot::Phase,
+    sets::Sets,
+    snapshot::{Copy, Phase},
 };
 
 /// The largest number of moves between two layers at one time, however small the moves are.
@@ -101,7 +102,7 @@ impl Planner {
                 }
                 (Some(_), _) => {}
                 (None, Some(why)) => {
-                    self.refuse_want(id, consume, why);
+                    self.refuse_want(id, consume, why.into());
                     continue;
                 }
                 (None, None) => is_starved |= !self.fetch(id),
@@ -117,7 +118,7 @@ impl Planner {
             snapshot.wants -= 1;
             snapshot.holders += 1;
         });
-        self.actions.push_back(Action::Hand(id));
+        self.actions.push_back(Action::Hand { id, consume });
         if consume {
             self.consume(id);
             self.reap(id);
@@ -133,14 +134,14 @@ impl Planner {
 
     pub(crate) fn refuse_want(&mut self, id: SnapshotId, consume: bool, why: Refusal) {
         self.forget_want(id, consume);
-        self.actions.push_back(Action::Refuse { id, why });
+        self.actions.push_back(Action::Refuse { id, consume, why });
     }
 
     fn fetch(&mut self, id: SnapshotId) -> bool {
         let snapshot = &self.snapshots[&id];
-        let Some(from) = self.source(snapshot, 0).map(|copy| copy.layer) else { return true };
+        let Some(from) = self.source(snapshot, 0).map(Copy::layer) else { return true };
         // It is already on its way up: a second move would read it twice.
-        if snapshot.copies.iter().any(|copy| copy.is_arriving && copy.layer < from) {
+        if snapshot.copies.iter().any(|copy| copy.is_arriving && copy.layer() < from) {
             return true;
         }
         let bytes = snapshot.bytes;
@@ -223,6 +224,14 @@ impl Planner {
         !self.below.is_empty() && (matches!(event, Event::Wanted { .. }) || !self.wants.is_empty())
     }
 
+    /// Whether there is something to do with room that becomes free in the front: somebody waits
+    /// for it, something will be prefetched, or it is shared with other processes.
+    pub fn can_use_room(&self) -> bool {
+        let is_awaited = !self.rooms.is_empty() || !self.wants.is_empty();
+        let is_shared = self.layers[0].memory.as_ref().is_some_and(|memory| memory.settings().is_shared);
+        is_awaited || is_shared || (1..self.layers.len()).any(|layer| self.soonest_below(layer - 1).is_some())
+    }
+
     /// Whether the front may hold `bytes` more that have no copy elsewhere. The largest snapshot
     /// below must still be able to come up, also when one of size `evicted` joins those below:
     /// either its room in the front stays free, or a drain can make that room.
@@ -300,7 +309,7 @@ impl Planner {
         bytes: u64,
         may_evict: impl Fn(&Self, SnapshotId) -> bool,
     ) -> Option<Vec<SnapshotId>> {
-        let Layer { space, clean, clean_bytes, .. } = &self.layers[layer];
+        let Layer { space, sets: Sets { clean, clean_bytes, .. }, .. } = &self.layers[layer];
         let mut free = space.free();
         if free + clean_bytes < bytes {
             return None;
@@ -325,8 +334,8 @@ impl Planner {
         bytes: u64,
         may_evict: impl Fn(&Self, SnapshotId) -> bool,
     ) -> Option<Vec<SnapshotId>> {
-        let Layer { space, clean_bytes, .. } = &self.layers[0];
-        if space.free() + clean_bytes < bytes || (self.search_pause > 0 && !self.is_quiet()) {
+        let Layer { space, sets, .. } = &self.layers[0];
+        if space.free() + sets.clean_bytes < bytes || (self.search_pause > 0 && !self.is_quiet()) {
             return None;
         }
         let (hole, looks) = self.hole_in_a_row(bytes, may_evict);
@@ -340,14 +349,13 @@ impl Planner {
     /// A hole of at least `bytes` that evictions would leave, those that are read last first, and
     /// how many snapshots were looked at.
     fn hole_in_a_row(&self, bytes: u64, may_evict: impl Fn(&Self, SnapshotId) -> bool) -> (Option<Range<u64>>, u64) {
-        let Layer { space, clean, .. } = &self.layers[0];
+        let Layer { space, sets, .. } = &self.layers[0];
         let mut holes = BTreeMap::<u64, u64>::new();
         let mut looks = 0;
-        for (_, id) in self.positions.farthest_first(clean).take_while(|&(_, id)| may_evict(self, id)) {
+        for (_, id) in self.positions.farthest_first(&sets.clean).take_while(|&(_, id)| may_evict(self, id)) {
             looks += 1;
-            let copy = self.snapshots[&id].copy(0).expect("what is clean in the front has a copy there");
-            let range = &copy.extents[0];
-            let mut hole = space.hole_around(range);
+            let range = self.snapshots[&id].range_in_front().expect("what is clean in the front has a copy there");
+            let mut hole = space.hole_around(&range);
             // Holes next to this one already include the free bytes in between.
             let before = holes.range(..range.start).next_back().map(|(&start, &end)| (start, end));
             if let Some((start, _)) = before.filter(|&(_, end)| end == range.start) {
@@ -397,25 +405,25 @@ impl Planner {
     fn soonest_below(&self, to: LayerIndex) -> Option<(u64, SnapshotId, LayerIndex)> {
         let (due, position, id) = self.layers[to + 1..]
             .iter()
-            .filter_map(|layer| self.positions.nearest(&layer.top))
+            .filter_map(|layer| self.positions.nearest(&layer.sets.top))
             .map(|(position, id)| (self.positions.due(position), position, id))
             .min()?;
         let snapshot = &self.snapshots[&id];
         let source = self.source(snapshot, to)?;
         // If it is on its way to a layer in between, read it from there once it has arrived.
-        let is_arriving = snapshot.copies.iter().any(|copy| copy.is_arriving && copy.layer < source.layer);
-        (self.positions.is_announced(position) && !is_arriving).then_some((due, id, source.layer))
+        let is_arriving = snapshot.copies.iter().any(|copy| copy.is_arriving && copy.layer() < source.layer());
+        (self.positions.is_announced(position) && !is_arriving).then_some((due, id, source.layer()))
     }
 
     /// Starts moves of snapshots to the layers that they have to reach, oldest first.
     fn persist(&mut self) {
         for to in 1..self.layers.len() {
             loop {
-                let oldest = self.positions.farthest_first(&self.layers[to].missing).next();
+                let oldest = self.positions.farthest_first(&self.layers[to].sets.missing).next();
                 let Some((_, id)) = oldest else { break };
                 let snapshot = &self.snapshots[&id];
                 let complete = snapshot.copies.iter().filter(|copy| !copy.is_arriving);
-                let Some(from) = complete.map(|copy| copy.layer).min() else { break };
+                let Some(from) = complete.map(Copy::layer).min() else { break };
                 let bytes = snapshot.bytes;
                 if !self.has_lane(from, to, bytes) {
                     break;
@@ -443,7 +451,7 @@ impl Planner {
             let mut too_large = u64::MAX;
             while let Some((position, id)) = self.farthest_dirty(from, too_large) {
                 let is_many =
-                    self.positions.is_filling() && self.layers[from].dirty_bytes > self.drain_above_bytes(from);
+                    self.positions.is_filling() && self.layers[from].sets.dirty_bytes > self.drain_above_bytes(from);
                 let is_wanted = match pressure[from] {
                     Pressure::None => is_many,
                     Pressure::From(due) => is_many || self.positions.due(position) > due,
@@ -474,7 +482,7 @@ impl Planner {
     }
 
     fn farthest_dirty(&self, layer: LayerIndex, too_large: u64) -> Option<(Position, SnapshotId)> {
-        let mut dirty = self.positions.farthest_first(&self.layers[layer].dirty);
+        let mut dirty = self.positions.farthest_first(&self.layers[layer].sets.dirty);
         dirty.find(|(_, id)| self.snapshots[id].bytes < too_large)
     }
 
@@ -523,10 +531,11 @@ impl Planner {
             self.evict(victim, 0);
         }
         let mut floor = 0;
-        for (start, id) in self.front.clone() {
+        let front: Vec<_> = self.front.iter().map(|(start, id)| (*start, *id)).collect();
+        for (start, id) in front {
             let snapshot = &self.snapshots[&id];
             let copy = snapshot.copy(0).expect("what is in the front has a copy there");
-            let range = copy.extents[0].clone();
+            let range = start..start + snapshot.bytes;
             let is_movable = snapshot.holders == 0 && copy.readers == 0 && snapshot.phase == Phase::Live;
             if start > floor && is_movable {
                 floor = self.slide(id, range, floor);
@@ -548,7 +557,7 @@ impl Planner {
         let end = target.end;
         self.change(id, |snapshot| {
             if let Some(copy) = snapshot.copy_mut(0) {
-                copy.extents = Extents::from_elem(target, 1);
+                copy.start = target.start;
             }
         });
         self.actions.push_back(Action::Slide { id, from, to });
@@ -557,11 +566,11 @@ impl Planner {
 
     /// Refuses the first waiting save that yields to others, if there is one.
     fn give_way(&mut self) -> bool {
-        let Some(place) = self.rooms.iter().position(|id| self.snapshots[id].yields) else { return false };
+        let Some(place) = self.rooms.iter().position(|id| self.snapshots[id].yields()) else { return false };
         let id = self.rooms.remove(place).expect("it was just found there");
         self.forget_key(id);
         self.snapshots.remove(&id);
-        self.actions.push_back(Action::Refuse { id, why: Refusal::GaveWay });
+        self.actions.push_back(Action::Refuse { id, consume: false, why: Refusal::GaveWay });
         true
     }
 
@@ -592,7 +601,7 @@ impl Planner {
         if let Some(id) = self.rooms.pop_front() {
             self.forget_key(id);
             self.snapshots.remove(&id);
-            self.actions.push_back(Action::Refuse { id, why });
+            self.actions.push_back(Action::Refuse { id, consume: false, why });
         } else if let Some((id, consume)) = self.wants.pop_front() {
             self.refuse_want(id, consume, why);
         }
@@ -628,7 +637,7 @@ mod tests {
                 match action {
                     Action::Lend { id, .. } => self.lent.push(id),
                     Action::Move { id, from, to, .. } => self.moves.push_back((id, from.layer, to.layer)),
-                    Action::Refuse { id, why } => panic!("{id:?} is refused: {why:?}"),
+                    Action::Refuse { id, why, .. } => panic!("{id:?} is refused: {why:?}"),
                     _ => {}
                 }
             }

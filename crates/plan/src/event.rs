@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 pub struct Timestamp(pub u64);
 
 /// Identifies one snapshot. The caller chooses it, and never uses it again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct SnapshotId(pub u64);
 
 /// A layer of the stack: 0 is the front, larger is deeper.
@@ -186,11 +186,18 @@ pub enum Action {
         to: u64,
     },
     /// Let the program read the snapshot in the front. Answered by `Released`.
-    Hand(SnapshotId),
+    Hand {
+        /// Which.
+        id: SnapshotId,
+        /// What the `Wanted` had said: several reads may wait for one snapshot.
+        consume: bool,
+    },
     /// Tell the program that a save or read that waits has failed.
     Refuse {
         /// The snapshot that it waits for.
         id: SnapshotId,
+        /// What the `Wanted` had said; false for room.
+        consume: bool,
         /// The reason.
         why: Refusal,
     },

@@ -1,10 +1,10 @@
 //! The order in which snapshots will be read, and from it which snapshot is read soonest.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::SnapshotId;
+use crate::{Packed, SnapshotId};
 
 /// The order in which the program reads what it has saved.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -27,7 +27,7 @@ pub(crate) type Position = u64;
 const NEVER: Position = Position::MAX;
 
 /// Snapshots sorted by position, to find the one that is read soonest or last.
-pub(crate) type PositionSet = BTreeSet<(Position, SnapshotId)>;
+pub(crate) type PositionSet = Packed<(Position, SnapshotId), ()>;
 
 /// Where the program is in the announced order.
 #[derive(Debug, Clone)]
@@ -54,7 +54,10 @@ enum Kind {
     Schedule {
         cursor: Position,
         keys: Vec<u64>,
-        ahead: BTreeMap<u64, VecDeque<Position>>,
+        /// For each position, the next one with the same key.
+        following: Vec<Position>,
+        /// For each key, its first position from the cursor on.
+        ahead: Packed<u64, Position>,
     },
     Unknown,
 }
@@ -65,11 +68,17 @@ impl Positions {
             Order::Reverse => Kind::Reverse { cursor: 0 },
             Order::Forward => Kind::Forward { cursor: 0 },
             Order::Schedule(keys) => {
-                let mut ahead = BTreeMap::<u64, VecDeque<Position>>::new();
-                for (position, &key) in keys.iter().enumerate() {
-                    ahead.entry(key).or_default().push_back(position as Position);
+                // Keys in ascending order fill the map best.
+                let mut first = BTreeMap::new();
+                let mut following = vec![NEVER; keys.len()];
+                for (position, &key) in keys.iter().enumerate().rev() {
+                    following[position] = first.insert(key, position as Position).unwrap_or(NEVER);
                 }
-                Kind::Schedule { cursor: 0, keys, ahead }
+                let mut ahead = Packed::new();
+                for (key, position) in first {
+                    ahead.insert(key, position);
+                }
+                Kind::Schedule { cursor: 0, keys, following, ahead }
             }
             Order::Unknown => Kind::Unknown,
         };
@@ -103,26 +112,37 @@ impl Positions {
     /// The member of `set` that is read soonest.
     pub(crate) fn nearest(&self, set: &PositionSet) -> Option<(Position, SnapshotId)> {
         match &self.kind {
-            Kind::Reverse { cursor } => set.range(..from(*cursor)).next_back().or(set.last()),
-            Kind::Forward { cursor } => set.range(from(*cursor)..).next().or(set.first()),
+            Kind::Reverse { cursor } => set.below(from(*cursor)).next_back().or(set.last()),
+            Kind::Forward { cursor } => set.from(from(*cursor)).next().or(set.first()),
             Kind::Schedule { .. } => set.first(),
             Kind::Unknown => set.last(),
         }
-        .copied()
+        .map(|(entry, ())| *entry)
     }
 
     /// The members of `set`, from the one that is read last to the one that is read soonest.
     pub(crate) fn farthest_first<'a>(
         &self,
         set: &'a PositionSet,
-    ) -> Box<dyn Iterator<Item = (Position, SnapshotId)> + 'a> {
+    ) -> Box<dyn DoubleEndedIterator<Item = (Position, SnapshotId)> + 'a> {
+        let entry = |(entry, ()): (&'a (Position, SnapshotId), &'a ())| *entry;
         match &self.kind {
-            Kind::Reverse { cursor } => Box::new(set.range(from(*cursor)..).chain(set.range(..from(*cursor))).copied()),
+            Kind::Reverse { cursor } => Box::new(set.from(from(*cursor)).chain(set.below(from(*cursor))).map(entry)),
             Kind::Forward { cursor } => {
-                Box::new(set.range(..from(*cursor)).rev().chain(set.range(from(*cursor)..).rev()).copied())
+                Box::new(set.below(from(*cursor)).rev().chain(set.from(from(*cursor)).rev()).map(entry))
             }
-            Kind::Schedule { .. } => Box::new(set.iter().rev().copied()),
-            Kind::Unknown => Box::new(set.iter().copied()),
+            Kind::Schedule { .. } => Box::new(set.iter().rev().map(entry)),
+            Kind::Unknown => Box::new(set.iter().map(entry)),
+        }
+    }
+
+    /// How many bytes the announced order takes.
+    pub(crate) fn bytes(&self) -> u64 {
+        match &self.kind {
+            Kind::Schedule { keys, following, ahead, .. } => {
+                size_of_val(keys.as_slice()) as u64 + size_of_val(following.as_slice()) as u64 + ahead.bytes()
+            }
+            Kind::Reverse { .. } | Kind::Forward { .. } | Kind::Unknown => 0,
         }
     }
 
@@ -147,35 +167,29 @@ impl Positions {
         }
     }
 
-    /// Records a read of the snapshot `id` with `key` and `position`, one of `live`. Returns
-    /// whether it was the announced one, and the keys whose positions have changed, with the new
-    /// positions.
-    pub(crate) fn read(
-        &mut self,
-        key: u64,
-        position: Position,
-        id: SnapshotId,
-        live: &PositionSet,
-    ) -> (bool, Vec<(u64, Position)>) {
-        let expected = self.nearest(live).map(|(_, id)| id);
+    /// Records a read of the snapshot with `key` and `position`; `is_nearest` says whether it was
+    /// the nearest of all that can be read. Returns whether it was the announced one, and the keys
+    /// whose positions have changed, with the new positions.
+    pub(crate) fn read(&mut self, key: u64, position: Position, is_nearest: bool) -> (bool, Vec<(u64, Position)>) {
         match &mut self.kind {
             Kind::Reverse { cursor } => {
                 *cursor = position;
-                (expected == Some(id), Vec::new())
+                (is_nearest, Vec::new())
             }
             Kind::Forward { cursor } => {
                 *cursor = position + 1;
-                (expected == Some(id), Vec::new())
+                (is_nearest, Vec::new())
             }
-            Kind::Schedule { cursor, keys, ahead } => {
+            Kind::Schedule { cursor, keys, following, ahead } => {
                 if position == NEVER {
                     return (false, Vec::new());
                 }
                 // A read of a later position means that the program has skipped those in between.
                 let is_next = position == *cursor;
-                let skipped = &keys[*cursor as usize..=position as usize];
-                for &key in skipped {
-                    ahead.get_mut(&key).map(VecDeque::pop_front);
+                let passed = *cursor as usize..=position as usize;
+                let skipped = &keys[passed.clone()];
+                for (&key, &next) in skipped.iter().zip(&following[passed]) {
+                    ahead.insert(key, next);
                 }
                 *cursor = position + 1;
                 let mut changed: Vec<_> = skipped.iter().map(|&key| (key, next_in(ahead, key))).collect();
@@ -196,8 +210,8 @@ fn from(position: Position) -> (Position, SnapshotId) {
     (position, SnapshotId(0))
 }
 
-fn next_in(ahead: &BTreeMap<u64, VecDeque<Position>>, key: u64) -> Position {
-    ahead.get(&key).and_then(VecDeque::front).copied().unwrap_or(NEVER)
+fn next_in(ahead: &Packed<u64, Position>, key: u64) -> Position {
+    ahead.get(&key).copied().unwrap_or(NEVER)
 }
 
 #[cfg(test)]
@@ -207,15 +221,29 @@ mod tests {
     /// Saves `keys` in order and returns the set of their positions. A snapshot's id is its index
     /// in `keys`.
     fn saved(positions: &mut Positions, keys: &[u64]) -> PositionSet {
-        (0..).zip(keys).map(|(id, &key)| (positions.of_new(key), SnapshotId(id))).collect()
+        let mut set = PositionSet::new();
+        for (id, &key) in (0..).zip(keys) {
+            set.insert((positions.of_new(key), SnapshotId(id)), ());
+        }
+        set
     }
 
     fn by_due(positions: &Positions, set: &PositionSet) -> Vec<u64> {
-        let mut all: Vec<_> = set.iter().copied().collect();
+        let mut all: Vec<_> = set.iter().map(|(entry, ())| *entry).collect();
         all.sort_by_key(|&(position, _)| positions.due(position));
         assert_eq!(positions.nearest(set), all.first().copied());
         assert!(positions.farthest_first(set).eq(all.iter().rev().copied()));
         all.into_iter().map(|(_, id)| id.0).collect()
+    }
+
+    fn read(
+        positions: &mut Positions,
+        key: u64,
+        entry: (Position, u64),
+        live: &PositionSet,
+    ) -> (bool, Vec<(u64, u64)>) {
+        let is_nearest = positions.nearest(live).is_some_and(|(_, id)| id.0 == entry.1);
+        positions.read(key, entry.0, is_nearest)
     }
 
     #[test]
@@ -223,9 +251,9 @@ mod tests {
         let mut positions = Positions::new(Order::Reverse);
         let live = saved(&mut positions, &[10, 11, 12, 13]);
         assert_eq!(by_due(&positions, &live), [3, 2, 1, 0]);
-        assert!(positions.read(13, 3, SnapshotId(3), &live).0);
+        assert!(read(&mut positions, 13, (3, 3), &live).0);
         assert_eq!(by_due(&positions, &live), [2, 1, 0, 3]);
-        assert!(!positions.read(11, 1, SnapshotId(1), &live).0, "12 was next");
+        assert!(!read(&mut positions, 11, (1, 1), &live).0, "12 was next");
         assert_eq!(by_due(&positions, &live), [0, 3, 2, 1]);
     }
 
@@ -233,9 +261,9 @@ mod tests {
     fn forward_reads_upwards_then_from_the_bottom() {
         let mut positions = Positions::new(Order::Forward);
         let live = saved(&mut positions, &[10, 11, 12, 13]);
-        assert!(positions.read(10, 0, SnapshotId(0), &live).0);
+        assert!(read(&mut positions, 10, (0, 0), &live).0);
         assert_eq!(by_due(&positions, &live), [1, 2, 3, 0]);
-        assert!(!positions.read(12, 2, SnapshotId(2), &live).0);
+        assert!(!read(&mut positions, 12, (2, 2), &live).0);
         assert_eq!(by_due(&positions, &live), [3, 0, 1, 2]);
     }
 
@@ -244,9 +272,9 @@ mod tests {
         let mut positions = Positions::new(Order::Schedule(vec![7, 8, 7, 9]));
         let live = saved(&mut positions, &[9, 8, 7, 6]);
         assert_eq!(by_due(&positions, &live), [2, 1, 0, 3]);
-        assert_eq!(positions.read(7, 0, SnapshotId(2), &live), (true, vec![(7, 2)]));
-        assert_eq!(positions.read(7, 2, SnapshotId(2), &live), (false, vec![(8, NEVER), (7, NEVER)]));
-        assert_eq!(positions.read(6, NEVER, SnapshotId(3), &live), (false, vec![]));
+        assert_eq!(read(&mut positions, 7, (0, 2), &live), (true, vec![(7, 2)]));
+        assert_eq!(read(&mut positions, 7, (2, 2), &live), (false, vec![(8, NEVER), (7, NEVER)]));
+        assert_eq!(read(&mut positions, 6, (NEVER, 3), &live), (false, vec![]));
         assert!(!positions.is_announced(NEVER) && positions.is_announced(3));
     }
 
@@ -255,7 +283,7 @@ mod tests {
         let mut positions = Positions::new(Order::Unknown);
         let live = saved(&mut positions, &[1, 2, 3]);
         assert_eq!(by_due(&positions, &live), [2, 1, 0]);
-        assert_eq!(positions.read(1, 0, SnapshotId(0), &live), (true, vec![(1, 3)]));
+        assert_eq!(read(&mut positions, 1, (0, 0), &live), (true, vec![(1, 3)]));
         assert!(!positions.is_announced(0));
     }
 }

@@ -10,8 +10,10 @@ use crate::{
     Timestamp,
     memory::{Begun, Memory},
     order::{PositionSet, Positions},
+    packed::Packed,
     preference::Lane,
-    snapshot::{Copy, Phase, Snapshot, Standing},
+    sets::Sets,
+    snapshot::{Copy, Filling, Loss, Phase, Snapshot},
     space::Space,
 };
 
@@ -22,8 +24,11 @@ const ADDRESSES: u64 = 1 << 62;
 /// The largest number of layers in a stack.
 pub const LAYERS_MAX: usize = 16;
 
+/// What an allocation takes beside its bytes.
+pub(crate) const ALLOCATION_BYTES: usize = 16;
+
 /// A copy is given up after this many failed reads in a row.
-const READ_FAULTS_MAX: u32 = 2;
+const READ_FAULTS_MAX: u8 = 2;
 
 /// The settings of a planner.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -128,13 +133,19 @@ pub struct Planner {
     pub(crate) settings: Settings,
     pub(crate) now: Timestamp,
     pub(crate) layers: Vec<Layer>,
-    pub(crate) snapshots: BTreeMap<SnapshotId, Snapshot>,
-    pub(crate) keys: BTreeMap<u64, SnapshotId>,
+    pub(crate) snapshots: Packed<SnapshotId, Snapshot>,
+    /// The copies that are being written.
+    filling: BTreeMap<(SnapshotId, LayerIndex), Filling>,
+    /// The extents of copies that lie in several pieces.
+    pieces: BTreeMap<(SnapshotId, LayerIndex), Extents>,
+    /// How many copies are not the first one of their snapshot.
+    further_copies: u64,
+    pub(crate) keys: Packed<u64, SnapshotId>,
     pub(crate) positions: Positions,
-    /// All snapshots that the program can read.
-    pub(crate) live: PositionSet,
+    /// The snapshots that the program can ask for, and that were lost.
+    pub(crate) lost: PositionSet,
     /// The snapshots in the front, by address.
-    pub(crate) front: BTreeMap<u64, SnapshotId>,
+    pub(crate) front: Packed<u64, SnapshotId>,
     /// Bytes in the front that could leave it only if another layer had room.
     pub(crate) stuck_bytes: u64,
     /// Sizes of the snapshots that are only below the front, with a count for each size.
@@ -171,12 +182,7 @@ pub(crate) struct Layer {
     /// Whether it can be written.
     pub(crate) is_writable: bool,
     pub(crate) used_bytes_max: u64,
-    pub(crate) dirty: PositionSet,
-    pub(crate) dirty_bytes: u64,
-    pub(crate) clean: PositionSet,
-    pub(crate) clean_bytes: u64,
-    pub(crate) top: PositionSet,
-    pub(crate) missing: PositionSet,
+    pub(crate) sets: Sets,
 }
 
 impl Planner {
@@ -184,17 +190,20 @@ impl Planner {
     ///
     /// # Panics
     /// If `settings` has no layer, or more than [`LAYERS_MAX`].
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(mut settings: Settings) -> Self {
         assert!((1..=LAYERS_MAX).contains(&settings.layers.len()), "a stack has 1 to {LAYERS_MAX} layers");
         let layers = settings.layers.iter().map(Layer::new).collect();
         Self {
             now: Timestamp(0),
             layers,
-            snapshots: BTreeMap::new(),
-            keys: BTreeMap::new(),
-            positions: Positions::new(settings.order.clone()),
-            live: PositionSet::new(),
-            front: BTreeMap::new(),
+            snapshots: Packed::new(),
+            filling: BTreeMap::new(),
+            pieces: BTreeMap::new(),
+            further_copies: 0,
+            keys: Packed::new(),
+            positions: Positions::new(std::mem::take(&mut settings.order)),
+            lost: PositionSet::new(),
+            front: Packed::new(),
             stuck_bytes: 0,
             below: BTreeMap::new(),
             rooms: VecDeque::new(),
@@ -218,7 +227,7 @@ impl Planner {
         self.search_pause = self.search_pause.saturating_sub(1);
         match event {
             Event::RoomWanted { id, key, bytes, is_copy, yields } => {
-                let below = ((1u32 << self.layers.len()) - 1) & !1;
+                let below = (u16::MAX >> (LAYERS_MAX - self.layers.len())) & !1;
                 let persists_on = if self.settings.persists { below } else { 0 };
                 self.room_wanted(id, Snapshot::new(key, bytes, is_copy, yields, persists_on));
             }
@@ -272,7 +281,7 @@ impl Planner {
     pub fn find(&self, key: u64) -> Option<SnapshotId> {
         let id = *self.keys.get(&key)?;
         let snapshot = &self.snapshots[&id];
-        (snapshot.phase == Phase::Live && !snapshot.is_claimed).then_some(id)
+        snapshot.is_live().then_some(id)
     }
 
     /// Whether `key` is in use, also by a save that is not complete or a read that still waits.
@@ -282,7 +291,7 @@ impl Planner {
 
     /// The keys of all snapshots that the program can read, in ascending order.
     pub fn keys(&self) -> impl Iterator<Item = u64> + '_ {
-        self.keys.keys().copied().filter(|&key| self.find(key).is_some())
+        self.keys.iter().filter(|(_, id)| self.snapshots[id].is_live()).map(|(key, _)| *key)
     }
 
     /// The size of a snapshot that exists, waits for room, or is being filled.
@@ -295,7 +304,7 @@ impl Planner {
 
     /// Where a snapshot begins in the front, if it is there.
     pub fn start_in_front(&self, id: SnapshotId) -> Option<u64> {
-        self.snapshots.get(&id)?.copy(0).map(|copy| copy.extents[0].start)
+        self.snapshots.get(&id)?.copy(0).map(|copy| copy.start)
     }
 
     /// Whether the front has a complete copy of the snapshot.
@@ -333,6 +342,17 @@ impl Planner {
         self.layers[layer].kept_bytes
     }
 
+    /// How many bytes the plan takes itself, for all that it knows of snapshots.
+    pub fn bookkeeping_bytes(&self) -> u64 {
+        let maps = self.snapshots.bytes() + self.keys.bytes() + self.front.bytes() + self.lost.bytes();
+        let layers: u64 = self.layers.iter().map(|layer| layer.sets.bytes() + layer.space.bytes()).sum();
+        let copies = self.further_copies * (2 * size_of::<Copy>() + ALLOCATION_BYTES) as u64;
+        // Nodes of this map are at least half full.
+        let of_pieces = 2 * size_of::<((SnapshotId, LayerIndex), Extents)>() + ALLOCATION_BYTES;
+        let pieces = self.pieces.values().map(|pieces| (of_pieces + size_of_val(pieces.as_slice())) as u64);
+        maps + layers + copies + pieces.sum::<u64>() + self.positions.bytes()
+    }
+
     /// The state of a layer's memory, if it is memory.
     pub fn memory(&self, layer: LayerIndex) -> Option<MemoryState> {
         self.layers[layer].memory.as_ref().map(Memory::state)
@@ -341,7 +361,7 @@ impl Planner {
     fn room_wanted(&mut self, id: SnapshotId, wanted: Snapshot) {
         let (key, bytes) = (wanted.key, wanted.bytes);
         if bytes > self.layers[0].space.limit() {
-            self.actions.push_back(Action::Refuse { id, why: Refusal::TooLarge });
+            self.actions.push_back(Action::Refuse { id, consume: false, why: Refusal::TooLarge });
             return;
         }
         self.bytes_max = self.bytes_max.max(bytes);
@@ -354,13 +374,11 @@ impl Planner {
     fn shortened(&mut self, id: SnapshotId, bytes: u64) {
         let mut rest = 0..0;
         self.change(id, |snapshot| {
-            debug_assert!(snapshot.phase == Phase::Lent && bytes <= snapshot.bytes);
-            snapshot.bytes = bytes;
-            if let Some(copy) = snapshot.copy_mut(0) {
-                let place = &mut copy.extents[0];
+            debug_assert!(matches!(snapshot.phase, Phase::Lent { .. }) && bytes <= snapshot.bytes);
+            if let Some(place) = snapshot.range_in_front() {
                 rest = place.start + bytes..place.end;
-                place.end = rest.start;
             }
+            snapshot.bytes = bytes;
         });
         if !rest.is_empty() {
             self.layers[0].space.give(rest);
@@ -381,7 +399,7 @@ impl Planner {
     /// The program begins to fill a slot. If it only copies, the time measures how fast the front
     /// can be written.
     pub(crate) fn begin_fill(&mut self, id: SnapshotId, extents: &Extents) -> Begun {
-        let is_copy = self.snapshots[&id].is_copy;
+        let is_copy = matches!(self.snapshots[&id].phase, Phase::Lent { is_copy: true, .. });
         let Some(memory) = &mut self.layers[0].memory else { return Begun::default() };
         let begun = match is_copy {
             true => memory.begin_write(self.now, extents, true),
@@ -392,19 +410,22 @@ impl Planner {
     }
 
     fn end_fill(&mut self, id: SnapshotId, is_filled: bool) {
-        let snapshot = &self.snapshots[&id];
-        self.filling_bytes -= snapshot.copy(0).map_or(0, |copy| copy.begun.untouched_bytes());
-        let Some(memory) = self.layers[0].memory.as_mut().filter(|_| snapshot.is_copy) else { return };
-        match snapshot.copy(0) {
-            Some(copy) if is_filled => memory.end_write(self.now, snapshot.bytes, copy.begun, copy.since),
-            _ => memory.abandon_write(self.now),
+        let Snapshot { bytes, phase, .. } = self.snapshots[&id];
+        let Some(Filling { since, begun }) = self.filling.remove(&(id, 0)) else { return };
+        self.filling_bytes -= begun.untouched_bytes();
+        let is_copy = matches!(phase, Phase::Lent { is_copy: true, .. });
+        let Some(memory) = self.layers[0].memory.as_mut().filter(|_| is_copy) else { return };
+        match is_filled {
+            true => memory.end_write(self.now, bytes, begun, since),
+            false => memory.abandon_write(self.now),
         }
     }
 
     fn wanted(&mut self, id: SnapshotId, consume: bool) {
         let snapshot = &self.snapshots[&id];
         let (key, position) = (snapshot.key, snapshot.position);
-        let (is_in_order, changed) = self.positions.read(key, position, id, &self.live);
+        let is_nearest = self.nearest_live() == Some(id);
+        let (is_in_order, changed) = self.positions.read(key, position, is_nearest);
         match self.snapshots[&id].copy(0) {
             _ if !is_in_order => self.counters.misses += 1,
             Some(copy) if copy.is_arriving => self.counters.late += 1,
@@ -412,7 +433,7 @@ impl Planner {
             None => self.counters.misses += 1,
         }
         let complete = self.snapshots[&id].copies.iter().filter(|copy| !copy.is_arriving);
-        if let Some(layer) = complete.map(|copy| copy.layer).min() {
+        if let Some(layer) = complete.map(Copy::layer).min() {
             self.counters.found[layer] += 1;
         }
         for (key, position) in changed {
@@ -482,17 +503,17 @@ impl Planner {
                 self.layers[to].is_writable = false;
                 self.drop_copy(id, to);
             }
-            Fault::SourceUnreadable => self.read_failed(id, from, to, Refusal::Unreadable(from)),
-            Fault::SourceDamaged => self.read_failed(id, from, to, Refusal::Damaged(from)),
+            Fault::SourceUnreadable => self.read_failed(id, from, to, Loss::Unreadable(from as u8)),
+            Fault::SourceDamaged => self.read_failed(id, from, to, Loss::Damaged(from as u8)),
         }
         self.reap(id);
     }
 
-    fn read_failed(&mut self, id: SnapshotId, from: LayerIndex, to: LayerIndex, why: Refusal) {
+    fn read_failed(&mut self, id: SnapshotId, from: LayerIndex, to: LayerIndex, why: Loss) {
         self.drop_copy(id, to);
         let snapshot = &self.snapshots[&id];
         let is_given_up = snapshot.read_faults + 1 >= READ_FAULTS_MAX;
-        let has_other = snapshot.copies.iter().any(|copy| copy.layer != from && !copy.is_arriving);
+        let has_other = snapshot.copies.iter().any(|copy| copy.layer() != from && !copy.is_arriving);
         if is_given_up && has_other && snapshot.copy(from).is_some_and(|copy| copy.readers == 0) {
             match self.layers[from].keeps() {
                 // The bytes stay there, and the layer's owner counts them.
@@ -511,8 +532,8 @@ impl Planner {
     }
 
     fn end_move(&mut self, id: SnapshotId, from: LayerIndex, to: LayerIndex, is_done: bool) {
-        let snapshot = &self.snapshots[&id];
-        let (bytes, target) = (snapshot.bytes, snapshot.copy(to).expect("a move has a target"));
+        let bytes = self.snapshots[&id].bytes;
+        let target = self.filling.remove(&(id, to)).expect("a move fills its target");
         let lane = self.lanes.get_mut(&(from, to)).expect("a move ends on the lane where it began");
         let since = lane.end(self.now, target.since, bytes, is_done);
         if to == 0 {
@@ -535,7 +556,7 @@ impl Planner {
     pub(crate) fn begin_move(&mut self, id: SnapshotId, from: LayerIndex, to: Site, purpose: Purpose) {
         let snapshot = &self.snapshots[&id];
         let bytes = snapshot.bytes;
-        let extents = snapshot.copy(from).expect("a move has a source").extents.clone();
+        let extents = self.extents(id, snapshot, snapshot.copy(from).expect("a move has a source"));
         let now = self.now;
         self.lane(from, to.layer).begin(now, bytes);
         self.change(id, |snapshot| {
@@ -575,8 +596,8 @@ impl Planner {
         let idle: Vec<_> = snapshot
             .copies
             .iter()
-            .filter(|copy| !copy.is_arriving && copy.readers == 0 && !(copy.layer == 0 && is_held))
-            .map(|copy| copy.layer)
+            .filter(|copy| !copy.is_arriving && copy.readers == 0 && !(copy.layer() == 0 && is_held))
+            .map(Copy::layer)
             .collect();
         for layer in idle {
             self.evict(id, layer);
@@ -599,8 +620,21 @@ impl Planner {
         }
         let place = &mut self.layers[layer];
         place.used_bytes_max = place.used_bytes_max.max(place.used());
-        let copy = Copy { layer, extents, is_arriving, readers: 0, since: self.now, begun };
+        let copy = Copy::new(layer, extents[0].start, extents.len() > 1, is_arriving);
+        self.filling.insert((id, layer), Filling { since: self.now, begun });
+        if copy.is_split {
+            self.pieces.insert((id, layer), extents);
+        }
+        self.further_copies += u64::from(!self.snapshots[&id].copies.is_empty());
         self.change(id, |snapshot| snapshot.copies.push(copy));
+    }
+
+    /// Where a copy of a snapshot lies.
+    fn extents(&self, id: SnapshotId, snapshot: &Snapshot, copy: &Copy) -> Extents {
+        match copy.is_split {
+            true => self.pieces[&(id, copy.layer())].clone(),
+            false => Extents::from_elem(copy.start..copy.start + snapshot.bytes, 1),
+        }
     }
 
     /// Forgets a copy and frees its extents. If the copy was complete, a layer that keeps bytes
@@ -619,11 +653,17 @@ impl Planner {
     }
 
     fn remove_copy(&mut self, id: SnapshotId, layer: LayerIndex) -> Option<Extents> {
-        let extents = self.snapshots[&id].copy(layer)?.extents.clone();
+        let snapshot = &self.snapshots[&id];
+        let extents = self.extents(id, snapshot, snapshot.copy(layer)?);
+        self.pieces.remove(&(id, layer));
         if layer == 0 {
             self.front.remove(&extents[0].start);
         }
-        self.change(id, |snapshot| snapshot.copies.retain(|copy| copy.layer != layer));
+        self.further_copies -= u64::from(snapshot.copies.len() > 1);
+        self.change(id, |snapshot| {
+            snapshot.copies.retain(|copy| copy.layer() != layer);
+            snapshot.copies.shrink_to_fit();
+        });
         Some(extents)
     }
 
@@ -631,79 +671,6 @@ impl Planner {
         let key = self.snapshots[&id].key;
         if self.keys.get(&key) == Some(&id) {
             self.keys.remove(&key);
-        }
-    }
-
-    /// Changes a snapshot, and updates all sets that it belongs to. Every change goes through here.
-    pub(crate) fn change(&mut self, id: SnapshotId, edit: impl FnOnce(&mut Snapshot)) {
-        let snapshot = self.snapshots.get_mut(&id).expect("a snapshot that is spoken of exists");
-        let before = (snapshot.bytes, snapshot.position, snapshot.standing());
-        edit(snapshot);
-        let after = (snapshot.bytes, snapshot.position, snapshot.standing());
-        if before != after {
-            self.leave_sets(id, before.0, before.1, before.2);
-            self.join_sets(id, after.0, after.1, after.2);
-        }
-    }
-
-    fn leave_sets(&mut self, id: SnapshotId, bytes: u64, position: u64, standing: Standing) {
-        if standing.is_live {
-            self.live.remove(&(position, id));
-        }
-        if standing.is_stuck {
-            self.stuck_bytes -= bytes;
-        }
-        if standing.is_below
-            && let Some(count) = self.below.get_mut(&bytes)
-        {
-            *count -= 1;
-            if *count == 0 {
-                self.below.remove(&bytes);
-            }
-        }
-        for (index, layer) in self.layers.iter_mut().enumerate() {
-            if standing.dirty & (1 << index) != 0 {
-                layer.dirty.remove(&(position, id));
-                layer.dirty_bytes -= bytes;
-            }
-            if standing.clean & (1 << index) != 0 {
-                layer.clean.remove(&(position, id));
-                layer.clean_bytes -= bytes;
-            }
-            if standing.top == Some(index) {
-                layer.top.remove(&(position, id));
-            }
-            if standing.missing & (1 << index) != 0 {
-                layer.missing.remove(&(position, id));
-            }
-        }
-    }
-
-    fn join_sets(&mut self, id: SnapshotId, bytes: u64, position: u64, standing: Standing) {
-        if standing.is_live {
-            self.live.insert((position, id));
-        }
-        if standing.is_stuck {
-            self.stuck_bytes += bytes;
-        }
-        if standing.is_below {
-            *self.below.entry(bytes).or_default() += 1;
-        }
-        for (index, layer) in self.layers.iter_mut().enumerate() {
-            if standing.dirty & (1 << index) != 0 {
-                layer.dirty.insert((position, id));
-                layer.dirty_bytes += bytes;
-            }
-            if standing.clean & (1 << index) != 0 {
-                layer.clean.insert((position, id));
-                layer.clean_bytes += bytes;
-            }
-            if standing.top == Some(index) {
-                layer.top.insert((position, id));
-            }
-            if standing.missing & (1 << index) != 0 {
-                layer.missing.insert((position, id));
-            }
         }
     }
 }
@@ -722,12 +689,7 @@ impl Layer {
             drain_above_bytes: settings.drain_above_bytes,
             is_writable: true,
             used_bytes_max: 0,
-            dirty: PositionSet::new(),
-            dirty_bytes: 0,
-            clean: PositionSet::new(),
-            clean_bytes: 0,
-            top: PositionSet::new(),
-            missing: PositionSet::new(),
+            sets: Sets::default(),
         }
     }
 
@@ -751,7 +713,7 @@ impl Layer {
 
     /// Bytes that are free once all clean snapshots have been evicted.
     pub(crate) fn free_at_most(&self) -> u64 {
-        self.free() + if self.keeps() { 0 } else { self.clean_bytes }
+        self.free() + if self.keeps() { 0 } else { self.sets.clean_bytes }
     }
 
     /// Handles `Event::Kept`.

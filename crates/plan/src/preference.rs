@@ -162,11 +162,11 @@ impl Planner {
 
     /// The complete copy from which the snapshot arrives at `to` first.
     pub(crate) fn source<'a>(&self, snapshot: &'a Snapshot, to: LayerIndex) -> Option<&'a Copy> {
-        let complete = || snapshot.copies.iter().filter(|copy| !copy.is_arriving && copy.layer > to);
+        let complete = || snapshot.copies.iter().filter(|copy| !copy.is_arriving && copy.layer() > to);
         if self.settings.preference == Preference::Fixed || complete().nth(1).is_none() {
-            return complete().min_by_key(|copy| copy.layer);
+            return complete().min_by_key(|copy| copy.layer());
         }
-        let mut sources: SmallVec<[LayerIndex; 4]> = complete().map(|copy| copy.layer).collect();
+        let mut sources: SmallVec<[LayerIndex; 4]> = complete().map(Copy::layer).collect();
         sources.sort_unstable();
         let best = by_preference(sources.into_iter().map(|from| (from, self.read_ns(from, to, snapshot.bytes, true))));
         best.first().and_then(|&layer| snapshot.copy(layer))

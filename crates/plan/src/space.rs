@@ -56,6 +56,12 @@ impl Space {
         self.frontier
     }
 
+    /// How many bytes the list of holes takes.
+    pub(crate) fn bytes(&self) -> u64 {
+        // Two maps, whose nodes are at least half full.
+        (self.holes.len() * 2 * 2 * size_of::<(u64, u64)>()) as u64
+    }
+
     /// Whether `bytes` fit in one piece.
     pub(crate) fn fits(&self, bytes: u64) -> bool {
         self.by_length.last().is_some_and(|&(length, _)| length >= bytes)

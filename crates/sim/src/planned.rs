@@ -140,11 +140,11 @@ impl Planned {
                 self.extents.insert(id, range.clone());
                 self.begin_copy(world, id, None, Some(0), range);
             }
-            Action::Hand(id) if self.is_copied_back => {
+            Action::Hand { id, .. } if self.is_copied_back => {
                 let range = self.extents[&id].clone();
                 self.begin_copy(world, id, Some(0), None, range);
             }
-            Action::Hand(_) => self.is_done = true,
+            Action::Hand { .. } => self.is_done = true,
             Action::LeaveOut { .. } => {}
             Action::Move { id, from, to, .. } => self.begin_move(world, id, &from, to),
             Action::Evict { id, layer } => {
@@ -159,7 +159,7 @@ impl Planned {
                 self.touch_now(0, range.clone());
                 self.extents.insert(id, range);
             }
-            Action::Refuse { id, why } => {
+            Action::Refuse { id, why, .. } => {
                 let seconds = world.now_ns as f64 / 1e9;
                 return Err(Error::Refused { key: id.0, seconds, why: format!("{why:?}") });
             }

@@ -4,6 +4,7 @@
 //! - [`skip`]: a test that cannot run here is skipped, or fails if all must run.
 //! - [`soak`] and [`amount`]: how much a sweep tries by default, and in `cargo xtask soak`.
 //! - [`alone`], [`child`], [`Companion`]: child processes of a test.
+//! - [`Counting`]: an allocator that knows how much is allocated.
 //! - [`Registered`]: memory that the system writes to without a page fault.
 //! - [`Group`], [`with_own_mounts`], [`Disk`]: memory limits, file systems and power cuts for one
 //!   test.
@@ -11,6 +12,7 @@
 //! - `layer` (feature `layers`): layers in memory that ask a test before each call, and gates.
 
 mod companion;
+mod counting;
 #[cfg(feature = "layers")]
 pub mod device;
 mod group;
@@ -25,6 +27,7 @@ mod skipping;
 
 pub use self::{
     companion::{Companion, answer, listen},
+    counting::Counting,
     group::Group,
     mounts::{mount_ext4, mount_memory, with_own_mounts},
     power::{Cut, Disk, FileSystem},

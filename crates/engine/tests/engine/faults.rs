@@ -2,10 +2,11 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     thread,
+    time::Duration,
 };
 
 use outcrop_engine::{Arrival, Arrivals, Checksums, Error, Layout, Options};
@@ -153,4 +154,40 @@ fn many_snapshots_that_cannot_even_begin_to_be_written_are_each_reported() {
     (0..SNAPSHOTS).for_each(|key| handle.save(key, layout(), &[&[1; 4096]]).unwrap());
     gate.open();
     until("all have failed", || failures.load(Relaxed) == SNAPSHOTS as usize);
+}
+
+#[test]
+fn what_stays_of_a_discarded_snapshot_counts_before_anything_else_is_placed() {
+    let (writing, forgetting) = (Gate::closed(), Gate::closed());
+    let (at_writing, at_forgetting) = (Arc::clone(&writing), Arc::clone(&forgetting));
+    let this = Arc::new(OnceLock::<Weak<FakeLayer>>::new());
+    let known = Arc::clone(&this);
+    let shelf = FakeLayer::guarded("shelf", BYTES, move |call| {
+        match call {
+            LayerCall::Write(_) => at_writing.pass(),
+            LayerCall::Forget(0) => {
+                at_forgetting.pass();
+                // The file stays, and nobody but its owner knows it from now on.
+                known.get().unwrap().upgrade().unwrap().keep(BYTES);
+            }
+            _ => {}
+        }
+        Ok(())
+    });
+    shelf.keep(0);
+    this.set(Arc::downgrade(&shelf)).unwrap();
+    let mut handle = open(4, &[&shelf], &Options { persists: true, ..options() });
+    let mut saving = handle.clone();
+    save(&mut handle, 0).unwrap();
+    writing.until_waiting(1);
+    handle.discard(0).unwrap();
+    writing.open();
+    forgetting.until_waiting(1);
+    let saver = thread::spawn(move || save(&mut saving, 1).unwrap());
+    // Whoever could save now would find room that is not there.
+    (0..50).take_while(|_| !saver.is_finished()).for_each(|_| thread::sleep(Duration::from_millis(2)));
+    forgetting.open();
+    saver.join().unwrap();
+    until("it is left out", || handle.stats().layers[1].fault.is_some());
+    assert!(!shelf.calls().contains(&LayerCall::Begin(1)), "{:?}", shelf.calls());
 }

@@ -8,6 +8,7 @@ mod order;
 mod pressure;
 mod settings;
 mod statistics;
+mod waking;
 
 use std::sync::Arc;
 

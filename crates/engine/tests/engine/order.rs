@@ -1,8 +1,8 @@
 //! The order in which moves are served.
 
-use std::thread;
+use std::thread::{self, JoinHandle};
 
-use outcrop_engine::{Error, Options};
+use outcrop_engine::{Error, Handle, Options};
 use outcrop_plan::Order;
 use outcrop_testing::{
     layer::{FakeLayer, Gate, LayerCall},
@@ -77,4 +77,46 @@ fn a_fetch_comes_before_what_waits_to_be_drained_or_prefetched() {
     });
     let place = reads.iter().position(|read| Some(read) == first_write.as_ref()).unwrap();
     assert_eq!(place, 1, "only what was under way came before it: {reads:?}");
+}
+
+/// Lets one thread for each key read, one after the other.
+fn read_all(handle: &Handle, keys: impl Iterator<Item = u64>) -> Vec<JoinHandle<()>> {
+    let reader = |key| {
+        let (mut reading, waiting) = (handle.clone(), handle.stats().waiting);
+        let reader = thread::spawn(move || drop(reading.read::<Error>(key, true, |_| Ok(())).unwrap()));
+        until("it waits", || handle.stats().waiting == waiting + 1);
+        reader
+    };
+    keys.map(reader).collect()
+}
+
+#[test]
+fn a_drain_has_its_turn_while_fetches_keep_coming() {
+    let gate = Gate::closed();
+    let at_gate = gate.clone();
+    let disk = FakeLayer::guarded("disk", 256 * BYTES, move |call| {
+        if let LayerCall::Read(_) = call {
+            at_gate.pass();
+        }
+        Ok(())
+    });
+    let mut handle = open(64, &[&disk], &Options { order: Order::Unknown, ..options() });
+    (0..96).for_each(|key| save(&mut handle, key).unwrap());
+    until("half of the front is clean", || handle.stats().layers[1].writes >= 64);
+    assert!((0..20).all(|key| !handle.is_in_front(key)));
+    let readers = read_all(&handle, 0..20);
+    let calls_before = disk.calls().len();
+    // These make more than half of the front dirty, or wait for room: something has to sink.
+    let mut saving = handle.clone();
+    let saver = thread::spawn(move || (100..140).for_each(|key| save(&mut saving, key).unwrap()));
+    until("they are saved, or wait", || saver.is_finished() || handle.stats().waiting > 20);
+    gate.open();
+    saver.join().unwrap();
+    readers.into_iter().for_each(|reader| reader.join().unwrap());
+    let later = || disk.calls().into_iter().skip(calls_before);
+    let is_write = |call: LayerCall| matches!(call, LayerCall::Write(_));
+    until("something has sunk", || later().any(is_write));
+    let is_read = |call: &LayerCall| matches!(call, LayerCall::Read(_));
+    let reads = later().take_while(|call| !matches!(call, LayerCall::Write(_))).filter(is_read).count();
+    assert!(reads <= 8, "{reads} fetches came before the first drain");
 }

@@ -79,6 +79,35 @@ fn slots_in_the_hands_of_the_only_thread_are_waited_for_until_patience_ends() {
 }
 
 #[test]
+fn a_get_that_is_refused_is_not_taken_for_a_take_that_waits() {
+    let options = Options { patience: Some(Duration::from_millis(2)), ..options() };
+    let disk = FakeLayer::new("disk", 64 * BYTES);
+    let mut handle = open(2, &[&disk], &options);
+    for round in 0..20 {
+        let keys = (round * 10..).take(3);
+        keys.clone().for_each(|key| save(&mut handle, key).unwrap());
+        let key = round * 10;
+        until("it is below", || !handle.is_in_front(key));
+        for later in keys.skip(1) {
+            handle.discard(later).unwrap();
+        }
+        let layout = || Layout::single(Element::BYTE, BYTES as usize);
+        let lent: Vec<_> = (1..3).map(|nth| handle.lend(key + nth, layout()).unwrap()).collect();
+        let other = handle.clone();
+        thread::scope(|scope| {
+            let getting = scope.spawn(|| handle.read::<Error>(key, false, |_| Ok(())).map(drop));
+            until("the get waits", || other.stats().waiting == 1);
+            let mut third = other.clone();
+            drop(other);
+            let taking = scope.spawn(move || take(&mut third, key));
+            assert!(matches!(getting.join().unwrap(), Err(Error::Held { .. })));
+            drop(lent);
+            assert!(taking.join().unwrap().unwrap());
+        });
+    }
+}
+
+#[test]
 fn what_is_larger_than_the_front_is_refused_at_once() {
     let mut handle = open(1, &[&FakeLayer::new("large", 64 * BYTES)], &options());
     let error =

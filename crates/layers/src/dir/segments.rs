@@ -1,7 +1,7 @@
 //! The segment files: which ones exist, what has been written to them, and how they are created.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     ops::Range,
     path::Path,
@@ -82,17 +82,25 @@ impl Segments {
         Ok(())
     }
 
-    /// Records that `range` has been moved, and makes sure that it is on the medium and not in the
-    /// page cache.
-    pub(super) fn settle(&self, range: &Range<u64>, direction: Direction) -> io::Result<()> {
-        for (number, part) in self.parts(range) {
-            let Some(entry) = self.get(number) else { continue };
-            let Some(segment) = entry.segment.get() else { continue };
-            let is_write = direction == Direction::Write;
+    /// Records that these ranges have been moved, and makes sure that they are on the medium and
+    /// not in the page cache. Each file is flushed once.
+    pub(super) fn settle(&self, ranges: &[Range<u64>], direction: Direction) -> io::Result<()> {
+        let parts = || ranges.iter().flat_map(|range| self.parts(range));
+        let numbers: BTreeSet<u64> = parts().map(|(number, _)| number).collect();
+        let entries: BTreeMap<u64, Arc<Entry>> =
+            numbers.into_iter().filter_map(|number| Some((number, self.get(number)?))).collect();
+        let segment = |number: u64| entries.get(&number).and_then(|entry| entry.segment.get());
+        let is_write = direction == Direction::Write;
+        for &number in entries.keys().filter(|_| is_write) {
+            if let Some(segment) = segment(number).filter(|segment| !segment.file.is_direct()) {
+                segment.file.sync()?;
+                #[cfg(test)]
+                tests::SYNCS.set(tests::SYNCS.get() + 1);
+            }
+        }
+        for (number, part) in parts() {
+            let Some(segment) = segment(number) else { continue };
             if !segment.file.is_direct() {
-                if is_write {
-                    segment.file.sync()?;
-                }
                 segment.file.forget_cached(&part);
             }
             if is_write {
@@ -213,4 +221,59 @@ fn words(part: &Range<u64>) -> impl Iterator<Item = (usize, u64)> {
         let to = (end - word * 64).min(64);
         ((word as usize), (u64::MAX << from) & (u64::MAX >> (64 - to)))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, collections::VecDeque};
+
+    use outcrop_io::Method;
+
+    use super::*;
+    use crate::{Dir, Extents, Feed, Host, Layer, Memory, Transfer};
+
+    thread_local! {
+        /// How many flushes of files this thread has asked for.
+        pub(super) static SYNCS: Cell<u64> = const { Cell::new(0) };
+    }
+
+    const MIB: u64 = 1 << 20;
+
+    /// Transfers that are all there from the beginning.
+    struct Queue(VecDeque<Transfer>, u64);
+
+    impl Feed for Queue {
+        fn next(&mut self) -> Option<Transfer> {
+            self.0.pop_front()
+        }
+
+        fn done(&mut self, _: Transfer, result: Result<()>) {
+            result.unwrap();
+            self.1 += 1;
+        }
+    }
+
+    #[test]
+    fn without_o_direct_many_transfers_are_flushed_at_once() {
+        for method in [Method::Blocking, Method::Uring] {
+            let scratch = tempfile::tempdir().unwrap();
+            let options = DirOptions { direct: false, method: Some(method), ..DirOptions::default() };
+            let Ok(dir) = Dir::open(scratch.path(), 256 * MIB, options) else { continue };
+            let host = Host::new(64 * MIB).unwrap();
+            let transfer = |tag: u64| {
+                let mut slot = host.slot(tag * MIB, MIB).unwrap();
+                slot.fill(tag as u8);
+                let extents = Extents::from_elem(tag * MIB..(tag + 1) * MIB, 1);
+                Transfer { tag, extents, memory: Memory::Write(slot.seal()) }
+            };
+            let mut queue = Queue((0..64).map(transfer).collect(), 0);
+            SYNCS.set(0);
+            dir.run(&mut queue);
+            assert_eq!(queue.1, 64);
+            assert!((1..=5).contains(&SYNCS.get()), "{} flushes for 64 MiB", SYNCS.get());
+            let mut bytes = vec![0; MIB as usize];
+            dir.read(63 * MIB, &mut bytes).unwrap();
+            assert!(bytes.iter().all(|byte| *byte == 63));
+        }
+    }
 }

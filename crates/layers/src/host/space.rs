@@ -224,6 +224,14 @@ impl Space {
         self.mapping.may_take(bytes).map_err(|error| Error::memory(&self.name, error))
     }
 
+    /// Asks for permission to write to `range`, if some of it was never touched.
+    pub(super) fn provide(&self, range: &Range<u64>) -> Result<()> {
+        match self.mapping.missing_bytes(range) {
+            0 => Ok(()),
+            missing_bytes => self.may_take(missing_bytes),
+        }
+    }
+
     /// Locks all of it in memory.
     pub(super) fn pin(&self) -> Result<()> {
         if self.table().chunks.contains(&None) {

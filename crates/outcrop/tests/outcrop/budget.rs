@@ -3,8 +3,10 @@
 
 use std::{fs, time::Duration};
 
-use outcrop::Tape;
-use outcrop_testing::{alone, of_process};
+use outcrop::{Order, Tape};
+use outcrop_testing::{alone, amount, covered, of_process};
+
+use crate::ALLOCATOR;
 
 const MIB: u64 = 1 << 20;
 
@@ -53,4 +55,50 @@ fn a_tape_that_has_nothing_to_do_takes_no_processor_time() {
     std::thread::sleep(Duration::from_secs(1));
     let used = processor_seconds() - before;
     assert!(used <= 0.1, "{used} s of processor time in a second of doing nothing");
+}
+
+/// How many bytes each of many small snapshots takes beside the layers, and how many the tape says.
+/// They are saved in the order of `keys`, a few of them first.
+fn bookkeeping(host: u64, order: Order, keys: &[u64]) -> (f64, f64) {
+    let scratch = tempfile::tempdir().unwrap();
+    let mut tape = Tape::builder().host(host).dir(scratch.path(), "8 GiB").order(order).open().unwrap();
+    let mut save = |keys: &[u64]| {
+        keys.iter().for_each(|key| tape.save(*key, &[*key; 512]).unwrap());
+        // What is under way takes memory too.
+        let mut written = None;
+        while written.replace(tape.stats().layers[1].writes) != Some(tape.stats().layers[1].writes) {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        (ALLOCATOR.bytes(), tape.stats().bookkeeping_bytes)
+    };
+    let (first, rest) = keys.split_at(keys.len() / 5);
+    let (before, after) = (save(first), save(rest));
+    covered("small snapshots of a tape", rest.len() as u64);
+    let of_each = |before: u64, after: u64| (after - before) as f64 / rest.len() as f64;
+    (of_each(before.0, after.0), of_each(before.1, after.1))
+}
+
+#[test]
+fn a_snapshot_takes_at_most_200_bytes_beside_the_layers_and_100_more_in_memory() {
+    if alone("budget::a_snapshot_takes_at_most_200_bytes_beside_the_layers_and_100_more_in_memory") {
+        return;
+    }
+    let count = amount(24_000, 240_000);
+    let ascending: Vec<u64> = (0..count).collect();
+    let scattered: Vec<u64> = (0..count).map(|nth| nth * 7919 % count).collect();
+    let (small, large) = (4 * MIB, 2 * count * 4096);
+    for (host, order, keys, most) in [
+        (small, Order::Reverse, &ascending, 200.0),
+        (small, Order::Forward, &ascending, 200.0),
+        (small, Order::Unknown, &scattered, 200.0),
+        (small, Order::Schedule(scattered.clone()), &ascending, 200.0),
+        (small, Order::Schedule(ascending.clone()), &scattered, 200.0),
+        (large, Order::Reverse, &ascending, 300.0),
+    ] {
+        let name = format!("{order:?}").chars().take(9).collect::<String>();
+        let (taken, said) = bookkeeping(host, order, keys);
+        println!("{name}: {taken:.1} bytes, {said:.1} of which are counted");
+        assert!(taken <= most, "{name}: {taken:.1} bytes for each snapshot");
+        assert!((said - taken).abs() < 0.1 * taken, "{name}: {taken:.1} bytes are taken, and {said:.1} counted");
+    }
 }

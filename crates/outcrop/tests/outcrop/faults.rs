@@ -3,7 +3,7 @@
 use std::{fs, path::Path, sync::Arc, time::Duration};
 
 use outcrop::{
-    Error, ErrorKind, Order, Tape,
+    Blank, Element, Error, ErrorKind, Order, Part, Tape,
     layers::{Dir, DirOptions, Fault, Faulty, Host, Layer, Method, Throttled},
 };
 use outcrop_testing::{Companion, answer, child_directory, listen, mount_memory, with_own_mounts};
@@ -80,6 +80,50 @@ fn bad_calls_are_refused_and_change_nothing() {
     assert_eq!(tape.take::<f32>(1).unwrap_err().kind(), ErrorKind::Missing);
 }
 
+#[derive(zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, Clone, Copy, PartialEq, Debug)]
+#[repr(C, align(1024))]
+struct Aligned([u64; 128]);
+
+#[derive(zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, Clone, Copy, PartialEq, Debug)]
+#[repr(C, align(8192))]
+struct Overaligned([u64; 1024]);
+
+#[test]
+fn elements_of_any_alignment_and_length_are_kept_or_refused() {
+    let mut tape = Tape::builder().host("1 MiB").open().unwrap();
+    let aligned = [Aligned([7; 128]); 3];
+    tape.save_regions(0, &[Part::new("byte", &[1u8]), Part::new("aligned", &aligned)]).unwrap();
+    assert_eq!(*tape.take_regions(0).unwrap().region::<Aligned>("aligned").unwrap(), aligned);
+    let mut lent = tape.lend_regions(1, &[Blank::new::<u8>("byte", 1), Blank::new::<Aligned>("aligned", 3)]).unwrap();
+    lent.region_mut::<Aligned>("aligned").unwrap().copy_from_slice(&aligned);
+    lent.seal();
+    assert_eq!(*tape.take_regions(1).unwrap().region::<Aligned>("aligned").unwrap(), aligned);
+
+    let over = [Overaligned([7; 1024]); 2];
+    tape.save(2, &over).unwrap();
+    tape.save_regions(3, &[Part::new("byte", &[1u8]), Part::new("over", &over)]).unwrap();
+    for error in [
+        tape.lend::<Overaligned>(4, 1).map(drop).unwrap_err(),
+        tape.get::<Overaligned>(2).map(drop).unwrap_err(),
+        tape.get_regions(3).unwrap().region::<Overaligned>("over").map(drop).unwrap_err(),
+    ] {
+        assert!(error.to_string().contains("aligned to 8192 bytes"), "{error}");
+    }
+
+    let twelve = [0u8; 12];
+    for (element, bytes, word) in [
+        (Element::of::<f64>(), &twelve[..], "12 bytes"),
+        (Element::other("nothing", 0), &twelve[..], "0 bytes"),
+        (Element::other("nothing", 0), &[], "0 bytes"),
+        (Element::other("huge", usize::MAX), &twelve[..], "12 bytes"),
+    ] {
+        let error = tape.save_regions(5, &[Part::of("x", element.clone(), bytes)]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Usage, "{error}");
+        assert!(error.to_string().contains(word), "{element:?}: {error}");
+    }
+    assert_eq!(tape.keys(), [2, 3]);
+}
+
 #[test]
 fn nothing_is_a_snapshot_too() {
     let scratch = tempfile::tempdir().unwrap();
@@ -105,6 +149,8 @@ fn stacks_that_cannot_work_say_why() {
     assert!(message(Tape::builder().host("1 EiB")).contains("lower limit"));
     assert!(message(Tape::builder().host("1 MiB").dir(&file, "1 MiB")).contains("file"));
     assert!(message(Tape::builder().host("1 MiB").dir("/proc/outcrop", "1 MiB")).contains("/proc/outcrop"));
+    let shared_below = Tape::builder().host("2 MiB").shared_host("below", "4 MiB", "4 MiB");
+    assert!(message(shared_below).contains("shared host below is below other host memory"));
     let many = (0..17).fold(Tape::builder(), |builder, _| builder.host("1 MiB"));
     assert!(message(many).contains("17 layers"));
     assert_eq!(entries(scratch.path()), ["file"], "failed attempts leave nothing behind");

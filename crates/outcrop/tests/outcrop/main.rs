@@ -28,3 +28,6 @@ mod store_ranks;
 mod store_regions;
 mod store_track;
 mod tape;
+
+#[global_allocator]
+static ALLOCATOR: outcrop_testing::Counting = outcrop_testing::Counting::new();

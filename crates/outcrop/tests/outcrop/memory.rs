@@ -251,6 +251,16 @@ fn child_in_a_small_group() {
         assert_eq!(own[3], 1);
     }
 
+    // A host layer below another one asks too.
+    let mut tape = Tape::builder().host(8 * MIB).host(200 * MIB).pin(false).open().unwrap();
+    let own = vec![1_u8; 110 << 20];
+    let save = |step| tape.save(step, &vec![7_u64; 1 << 17]).err().map(|error| (step, error.to_string()));
+    let (saved, error) = (0..208).find_map(save).unwrap();
+    assert!(error.contains("the control group"), "{error}");
+    (0..saved).rev().for_each(|step| assert_eq!(tape.take::<u64>(step).unwrap()[3], 7));
+    assert_eq!(own[3], 1);
+    drop((tape, own));
+
     // Granted memory is available when it is filled, whatever was touched ahead in the meantime.
     let mut tape = Tape::builder().host(200 * MIB).pin(false).open().unwrap();
     let own = vec![1_u8; 70 << 20];

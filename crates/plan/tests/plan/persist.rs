@@ -77,7 +77,7 @@ fn a_snapshot_that_no_layer_takes_fills_the_front_until_it_is_discarded() {
     assert!(actions.iter().any(|action| matches!(action, Action::Lend { id, .. } if *id == SnapshotId(2))));
     let refused =
         tell(&mut planner, Event::RoomWanted { id: SnapshotId(3), key: 3, bytes: 31, is_copy: false, yields: false });
-    assert_eq!(refused, [Action::Refuse { id: SnapshotId(3), why: Refusal::TooLarge }]);
+    assert_eq!(refused, [Action::Refuse { id: SnapshotId(3), consume: false, why: Refusal::TooLarge }]);
 }
 
 #[test]

@@ -201,11 +201,11 @@ impl Trial {
                 self.occupy(0, &extents, id)?;
                 self.answered(id, None)
             }
-            Action::Hand(id) => {
+            Action::Hand { id, .. } => {
                 self.check_hand(id)?;
                 self.answered(id, None)
             }
-            Action::Refuse { id, why } => {
+            Action::Refuse { id, why, .. } => {
                 self.coverage.refusals += 1;
                 self.check_refusal(id, why)?;
                 self.answered(id, Some(why))

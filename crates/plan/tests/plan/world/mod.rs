@@ -246,14 +246,14 @@ impl World {
                 self.occupy(0, &target);
                 self.saved.get_mut(&id).unwrap().complete.insert(0, target);
             }
-            Action::Hand(id) => {
+            Action::Hand { id, .. } => {
                 let saved = self.saved.get_mut(&id).unwrap();
                 assert!(saved.complete.contains_key(&0), "{id:?} is not in the front");
                 saved.holders += 1;
                 saved.is_live &= !saved.is_consumed;
                 self.answers.insert(id, Answer::Handed);
             }
-            Action::Refuse { id, why } => {
+            Action::Refuse { id, why, .. } => {
                 self.answers.insert(id, Answer::Refused(why));
             }
             Action::Touch { layer, range } => {
