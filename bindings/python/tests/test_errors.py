@@ -104,7 +104,7 @@ def test_settings_that_make_no_sense_are_refused_by_name(settings, hint):
 def test_a_store_says_what_is_wrong_with_a_setting(tmp_path):
     for settings, hint in (
         ({"keep_last": 0}, "keep_last: it is 0"),
-        ({"block": 100}, "block: it is 100"),
+        ({"block": 100}, "block: 100 bytes is not possible"),
         ({"failures_seconds": 0}, "failures_seconds: it is 0; write a number of seconds above 0"),
         ({"interval": "young", "failures_seconds": [60, 0]}, "failures_seconds: it is 0"),
         ({"threads": 10**9}, "threads: it is 1000000000; write a whole number from 1 to 4096"),

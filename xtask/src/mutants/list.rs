@@ -286,7 +286,7 @@ pub(super) const HAND_MADE: &[Mutant] = &[
     Mutant {
         name: "a save gives way that was not asked to",
         file: "crates/plan/src/decide.rs",
-        old: "position(|id| self.snapshots[id].yields)",
+        old: "position(|id| self.snapshots[id].yields())",
         new: "position(|id| self.snapshots.contains_key(id))",
         tests: &[PLAN],
     },
