@@ -25,7 +25,7 @@ tidy:     what no linter knows: which crate may use which, sizes of files, first
 soak:     all tests with their sweeps at full size, and a table of what they covered
 mutants:  whether tests notice faults that are put into a copy of the tree: all, or
           hand [WORD...]               those made by hand, with these words in their names
-          CRATE... [-- ARGUMENT...]    those that cargo-mutants makes in plan, format, catalog, commit or store
+          CRATE... [-- ARGUMENT...]    those that cargo-mutants makes in plan, format, catalog, commit, store or pool
 header:   make the C header again
 settings: make docs/settings.md and the Python types of settings again
 install:  build everything and put programs, libraries, headers and modules below DIR";

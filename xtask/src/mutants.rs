@@ -31,6 +31,7 @@ const CRATES: &[(&str, &[&str], &[&str])] = &[
     ("catalog", &["outcrop-catalog", "outcrop"], &[]),
     ("commit", &["outcrop-commit", "outcrop-sim"], &["tests::", "fuzz::no_world"]),
     ("store", &["outcrop-store", "outcrop"], &["tests::", "store"]),
+    ("pool", &["outcrop-pool"], &[]),
 ];
 
 /// Tests that take longer hang, which is one way to notice.

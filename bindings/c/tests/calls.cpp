@@ -31,7 +31,7 @@ struct Point {
   int mark;
 };
 
-void tapes(const std::string &config) {
+void tapes(const std::string &config, const std::string &directory) {
   DEMAND(thrown([] { outcrop::Tape tape("hots = 3"); }) == OUTCROP_USAGE);
   outcrop::Tape tape(config);
   const std::vector<double> state = {1, 2, 3};
@@ -74,8 +74,9 @@ void tapes(const std::string &config) {
 
   outcrop::Tape traced(config + "\ntrace = true");
   traced.save(1, state);
-  traced.write_trace("trace.json");
-  std::FILE *trace = std::fopen("trace.json", "r");
+  const std::string path = directory + "/trace.json";
+  traced.write_trace(path);
+  std::FILE *trace = std::fopen(path.c_str(), "r");
   DEMAND(trace != nullptr && std::fgetc(trace) != EOF && std::fclose(trace) == 0);
 }
 
@@ -173,7 +174,7 @@ int main(int count, char **words) {
   const std::string directory = words[1];
   DEMAND(outcrop::version() == std::to_string(OUTCROP_VERSION_MAJOR) + '.' + std::to_string(OUTCROP_VERSION_MINOR) + '.' +
                                    std::to_string(OUTCROP_VERSION_PATCH));
-  tapes("host = '1 MiB'\npin = false\ndir = [{path='" + directory + "/tape', limit='16 MiB'}]");
+  tapes("host = '1 MiB'\npin = false\ndir = [{path='" + directory + "/tape', limit='16 MiB'}]", directory);
   stores(directory);
   dropped(directory);
   std::puts("every call did what it should");
