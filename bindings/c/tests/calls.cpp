@@ -78,6 +78,7 @@ void tapes(const std::string &config, const std::string &directory) {
   traced.write_trace(path);
   std::FILE *trace = std::fopen(path.c_str(), "r");
   DEMAND(trace != nullptr && std::fgetc(trace) != EOF && std::fclose(trace) == 0);
+  DEMAND(std::remove(path.c_str()) == 0);
 }
 
 void stores(const std::string &directory) {
