@@ -90,3 +90,20 @@ fn pages_that_refer_to_each_other_are_found() {
     assert_eq!((outside.versions().len(), outside.skipped().len()), (0, 1));
     assert!(lead_to(POOL_FIRST_PAGE).view(1).unwrap().verify().is_err());
 }
+
+#[test]
+fn a_root_of_another_pool_or_in_another_slot_does_not_count() {
+    let good = file(Vec::new(), &[]);
+    assert_eq!(open(good.clone()).versions(), [1]);
+    // Of another pool: with the number of that pool.
+    let mut foreign = good.clone();
+    let header = PoolHeader { nonce: [8; 16] }.encode();
+    foreign[..header.len()].copy_from_slice(&header);
+    assert_eq!(open(foreign).versions(), []);
+    // As if a version had been copied to where another one belongs.
+    let mut moved = good;
+    moved.copy_within(2 * PAGE..3 * PAGE, 5 * PAGE);
+    assert_eq!(open(moved.clone()).versions(), [1], "it is there once");
+    moved[2 * PAGE..3 * PAGE].fill(0);
+    assert_eq!(open(moved).versions(), []);
+}
