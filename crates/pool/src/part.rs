@@ -107,6 +107,10 @@ impl Part {
         for block in (0..self.dirty.len()).filter(|block| self.dirty[*block] != 0) {
             let range = block * bytes..(block + 1) * bytes;
             let before = self.table.blocks()[block];
+            if self.is_shown[block] {
+                // The rest of it is still the file's. A new checksum would hide damage there.
+                draft.file().read_checked(before, &mut vec![0; bytes])?;
+            }
             let content = &self.memory[range];
             let is_zeros = content.iter().all(|byte| *byte == 0);
             if is_zeros {
@@ -194,7 +198,10 @@ pub(crate) fn shown(file: &PoolFile, structure: &PoolStructure, blocks: &[PoolEn
             };
             match is_mapped {
                 true => is_shown[first..end].fill(true),
-                false => file.read(at, &mut memory[range])?,
+                false => {
+                    let copies = memory[range].chunks_mut(bytes).zip(&blocks[first..end]);
+                    copies.map(|(copy, entry)| file.read_checked(*entry, copy)).collect::<Result<()>>()?;
+                }
             }
         }
         first = end;

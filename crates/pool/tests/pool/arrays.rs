@@ -135,3 +135,32 @@ fn structures_keep_the_pool_locked() {
     drop(view);
     Pool::open(&path, Options::default()).unwrap();
 }
+
+#[test]
+fn damage_is_not_hidden_by_saving_on() {
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("a.pool");
+    let open = || Pool::open(&path, Options::versions(3)).unwrap();
+    let pool = open();
+    let mut grid = pool.array::<u64>("grid", 4096, Block::elements(1024)).unwrap();
+    grid[..].iter_mut().enumerate().for_each(|(index, value)| *value = 7_000_000 + index as u64);
+    pool.persist(&mut [&mut grid]).unwrap();
+    drop((grid, pool));
+    // A bit of element 100.
+    let mut bytes = std::fs::read(&path).unwrap();
+    let at = bytes.windows(8).position(|window| window == 7_000_100u64.to_le_bytes()).unwrap();
+    bytes[at] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+
+    let pool = open();
+    let mut grid = pool.array::<u64>("grid", 4096, Block::default()).unwrap();
+    // Another block can be saved, and the damage can still be found.
+    grid[2000] = 1;
+    assert_eq!(pool.persist(&mut [&mut grid]).unwrap(), 2);
+    assert!(pool.view(2).unwrap().verify().is_err());
+    // The same block: its other elements would be saved with a new checksum.
+    grid[101] = 1;
+    let error = pool.persist(&mut [&mut grid]).unwrap_err().to_string();
+    assert!(error.contains("is damaged") && error.contains("have changed"), "{error}");
+    assert_eq!(pool.versions(), [1, 2]);
+}
