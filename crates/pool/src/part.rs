@@ -199,8 +199,8 @@ pub(crate) fn shown(file: &PoolFile, structure: &PoolStructure, blocks: &[PoolEn
             match is_mapped {
                 true => is_shown[first..end].fill(true),
                 false => {
-                    let copies = memory[range].chunks_mut(bytes).zip(&blocks[first..end]);
-                    copies.map(|(copy, entry)| file.read_checked(*entry, copy)).collect::<Result<()>>()?;
+                    let mut copies = memory[range].chunks_mut(bytes).zip(&blocks[first..end]);
+                    copies.try_for_each(|(copy, entry)| file.read_checked(*entry, copy))?;
                 }
             }
         }
