@@ -7,14 +7,16 @@
 //! - [`Turn`] lets one process at a time do something, first come first served.
 //! - [`Scratch`] is a directory of one process. If the process is killed, the next one removes it.
 //! - [`Segment`] is memory in a file. Several processes own chunks of it.
+//! - [`mounts_over`] lists what is mounted over a path.
 //!
-//! All of them use one kind of lock, which the system releases when its holder ends, in whatever
+//! The others use one kind of lock, which the system releases when its holder ends, in whatever
 //! way. A forked child neither keeps what its parent holds nor releases it.
 
 mod alive;
 mod error;
 mod lock;
 mod meeting;
+mod mounts;
 mod scratch;
 mod segment;
 mod turn;
@@ -22,6 +24,7 @@ mod turn;
 pub use alive::{Alive, Watch, is_alive, is_held_here};
 pub use error::{Error, Result};
 pub use meeting::Meeting;
+pub use mounts::{Mounted, mounts_over};
 pub use scratch::Scratch;
 pub use segment::Segment;
 pub use turn::Turn;

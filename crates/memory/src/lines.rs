@@ -14,6 +14,17 @@ pub(crate) enum Instruction {
     Clflush,
 }
 
+impl Instruction {
+    /// With the fence that follows.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Clwb => "clwb and sfence",
+            Self::ClflushOpt => "clflushopt and sfence",
+            Self::Clflush => "clflush and sfence",
+        }
+    }
+}
+
 /// The length of a cache line on every supported processor.
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "no other processor is supported"))]
 const LINE: usize = 64;

@@ -141,6 +141,8 @@ pub struct Planner {
     /// How many copies are not the first one of their snapshot.
     further_copies: u64,
     pub(crate) keys: Packed<u64, SnapshotId>,
+    /// How many snapshots the program can ask for.
+    pub(crate) live: usize,
     pub(crate) positions: Positions,
     /// The snapshots that the program can ask for, and that were lost.
     pub(crate) lost: PositionSet,
@@ -201,6 +203,7 @@ impl Planner {
             pieces: BTreeMap::new(),
             further_copies: 0,
             keys: Packed::new(),
+            live: 0,
             positions: Positions::new(std::mem::take(&mut settings.order)),
             lost: PositionSet::new(),
             front: Packed::new(),
@@ -292,6 +295,11 @@ impl Planner {
     /// The keys of all snapshots that the program can read, in ascending order.
     pub fn keys(&self) -> impl Iterator<Item = u64> + '_ {
         self.keys.iter().filter(|(_, id)| self.snapshots[id].is_live()).map(|(key, _)| *key)
+    }
+
+    /// How many [keys](Self::keys) there are.
+    pub fn count(&self) -> usize {
+        self.live
     }
 
     /// The size of a snapshot that exists, waits for room, or is being filled.

@@ -36,7 +36,9 @@ impl Planner {
         let last = self.layers.len() - 1;
         let snapshot = self.snapshots.get_mut(&id).expect("a snapshot that is spoken of exists");
         let before = (snapshot.bytes, snapshot.position, snapshot.standing().in_sets(last));
+        let was_live = snapshot.is_live();
         edit(snapshot);
+        self.live = self.live + usize::from(snapshot.is_live()) - usize::from(was_live);
         let after = (snapshot.bytes, snapshot.position, snapshot.standing().in_sets(last));
         if before != after {
             self.leave_sets(id, before);

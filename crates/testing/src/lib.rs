@@ -8,6 +8,7 @@
 //! - [`Registered`]: memory that the system writes to without a page fault.
 //! - [`Group`], [`with_own_mounts`], [`Disk`]: memory limits, file systems and power cuts for one
 //!   test.
+//! - [`Guest`]: a virtual machine with another kernel.
 //! - `device` (feature `layers`): a device that asks a test before each call.
 //! - `layer` (feature `layers`): layers in memory that ask a test before each call, and gates.
 
@@ -16,6 +17,7 @@ mod counting;
 #[cfg(feature = "layers")]
 pub mod device;
 mod group;
+mod guest;
 #[cfg(feature = "layers")]
 pub mod layer;
 mod mounts;
@@ -29,6 +31,7 @@ pub use self::{
     companion::{Companion, answer, listen},
     counting::Counting,
     group::Group,
+    guest::Guest,
     mounts::{mount_ext4, mount_memory, with_own_mounts},
     power::{Cut, Disk, FileSystem},
     process::{alone, carry_out, child, child_directory, expect_success, in_fork, of_process, until},

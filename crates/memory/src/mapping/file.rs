@@ -143,6 +143,15 @@ impl Mapping {
         }
     }
 
+    /// What [`flush`](Self::flush) does, for people.
+    pub fn flush_way(&self) -> &'static str {
+        match (self.backing, lines::instruction()) {
+            (Backing::Anonymous(_) | Backing::Chunks { .. } | Backing::Memfd, _) => "nothing",
+            (Backing::Dax, Some(instruction)) => instruction.name(),
+            (Backing::File | Backing::Dax, _) => "msync",
+        }
+    }
+
     /// One call from the first to the last page, because each call waits for the medium.
     fn sync(&self, ranges: &[Range<u64>]) -> Result<()> {
         let written = ranges.iter().filter(|range| !range.is_empty());

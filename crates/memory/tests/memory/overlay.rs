@@ -1,6 +1,9 @@
 //! Memory in which parts of a file can be seen.
 
-use std::{io::Write, os::fd::AsFd};
+use std::{
+    io::Write,
+    os::{fd::AsFd, unix::fs::FileExt},
+};
 
 use outcrop_memory::{Error, Overlay, page_bytes};
 
@@ -54,4 +57,34 @@ fn an_overlay_takes_a_bounded_number_of_mappings() {
     let shown = (0..10_000).take_while(|number| show(*number)).count();
     assert_eq!(shown, 8_000);
     assert_eq!(memory[9_000 * page], 0);
+}
+
+#[test]
+fn what_is_shown_again_and_given_back_takes_no_more_mappings() {
+    let page = page_bytes();
+    let file = tempfile::tempfile().unwrap();
+    file.write_all_at(&[7; 4], page as u64).unwrap();
+    file.set_len(3 * page as u64).unwrap();
+    let mut memory = Overlay::new(3 * page).unwrap();
+    for round in 0..20_000 {
+        memory[page] = 9;
+        // SAFETY: nobody changes the file.
+        let is_shown = unsafe { memory.show(page..2 * page, file.as_fd(), page as u64) }.unwrap();
+        assert!(is_shown, "round {round}");
+        assert_eq!(memory[page], 7);
+    }
+    // Neighbours in the file are one piece.
+    // SAFETY: nobody changes the file.
+    unsafe { memory.show(0..page, file.as_fd(), 0) }.unwrap();
+    // SAFETY: nobody changes the file.
+    unsafe { memory.show(2 * page..3 * page, file.as_fd(), 2 * page as u64) }.unwrap();
+    assert_eq!(format!("{memory:?}"), format!("Overlay({} bytes, 1 pieces)", 3 * page));
+    for _ in 0..20_000 {
+        memory[page] = 9;
+        memory.clear(page..2 * page);
+        assert_eq!((memory[page - 1], memory[page], memory[2 * page]), (0, 0, 0));
+    }
+    assert_eq!(format!("{memory:?}"), format!("Overlay({} bytes, 3 pieces)", 3 * page));
+    memory.clear(0..3 * page);
+    assert_eq!(format!("{memory:?}"), format!("Overlay({} bytes, 1 pieces)", 3 * page));
 }
