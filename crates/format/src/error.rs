@@ -37,6 +37,12 @@ pub enum Structure {
     PoolContents,
     /// A page of entries of a pool.
     PoolEntries,
+    /// A message between the node daemon and a client.
+    NodeMessage,
+    /// The header of the node daemon's journal.
+    Journal,
+    /// A record in it.
+    JournalRecord,
 }
 
 impl fmt::Display for Structure {
@@ -54,6 +60,9 @@ impl fmt::Display for Structure {
             Self::PoolRoot => "root of a pool",
             Self::PoolContents => "list of the structures of a pool",
             Self::PoolEntries => "page of entries of a pool",
+            Self::NodeMessage => "message of the node daemon",
+            Self::Journal => "journal of the node daemon",
+            Self::JournalRecord => "record in the journal of the node daemon",
         })
     }
 }

@@ -37,6 +37,7 @@ mod mailbox;
 mod manifest;
 mod message;
 mod names;
+mod node;
 mod pack;
 mod pool;
 mod segment;
@@ -60,10 +61,17 @@ pub use names::{
     check_session_name, draft_name, pack_name, parse_draft_name, parse_pack_name, parse_rank_name, parse_version_name,
     rank_name, version_name,
 };
+pub use node::{
+    GRANT_BYTES_MAX, JOURNAL_HEADER_BYTES, JOURNAL_PIECES_MAX, JOURNAL_RECORD_BYTES_MAX, JournalFill, JournalHeader,
+    JournalKept, JournalPart, JournalRecord, NODE_FILE_BYTES_MAX, NODE_MESSAGE_BYTES_MAX, NODE_PATH_BYTES_MAX,
+    NODE_PROTOCOL, NODE_RANGES_MAX, NODE_TEXT_BYTES_MAX, NodeFailure, NodeFill, NodePart, NodeReply, NodeReplyKind,
+    NodeRequest, PIECE_BYTES_MAX, node_checksum, node_pieces,
+};
 pub use pack::{FILE_BYTES_MAX, INDEX_BYTES_MAX, PAGE_BYTES, PackHeader, PackId, PackOrigin};
 pub use pool::{
     POOL_CONTENTS_BYTES_MAX, POOL_ENTRIES, POOL_FIRST_PAGE, POOL_HEADER_BYTES, POOL_PAGES_MAX, POOL_ROOT_BYTES,
-    POOL_SLOTS, POOL_STATE_BYTES_MAX, PoolContents, PoolEntry, PoolHeader, PoolRoot, PoolStructure, pool_check,
+    POOL_SLOTS, POOL_STATE_BYTES_MAX, PoolContents, PoolEntry, PoolHeader, PoolKind, PoolRoot, PoolStructure,
+    pool_check,
 };
 pub use segment::{
     CHUNK_BYTES_MAX, CHUNK_UNIT_BYTES, SEGMENT_HEADER_BYTES, SEGMENT_OWNERS_MAX, SegmentHeader, encode_segment_number,

@@ -92,12 +92,28 @@ pub struct PoolStructure {
     pub shape: [u64; 3],
     /// The length of a block: a multiple of a page, and of an element.
     pub block_bytes: u64,
-    /// Further bytes of the structure, for its owner.
+    /// Nothing for an array. Otherwise a [`PoolKind`], which part of the structure this is, and
+    /// further bytes for its owner.
     pub state: Vec<u8>,
     /// The levels of its tree, and the entry at the top.
     pub levels: u8,
     /// See `levels`.
     pub top: PoolEntry,
+}
+
+/// What a structure of a pool is: the first byte of its state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PoolKind {
+    /// An array, whose shape is the same in all versions. It has no state.
+    Array = 0,
+    /// An array of one dimension, whose length may differ between versions.
+    List = 1,
+    /// A tree of cells with four children.
+    Quadtree = 2,
+    /// A tree of cells with eight children.
+    Octree = 3,
+    /// Nodes, and edges between them.
+    Graph = 4,
 }
 
 /// Refers to a block, or to a page of entries. All zeros: a block of zeros.
@@ -292,7 +308,8 @@ impl PoolContents {
 
     /// The structure with this name.
     pub fn find(&self, name: &str) -> Option<&PoolStructure> {
-        self.structures.iter().find(|it| it.name == name)
+        let at = self.structures.binary_search_by(|it| it.name.as_str().cmp(name)).ok()?;
+        self.structures.get(at)
     }
 
     fn is_sorted(&self) -> bool {
@@ -300,7 +317,32 @@ impl PoolContents {
     }
 }
 
+impl PoolKind {
+    /// In the order of their numbers.
+    const ALL: [Self; 5] = [Self::Array, Self::List, Self::Quadtree, Self::Octree, Self::Graph];
+
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Array => "array",
+            Self::List => "list",
+            Self::Quadtree => "quadtree",
+            Self::Octree => "octree",
+            Self::Graph => "graph",
+        }
+    }
+}
+
 impl PoolStructure {
+    /// What it is, and which part of that. `None` if no program writes such a state.
+    pub fn kind(&self) -> Option<(PoolKind, u8)> {
+        match self.state[..] {
+            [] => Some((PoolKind::Array, 0)),
+            [kind @ 1..=u8::MAX, part, ..] => PoolKind::ALL.get(usize::from(kind)).map(|kind| (*kind, part)),
+            _ => None,
+        }
+    }
+
     /// The number of its elements.
     pub fn elements(&self) -> u64 {
         self.shape.iter().product()

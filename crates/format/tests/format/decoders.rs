@@ -4,11 +4,11 @@
 
 use outcrop_format::{
     Answer, Candidates, Coding, CodingKind, Decoder, Due, Encoder, Error, HELLO_BYTES, HashKind, Hello, Holdings,
-    Index, IndexRegion, Manifest, Mark, News, PAGE_BYTES, POOL_HEADER_BYTES, POOL_ROOT_BYTES, PackHeader, PackId,
-    PackOrigin, PoolContents, PoolEntry, PoolHeader, PoolRoot, RECORD_HEAD_BYTES, Record, Result, RunId,
-    SEGMENT_HEADER_BYTES, SegmentHeader, SharedBlocks, SharedLocations, SharedPacks, Sharing, Structure, Verdict,
-    check_region_name, check_session_name, draft_name, pack_name, parse_draft_name, parse_pack_name, parse_rank_name,
-    parse_version_name, rank_name, version_name,
+    Index, IndexRegion, JournalHeader, JournalRecord, Manifest, Mark, News, NodeReply, NodeRequest, PAGE_BYTES,
+    POOL_HEADER_BYTES, POOL_ROOT_BYTES, PackHeader, PackId, PackOrigin, PoolContents, PoolEntry, PoolHeader, PoolRoot,
+    RECORD_HEAD_BYTES, Record, Result, RunId, SEGMENT_HEADER_BYTES, SegmentHeader, SharedBlocks, SharedLocations,
+    SharedPacks, Sharing, Structure, Verdict, check_region_name, check_session_name, draft_name, pack_name,
+    parse_draft_name, parse_pack_name, parse_rank_name, parse_version_name, rank_name, version_name,
 };
 use twox_hash::{XxHash3_64, XxHash3_128};
 
@@ -39,6 +39,9 @@ pub(crate) const ALL: &[(&str, Check)] = &[
     ("shared_packs", shared_packs),
     ("due", due),
     ("pool", pool),
+    ("node_request", node_request),
+    ("node_reply", node_reply),
+    ("journal", journal),
 ];
 
 /// A pack's header: as given, and with its checksum corrected, to reach the code after the
@@ -332,6 +335,45 @@ pub(crate) fn shared_locations(bytes: &[u8]) -> bool {
 /// The packs that a rank has made.
 pub(crate) fn shared_packs(bytes: &[u8]) -> bool {
     message(bytes, SharedPacks::decode, SharedPacks::encode)
+}
+
+/// A request to the node daemon.
+pub(crate) fn node_request(bytes: &[u8]) -> bool {
+    NodeRequest::decode(bytes).map(|request| assert_eq!(request.encode().unwrap(), bytes)).is_ok()
+}
+
+/// An answer of the node daemon.
+pub(crate) fn node_reply(bytes: &[u8]) -> bool {
+    NodeReply::decode(bytes).map(|reply| assert_eq!(reply.encode().unwrap(), bytes)).is_ok()
+}
+
+/// The journal of the node daemon: its header, as given and with its checksum corrected, an epoch,
+/// and a record, with its length and checksum corrected.
+pub(crate) fn journal(bytes: &[u8]) -> bool {
+    const EPOCH: u64 = 7;
+    let mut is_value = JournalHeader::decode_epoch(bytes).is_some();
+    for header in [bytes.to_vec(), with_checksum(&bytes[..bytes.len().min(40)])] {
+        if let Ok(decoded) = JournalHeader::decode(&header) {
+            assert_eq!(decoded.encode(), header[..decoded.encode().len()]);
+            assert!(decoded.half_at(1) > decoded.half_at(0));
+            is_value = true;
+        }
+    }
+    let mut record = [&[0; 16], bytes].concat();
+    let length = record.len() as u64;
+    record[..8].copy_from_slice(&length.to_le_bytes());
+    let mut hasher = XxHash3_64::with_seed(EPOCH);
+    std::hash::Hasher::write(&mut hasher, &record[..8]);
+    std::hash::Hasher::write(&mut hasher, bytes);
+    record[8..16].copy_from_slice(&std::hash::Hasher::finish(&hasher).to_le_bytes());
+    assert!(JournalRecord::decode(EPOCH, bytes).is_err() || !bytes.is_empty());
+    if let Ok((decoded, used)) = JournalRecord::decode(EPOCH, &record) {
+        assert_eq!((decoded.encode(EPOCH).unwrap(), used), (record.clone(), record.len()));
+        assert!(JournalRecord::decode(EPOCH + 1, &record).is_err(), "a record of another epoch is none");
+        assert!(JournalRecord::decode(EPOCH, &record[..used - 1]).is_err(), "a part of a record is none");
+        is_value = true;
+    }
+    is_value
 }
 
 /// Whether it is time to save.

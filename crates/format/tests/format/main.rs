@@ -7,6 +7,7 @@ mod decoders;
 mod golden;
 mod mailbox;
 mod messages;
+mod node;
 mod pool;
 mod round_trips;
 mod samples;

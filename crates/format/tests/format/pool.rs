@@ -2,7 +2,7 @@
 
 use outcrop_format::{
     Error, PAGE_BYTES, POOL_CONTENTS_BYTES_MAX, POOL_ENTRIES, POOL_FIRST_PAGE, POOL_STATE_BYTES_MAX, PoolContents,
-    PoolEntry, PoolHeader, PoolRoot, PoolStructure,
+    PoolEntry, PoolHeader, PoolKind, PoolRoot, PoolStructure,
 };
 
 use crate::corpus::assert_in_corpus;
@@ -54,6 +54,19 @@ fn what_is_written_is_read_again() {
     let entries = PoolEntry::decode_page(&page).unwrap();
     assert_eq!((entries.len(), entries[2].page(), entries[3].is_zeros()), (POOL_ENTRIES, 99, true));
     assert_in_corpus("pool", "entries", &page);
+}
+
+#[test]
+fn a_state_says_what_a_structure_is() {
+    let kind = |state: &[u8]| PoolStructure { state: state.to_vec(), ..structure("a", [1, 1, 1]) }.kind();
+    assert_eq!(kind(&[]), Some((PoolKind::Array, 0)));
+    assert_eq!(kind(&[1, 0]), Some((PoolKind::List, 0)));
+    assert_eq!(kind(&[2, 1]), Some((PoolKind::Quadtree, 1)));
+    assert_eq!(kind(&[3, 0, 9, 9]), Some((PoolKind::Octree, 0)));
+    assert_eq!(kind(&[4, 4]), Some((PoolKind::Graph, 4)));
+    assert_eq!([kind(&[0, 0]), kind(&[5, 0]), kind(&[255, 0]), kind(&[1])], [None; 4]);
+    let names = [1, 2, 3, 4].map(|number| kind(&[number, 0]).unwrap().0.name());
+    assert_eq!(names, ["list", "quadtree", "octree", "graph"]);
 }
 
 #[test]
