@@ -15,7 +15,7 @@ pub type LayerIndex = usize;
 pub struct SaveId {
     /// The version.
     pub version: u64,
-    /// Counted from 1; 0 for versions that were found.
+    /// Counted from 1 over all versions of a session; 0 for versions that were found.
     pub attempt: u32,
 }
 
@@ -135,7 +135,8 @@ pub enum Outcome {
 pub enum Step {
     /// Make all names in the directory durable (fsync of the directory).
     Sync,
-    /// Write a manifest under a draft name, rename it, and make both durable.
+    /// Write a manifest under a draft name, rename it, and make both durable. If a pack of this
+    /// rank that it lists is missing or has another length, the step fails and changes nothing.
     Write {
         /// What the version consists of.
         manifest: Arc<Manifest>,

@@ -19,7 +19,8 @@ pub struct Stores(Arc<Mutex<Content>>);
 
 #[derive(Debug, Default)]
 struct Content {
-    begun: Vec<u8>,
+    /// The bytes before anything was done, if something was.
+    begun: Option<Vec<u8>>,
     now: Vec<u8>,
     log: Vec<Event>,
 }
@@ -34,7 +35,7 @@ enum Event {
 impl Stores {
     /// With these bytes, all of which are durable.
     pub fn new(bytes: Vec<u8>) -> Self {
-        Self(Arc::new(Mutex::new(Content { now: bytes.clone(), begun: bytes, log: Vec::new() })))
+        Self(Arc::new(Mutex::new(Content { now: bytes, begun: None, log: Vec::new() })))
     }
 
     /// The bytes as the program sees them.
@@ -56,6 +57,7 @@ impl Stores {
     pub fn grow(&self, len: usize) {
         let mut content = self.content();
         if len > content.now.len() {
+            content.begin();
             content.now.resize(len, 0);
             content.log.push(Event::Grow(len));
         }
@@ -75,6 +77,7 @@ impl Stores {
     /// If they are not.
     pub fn store(&self, at: usize, bytes: &[u8]) {
         let mut content = self.content();
+        content.begin();
         content.now[at..at + bytes.len()].copy_from_slice(bytes);
         content.log.push(Event::Store { at, bytes: bytes.to_vec() });
     }
@@ -93,23 +96,70 @@ impl Stores {
     /// to `look` with the moment.
     pub fn images(&self, moments: Range<usize>, rng: &mut Rng, mut look: impl FnMut(usize, Vec<u8>)) {
         let content = self.content();
-        let mut durable = content.begun.clone();
-        let mut pending: Vec<Pending> = Vec::new();
-        for moment in 0..=content.log.len().min(moments.end.saturating_sub(1)) {
-            if moments.contains(&moment) {
-                // In the middle of many stores, a few of the choices will do.
-                let is_calm = matches!(content.log.get(moment), Some(Event::Store { bytes, .. }) if bytes.len() > 128);
-                let choices = Choice::all(rng).into_iter().filter(|_| !is_calm || rng.u8(..20) == 0);
-                for choice in choices.collect::<Vec<_>>() {
-                    let mut image = durable.clone();
-                    apply(&mut image, &pending, |store, word| choice.takes(store, pending.len(), word));
-                    look(moment, image);
-                    if pending.is_empty() {
-                        break;
-                    }
+        content.replay(moments, |moment, durable, pending| {
+            // In the middle of many stores, a few of the choices will do.
+            let is_calm = matches!(content.log.get(moment), Some(Event::Store { bytes, .. }) if bytes.len() > 128);
+            let choices = Choice::all(rng).into_iter().filter(|_| !is_calm || rng.u8(..40) == 0);
+            for choice in choices.collect::<Vec<_>>() {
+                let mut image = durable.to_vec();
+                apply(&mut image, pending, |store, word| choice.takes(store, pending.len(), word));
+                look(moment, image);
+                if pending.is_empty() {
+                    break;
                 }
             }
-            match content.log.get(moment) {
+        });
+    }
+
+    /// Builds everything that a crash can leave after each of these moments, and gives it to `look`
+    /// with the moment: any subset of the words that were not flushed, or of stores if there are
+    /// more than `words_max` words.
+    ///
+    /// # Panics
+    ///
+    /// If there are more than 16 of either: these are too many subsets.
+    pub fn every_image(&self, moments: Range<usize>, words_max: usize, mut look: impl FnMut(usize, Vec<u8>)) {
+        let content = self.content();
+        content.replay(moments, |moment, durable, pending| {
+            let left = |store: &Pending<'_>| store.is_left.iter().filter(|is_left| **is_left).count();
+            let words: usize = pending.iter().map(left).sum();
+            let count = if words <= words_max { words } else { pending.len() };
+            assert!(count <= 16, "{count} are too many to try all subsets");
+            for subset in 0..1u32 << count {
+                let mut image = durable.to_vec();
+                let mut number = 0;
+                apply(&mut image, pending, |store, _| {
+                    let bit = if words <= words_max { number } else { store };
+                    number += 1;
+                    subset >> bit & 1 == 1
+                });
+                look(moment, image);
+            }
+        });
+    }
+
+    fn content(&self) -> MutexGuard<'_, Content> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Content {
+    /// Before the first change.
+    fn begin(&mut self) {
+        if self.begun.is_none() {
+            self.begun = Some(self.now.clone());
+        }
+    }
+
+    /// Goes through what was done, and gives what is durable at these moments, and what is not yet.
+    fn replay(&self, moments: Range<usize>, mut at: impl FnMut(usize, &[u8], &[Pending<'_>])) {
+        let mut durable = self.begun.as_ref().unwrap_or(&self.now).clone();
+        let mut pending: Vec<Pending<'_>> = Vec::new();
+        for moment in 0..=self.log.len().min(moments.end.saturating_sub(1)) {
+            if moments.contains(&moment) {
+                at(moment, &durable, &pending);
+            }
+            match self.log.get(moment) {
                 Some(Event::Grow(len)) => durable.resize(*len, 0),
                 Some(Event::Store { at, bytes }) => pending.push(Pending::new(*at, bytes)),
                 Some(Event::Flush(ranges)) => {
@@ -124,10 +174,6 @@ impl Stores {
                 None => {}
             }
         }
-    }
-
-    fn content(&self) -> MutexGuard<'_, Content> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -160,7 +206,7 @@ impl<'a> Pending<'a> {
 }
 
 /// Carries out those words of stores that are taken.
-fn apply(image: &mut [u8], stores: &[Pending<'_>], takes: impl Fn(usize, usize) -> bool) {
+fn apply(image: &mut [u8], stores: &[Pending<'_>], mut takes: impl FnMut(usize, usize) -> bool) {
     for (number, store) in stores.iter().enumerate() {
         let left = store.words().zip(&store.is_left).filter(|(_, is_left)| **is_left);
         for (word, _) in left.filter(|(word, _)| takes(number, *word)) {
@@ -220,6 +266,26 @@ impl Choice {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_subset_of_what_was_not_flushed_is_in_an_image() {
+        let stores = Stores::new(vec![0; 256]);
+        stores.store(0, &[1; 8]);
+        stores.flush(std::slice::from_ref(&(0..64)));
+        stores.store(64, &[2; 16]);
+        stores.store(128, &[3; 8]);
+        let subsets = |words_max| {
+            let mut seen = std::collections::BTreeSet::new();
+            stores.every_image(4..5, words_max, |moment, image| {
+                assert_eq!((moment, image[0]), (4, 1));
+                assert!(seen.insert((image[64], image[72], image[128])));
+            });
+            seen
+        };
+        let by_word = [0, 2].into_iter().flat_map(|a| [0, 2].map(|b| [(a, b, 0), (a, b, 3)])).flatten();
+        assert_eq!(subsets(3), by_word.collect());
+        assert_eq!(subsets(2), [(0, 0, 0), (0, 0, 3), (2, 2, 0), (2, 2, 3)].into());
+    }
 
     #[test]
     fn what_was_flushed_is_in_every_image_and_the_rest_is_in_some() {

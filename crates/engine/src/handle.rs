@@ -240,6 +240,11 @@ impl Handle {
         self.shared().lock().planner.keys().collect()
     }
 
+    /// How many [keys](Self::keys) there are.
+    pub fn count(&self) -> usize {
+        self.shared().lock().planner.count()
+    }
+
     /// Whether something can be read under this key.
     pub fn has(&self, key: u64) -> bool {
         self.shared().lock().planner.find(key).is_some()
@@ -401,6 +406,11 @@ impl Anchor {
     /// As [`Handle::keys`].
     pub fn keys(&self) -> Vec<u64> {
         self.0.shared.lock().planner.keys().collect()
+    }
+
+    /// As [`Handle::count`].
+    pub fn count(&self) -> usize {
+        self.0.shared.lock().planner.count()
     }
 
     /// As [`Handle::stats`].

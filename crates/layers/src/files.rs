@@ -45,6 +45,11 @@ pub trait Files: Send + Sync {
     /// Opens a file for reading.
     fn open(&self, name: &str) -> io::Result<Arc<dyn File>>;
 
+    /// The length of a file.
+    fn bytes_of(&self, name: &str) -> io::Result<u64> {
+        self.open(name)?.bytes()
+    }
+
     /// Renames a file, and replaces the file that had the new name.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 

@@ -394,10 +394,12 @@ impl Packer {
             regions,
             packs,
         });
-        session.packed(save.version, Arc::clone(&manifest));
-        let draft = Box::new(Draft { save, manifest, next_number, losses });
-        // If the committer has ended, the session knows it already.
+        let draft = Box::new(Draft { save, manifest: Arc::clone(&manifest), next_number, losses });
+        // Before the program learns that the version is packed: what it then goes back to must not
+        // reach the committer first, which would take this version for the later one. If the
+        // committer has ended, the session knows it already.
         let _ = self.notes.send(Note::Drafted(Arc::clone(session), draft, is_long));
+        session.packed(save.version, manifest);
     }
 }
 

@@ -173,7 +173,7 @@ impl Session {
         let _reading = Reading::begin(self);
         self.core.wait_packed(version.saturating_add(1))?;
         let mut skipped = Vec::new();
-        if !self.core.state().versions.contains_key(&version) {
+        if !self.core.state().is_known(version) {
             return Err(Problem::VersionMissing { session: self.core.name.clone(), version }.into());
         }
         let found = self.find(version, parts, &mut skipped, fill)?;

@@ -144,6 +144,9 @@ impl Session {
     /// when the program may change the regions again. With several ranks, all of them save the same
     /// versions.
     ///
+    /// A version that has reached no layer may be saved again once its failure was reported. With
+    /// several ranks, all of them [`rewind`](Self::rewind) before.
+    ///
     /// After a [restore](Self::restore) of a version that was not the newest, a save whose number
     /// is not above the newest one first removes all versions above the restored one.
     ///
@@ -168,7 +171,7 @@ impl Session {
         if let Some(reason) = reason {
             // The tracker reports each change once, so the next save must be a full one.
             self.core.content().is_broken = true;
-            self.core.abandon(save);
+            self.core.abandon(version);
             // The program gets the error. The other ranks must not wait for this one.
             let _ = self.store.committer.send(failed(&self.core, save, &reason));
         }
@@ -218,7 +221,7 @@ impl Session {
     pub fn newest_number(&self) -> Option<u64> {
         let state = self.core.state();
         let returning = state.returning.iter().filter_map(|returning| returning.last());
-        state.versions.keys().last().into_iter().chain(returning).max().copied()
+        state.newest(self.core.ranks).into_iter().chain(returning.copied()).max()
     }
 
     /// Whether a restore verifies the hashes of the whole version on all ranks, including regions

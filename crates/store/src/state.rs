@@ -63,8 +63,9 @@ pub(crate) struct State {
     failures: VecDeque<(u64, usize, String)>,
     /// How many images of the program's memory are still to be read.
     images: usize,
-    /// The last version that could not be saved, and its last attempt.
-    abandoned: Option<SaveId>,
+    /// How many versions this session has tried to save. Each try has a number of its own, so that
+    /// what is said of one is not about the next.
+    attempts: u32,
     /// Set when nothing more will happen in this session: the reason.
     pub(crate) is_over: Option<String>,
 }
@@ -122,6 +123,17 @@ impl State {
     /// The versions that can be restored or are in flight, in ascending order.
     pub(crate) fn known(&self) -> impl Iterator<Item = u64> {
         self.versions.keys().copied().filter(|version| !self.gone.contains(version))
+    }
+
+    /// Whether a version can be restored or is in flight.
+    pub(crate) fn is_known(&self, version: u64) -> bool {
+        self.versions.contains_key(&version) && !self.gone.contains(&version)
+    }
+
+    /// The newest version that no other version may come before. One that has failed counts only if
+    /// there are other ranks: they may have their part of it, until all of them rewind.
+    pub(crate) fn newest(&self, ranks: u32) -> Option<u64> {
+        self.versions.keys().rev().find(|version| ranks > 1 || !self.gone.contains(version)).copied()
     }
 
     /// Updates the sets after a change of a version.
@@ -240,7 +252,7 @@ impl SessionCore {
                 format!("version {version} cannot be saved: no higher number could follow; use lower numbers");
             return Err(Problem::Session { session: self.name.clone(), problem }.into());
         }
-        if let Some((&newest, _)) = self.state().versions.last_key_value().filter(|(newest, _)| **newest >= version) {
+        if let Some(newest) = self.state().newest(self.ranks).filter(|newest| *newest >= version) {
             return Err(Problem::VersionExists { session: self.name.clone(), newest }.into());
         }
         self.until(|state| {
@@ -258,8 +270,8 @@ impl SessionCore {
             }
             // The program has been told about these.
             std::mem::take(&mut state.gone).into_iter().for_each(|gone| state.remove(gone));
-            let before = state.abandoned.filter(|save| save.version == version).map_or(0, |save| save.attempt);
-            let save = SaveId { version, attempt: before + 1 };
+            state.attempts += 1;
+            let save = SaveId { version, attempt: state.attempts };
             state.versions.insert(version, Progress::new(save, self.run, self.layers.len()));
             state.unsettled.insert(version);
             Some(Ok(save))
@@ -267,11 +279,8 @@ impl SessionCore {
     }
 
     /// Removes a version that could not be saved.
-    pub(crate) fn abandon(&self, save: SaveId) {
-        self.update(|state| {
-            state.remove(save.version);
-            state.abandoned = Some(save);
-        });
+    pub(crate) fn abandon(&self, version: u64) {
+        self.update(|state| state.remove(version));
     }
 
     /// Adds a version that was found when the session was opened.
@@ -297,7 +306,6 @@ impl SessionCore {
             let gone: Vec<u64> = state.versions.keys().copied().filter(above).collect();
             gone.into_iter().for_each(|version| state.remove(version));
             state.returning.iter_mut().for_each(|returning| returning.retain(|other| !above(other)));
-            state.abandoned = None;
         });
     }
 

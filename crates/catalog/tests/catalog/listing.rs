@@ -138,6 +138,9 @@ fn what_a_crash_leaves_is_garbage_and_what_is_strange_is_foreign() {
         ]
     );
     assert_eq!(catalog.version("heat", None).unwrap().version, 1);
+    let usage = catalog.usage("heat").unwrap();
+    let garbage_bytes = ("half a pack".len() + "half a manifest".len()) as u64;
+    assert_eq!((usage.manifests, usage.garbage, usage.garbage_bytes), (1, 2, garbage_bytes));
 }
 
 #[test]

@@ -34,7 +34,7 @@ impl DiskFiles {
         fs::create_dir_all(root)?;
         for made in missing.iter().rev() {
             let parent = made.parent().filter(|parent| !parent.as_os_str().is_empty());
-            fs::File::open(parent.unwrap_or(Path::new(".")))?.sync_all()?;
+            sync_names(parent.unwrap_or(Path::new(".")))?;
         }
         Self::open(root)
     }
@@ -150,6 +150,11 @@ impl Files for DiskFiles {
         DiskFile::with_direct(open_plain(fs::OpenOptions::new().read(true), &path)?, &path, false)
     }
 
+    fn bytes_of(&self, name: &str) -> io::Result<u64> {
+        let found = fs::symlink_metadata(self.path(name)?)?;
+        found.is_file().then_some(found.len()).ok_or_else(not_plain)
+    }
+
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         fs::rename(self.path(from)?, self.path(to)?)
     }
@@ -163,7 +168,7 @@ impl Files for DiskFiles {
     }
 
     fn sync_dir(&self, dir: &str) -> io::Result<()> {
-        fs::File::open(self.dir_path(dir)?)?.sync_all()
+        sync_names(&self.dir_path(dir)?)
     }
 
     fn lock(&self, name: &str) -> io::Result<Option<FileLock>> {
@@ -179,7 +184,6 @@ impl Files for DiskFiles {
 /// neither was created by Outcrop.
 fn open_plain(options: &mut fs::OpenOptions, path: &Path) -> io::Result<fs::File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let not_plain = || io::Error::new(io::ErrorKind::InvalidData, "it is not a plain file");
     let opened = options.custom_flags(flags.bits() as i32).open(path);
     let file = opened.map_err(|error| match Errno::from_io_error(&error) {
         // A link, or a socket.
@@ -191,6 +195,22 @@ fn open_plain(options: &mut fs::OpenOptions, path: &Path) -> io::Result<fs::File
         found if found.is_dir() => Err(Errno::ISDIR.into()),
         _ => Err(not_plain()),
     }
+}
+
+/// Makes what was created, renamed or removed in a directory durable.
+fn sync_names(dir: &Path) -> io::Result<()> {
+    sync_opened(&fs::File::open(dir)?, dir)
+}
+
+/// XFS that has failed and shut down loses what it had not synced, but says that a directory which
+/// was opened before is synced. To open it again fails then.
+fn sync_opened(opened: &fs::File, dir: &Path) -> io::Result<()> {
+    opened.sync_all()?;
+    fs::File::open(dir).map(drop)
+}
+
+fn not_plain() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "it is not a plain file")
 }
 
 struct DiskFile {
@@ -235,5 +255,40 @@ impl File for DiskFile {
 
     fn direct(&self) -> Option<&OwnedFd> {
         self.direct.as_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outcrop_testing::{Cut, Disk, FileSystem, alone, skip, with_own_mounts};
+
+    use super::*;
+
+    #[test]
+    fn a_directory_of_a_file_system_that_has_shut_down_is_not_synced() {
+        if alone("files::disk::tests::a_directory_of_a_file_system_that_has_shut_down_is_not_synced") {
+            return;
+        }
+        with_own_mounts(|given| {
+            for file_system in [FileSystem::Ext4, FileSystem::Xfs] {
+                let given = given.join(format!("{file_system:?}"));
+                fs::create_dir(&given).unwrap();
+                let disk = match Disk::make(&given, file_system) {
+                    Ok(disk) => disk,
+                    Err(reason) => {
+                        skip(format_args!("no {file_system:?} that could be shut down: {reason}"));
+                        continue;
+                    }
+                };
+                let opened = fs::File::open(disk.path()).unwrap();
+                sync_opened(&opened, disk.path()).unwrap();
+                fs::write(disk.path().join("name"), b"bytes").unwrap();
+                disk.cut(Cut::Sudden);
+                sync_opened(&opened, disk.path()).unwrap_err();
+                drop(opened);
+                disk.power_up();
+                assert!(!disk.path().join("name").exists(), "{file_system:?}");
+            }
+        });
     }
 }

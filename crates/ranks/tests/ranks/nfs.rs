@@ -2,19 +2,15 @@
 //! `cargo xtask soak`, where it takes some minutes.
 
 use std::{
-    env, fs,
-    os::unix::fs::{PermissionsExt, symlink},
-    path::{Path, PathBuf},
+    env,
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
 use outcrop_ranks::{Ranks, SharedDirectory};
-use outcrop_testing::{amount, child_directory, covered, skip};
+use outcrop_testing::{Guest, amount, child_directory, covered, skip};
 use tempfile::tempdir;
 
-/// The root of an unpacked package with a kernel that supports NFS, if none is installed.
-const KERNEL: &str = "OUTCROP_GUEST_KERNEL";
 /// Set in the guest: the rank of a process.
 const RANK: &str = "OUTCROP_GUEST_RANK";
 
@@ -75,7 +71,7 @@ for run in 1 2; do
     while [ ! -e /run/run-$run-a ] || [ ! -e /run/run-$run-b ]; do sleep 0.1; done
     for rank in $ranks; do
         OUTCROP_GUEST_RANK=$rank OUTCROP_TEST_DIRECTORY=/$1/talk \
-            /ranks --exact nfs::child_is_a_rank --nocapture --test-threads=1 > /run/out-$run-$rank 2>&1 &
+            /program --exact nfs::child_is_a_rank --nocapture --test-threads=1 > /run/out-$run-$rank 2>&1 &
         eval process_$rank=$!
     done
     for rank in $ranks; do
@@ -129,104 +125,23 @@ fn ranks_talk_through_nfs() {
     if amount(true, false) {
         return;
     }
-    let root = tempdir().unwrap();
-    let guest = match Guest::find() {
+    let server = "nfs-kernel-server";
+    let programs = [("rpc.nfsd", server), ("rpc.mountd", server), ("exportfs", server), ("ip", "iproute2")];
+    let guest = match Guest::find("fs/nfsd", &programs) {
         Ok(guest) => guest,
         Err(missing) => return skip(format_args!("NFS in a virtual machine needs {missing}")),
     };
-    guest.fill(root.path());
-    let archive = root.path().with_extension("cpio");
-    let pack = format!("find . | busybox cpio -o -H newc > '{}' 2> /dev/null", archive.display());
-    assert!(Command::new("sh").args(["-c", &pack]).current_dir(root.path()).status().unwrap().success());
-    let mut qemu = Command::new("timeout");
-    qemu.args([LIMIT, "qemu-system-x86_64", "-accel", "tcg", "-m", "1024", "-smp", "2", "-nographic", "-no-reboot"]);
-    qemu.args(["-nic", "none", "-append", "console=ttyS0 panic=-1 quiet"]);
-    qemu.arg("-kernel").arg(&guest.image).arg("-initrd").arg(&archive);
-    let output = qemu.stdin(Stdio::null()).output().unwrap();
-    fs::remove_file(&archive).unwrap();
+    let dir = tempdir().unwrap();
+    let archive = dir.path().join("guest.cpio");
+    guest.pack(&[("init", INIT), ("client", CLIENT)], &[""], &archive);
+    let qemu = guest.command(&archive);
+    let mut limited = Command::new("timeout");
+    limited.arg(LIMIT).arg(qemu.get_program()).args(qemu.get_args()).args(["-m", "1024"]);
+    let output = limited.stdin(Stdio::null()).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     for line in text.lines().filter(|line| line.contains("GUEST")) {
         outcrop_testing::say(line.trim_end());
     }
     assert!(text.contains("GUEST WELL"), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
     covered("exchanges of ranks on NFS", 2 * ROUNDS);
-}
-
-/// What the virtual machine needs.
-struct Guest {
-    image: PathBuf,
-    modules: PathBuf,
-    programs: Vec<PathBuf>,
-}
-
-impl Guest {
-    /// Finds it on this machine; an error names what is missing.
-    fn find() -> Result<Self, String> {
-        let which = |name: &str| {
-            let places = ["/usr/bin", "/usr/sbin", "/bin", "/sbin"].map(|place| Path::new(place).join(name));
-            places.into_iter().find(|path| path.exists())
-        };
-        let need = |name: &str, package: &str| which(name).ok_or_else(|| format!("{name} (package {package})"));
-        need("qemu-system-x86_64", "qemu-system-x86")?;
-        let programs = [
-            need("busybox", "busybox-static")?,
-            need("rpc.nfsd", "nfs-kernel-server")?,
-            need("rpc.mountd", "nfs-kernel-server")?,
-            need("exportfs", "nfs-kernel-server")?,
-            need("ip", "iproute2")?,
-        ];
-        let root = PathBuf::from(env::var_os(KERNEL).unwrap_or_else(|| "/".into()));
-        let kernels = fs::read_dir(root.join("boot")).into_iter().flatten().flatten();
-        let releases =
-            kernels.filter_map(|entry| entry.file_name().to_str()?.strip_prefix("vmlinuz-").map(str::to_owned));
-        let found = releases.map(|release| (root.join("boot").join(format!("vmlinuz-{release}")), release)).find_map(
-            |(image, release)| {
-                let modules = root.join("lib/modules").join(release);
-                modules.join("kernel/fs/nfsd").exists().then_some((image, modules))
-            },
-        );
-        let missing =
-            || format!("a kernel with NFS (package linux-image-cloud-amd64, or {KERNEL}: where it is unpacked)");
-        let (image, modules) = found.ok_or_else(missing)?;
-        Ok(Self { image, modules, programs: programs.into() })
-    }
-
-    /// Makes the root file system of the guest.
-    fn fill(&self, root: &Path) {
-        for folder in ["bin", "usr/sbin", "lib/modules"] {
-            fs::create_dir_all(root.join(folder)).unwrap();
-        }
-        symlink("lib", root.join("lib64")).unwrap();
-        let copy = |from: &Path, to: &str| {
-            let to = root.join(to.trim_start_matches('/'));
-            fs::create_dir_all(to.parent().unwrap()).unwrap();
-            fs::copy(from, &to).unwrap();
-            fs::set_permissions(&to, fs::Permissions::from_mode(0o755)).unwrap();
-        };
-        let this = env::current_exe().unwrap();
-        copy(&this, "ranks");
-        let mut libraries: Vec<String> = Vec::new();
-        for program in self.programs.iter().chain([&this]) {
-            let place = if program.ends_with("busybox") { "bin" } else { "usr/sbin" };
-            let name = program.file_name().unwrap().to_str().unwrap();
-            if *program != this {
-                copy(program, &format!("{place}/{name}"));
-            }
-            // A statically linked program has no libraries to list.
-            let listed = Command::new("ldd").arg(program).output().unwrap();
-            let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
-            libraries.extend(listed.split_whitespace().filter(|word| word.starts_with('/')).map(str::to_owned));
-        }
-        libraries.sort();
-        libraries.dedup();
-        for library in &libraries {
-            copy(Path::new(library), &format!("lib/{}", Path::new(library).file_name().unwrap().to_str().unwrap()));
-        }
-        let copied = Command::new("cp").arg("-a").arg(&self.modules).arg(root.join("lib/modules")).status();
-        assert!(copied.unwrap().success());
-        for (name, text) in [("init", INIT), ("client", CLIENT)] {
-            fs::write(root.join(name), text).unwrap();
-            fs::set_permissions(root.join(name), fs::Permissions::from_mode(0o755)).unwrap();
-        }
-    }
 }

@@ -62,6 +62,9 @@ fn failed(session: &SessionCore, error: &Error, may_be_visible: bool) -> Outcome
 fn write(files: &dyn Files, session: &SessionCore, manifest: &Manifest, packs: Vec<ManifestPack>) -> Outcome {
     let attempt = |source| failure(files, "write a manifest", source);
     let dir = rank_dir(session);
+    if let Err(source) = check_lengths(files, session, &packs) {
+        return failed(session, &failure(files, "build upon packs", source), false);
+    }
     let bytes = match (Manifest { packs, ..manifest.clone() }).encode() {
         Ok(bytes) => bytes,
         Err(error) => return failed(session, &error.into(), false),
@@ -73,6 +76,23 @@ fn write(files: &dyn Files, session: &SessionCore, manifest: &Manifest, packs: V
         Ok(()) => Outcome::Done,
         Err(source) => failed(session, &attempt(source), true),
     }
+}
+
+/// Checks that this rank's packs have the lengths that a manifest is about to state. Somebody else
+/// may have removed or cut one since it was written. Packs of other ranks may still be on their
+/// way.
+fn check_lengths(files: &dyn Files, session: &SessionCore, packs: &[ManifestPack]) -> io::Result<()> {
+    let dir = rank_dir(session);
+    for pack in packs.iter().filter(|pack| pack.id.rank == session.rank) {
+        let name = pack_name(pack.id.number);
+        let about = |source: io::Error| io::Error::new(source.kind(), format!("{name}: {source}"));
+        let bytes = files.bytes_of(&format!("{dir}/{name}")).map_err(about)?;
+        if bytes != pack.file_bytes {
+            let problem = format!("{name} has {bytes} bytes instead of {}: somebody has changed it", pack.file_bytes);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
+        }
+    }
+    Ok(())
 }
 
 /// Replaces a manifest by one that lists merged packs.
