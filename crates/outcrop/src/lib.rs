@@ -32,6 +32,7 @@ mod builder;
 mod error;
 mod process;
 mod regions;
+mod spill;
 mod tape;
 
 /// For bindings to other languages only. It may change at any time.
@@ -92,8 +93,8 @@ pub mod layers {
     }
 }
 
-/// Arrays that are ordinary memory, and of which one call makes a version durable: see
-/// docs/pool.md.
+/// Arrays, lists, trees and graphs that are ordinary memory, and of which one call makes a version
+/// durable: see docs/pool.md.
 ///
 /// ```
 /// use outcrop::pool::{Block, Options, Pool, Versioned};
@@ -111,12 +112,15 @@ pub mod layers {
 /// # Ok::<(), outcrop::pool::Error>(())
 /// ```
 pub mod pool {
-    #[doc(hidden)]
-    pub use outcrop_pool::layout;
     pub use outcrop_pool::{
-        Array, ArrayView, Block, Described, Error, Medium, Options, Part, Persisted, Pool, Result, Shape, Structure,
-        Usage, Versioned, View,
+        Array, ArrayView, Block, Cell, Charged, Children, Described, Emulator, Error, Face, Features, Graph, GraphView,
+        Home, Kind, LEVEL_MAX, List, Medium, Nvm, Octree, Options, Outcome, Parts, Persisted, Place, Pool, Quadtree,
+        Result, Rule, Shape, Spill, Structure, Tree, TreeView, Usage, Versioned, View, persistent,
     };
+    #[doc(hidden)]
+    pub use outcrop_pool::{Foreign, layout};
+
+    pub use crate::spill::SpillStore;
 }
 
 /// The settings of tapes and stores, as plain data and as tables: see docs/settings.md.

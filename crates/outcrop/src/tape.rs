@@ -161,6 +161,11 @@ impl Tape {
         self.handle.keys()
     }
 
+    /// How many snapshots can be read. Takes the same time however many there are.
+    pub fn count(&self) -> usize {
+        self.handle.count()
+    }
+
     /// Whether a snapshot with this key can be read.
     pub fn has(&self, key: impl Key) -> bool {
         key.number().is_ok_and(|key| self.handle.has(key))
@@ -215,6 +220,11 @@ impl Anchor {
         self.0.keys()
     }
 
+    /// Like [`Tape::count`].
+    pub fn count(&self) -> usize {
+        self.0.count()
+    }
+
     /// Like [`Tape::stats`].
     pub fn stats(&self) -> Stats {
         self.0.stats()
@@ -243,7 +253,7 @@ fn write_trace(trace: &outcrop_engine::Trace, path: &Path) -> Result<()> {
 
 impl fmt::Debug for Tape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tape").field("snapshots", &self.keys().len()).finish_non_exhaustive()
+        f.debug_struct("Tape").field("snapshots", &self.count()).finish_non_exhaustive()
     }
 }
 

@@ -1,4 +1,6 @@
-//! `#[derive(Versioned)]`: elements of pools.
+//! `#[derive(Versioned)]`: elements of pools. `#[persistent]`: loops that persist.
+
+mod persistent;
 
 use proc_macro::TokenStream;
 use proc_macro_crate::{FoundCrate, crate_name};
@@ -12,6 +14,20 @@ use syn::{Data, DeriveInput, Error, Fields, parse_macro_input, spanned::Spanned}
 pub fn versioned(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
     implement(&input).unwrap_or_else(Error::into_compile_error).into()
+}
+
+/// Has loops of a function persist at the end of each iteration, when that is worth it.
+///
+/// `#[persistent(pool, grid, heat)]` names the pool and all of its structures that are open, as the
+/// function names them: variables, parameters or fields, by value or by reference. `#[persist]`
+/// before a `for`, `while` or `loop` inside marks it. At the end of its iterations, also of those
+/// that `continue` ends, it calls
+/// `pool.persist_if_worth_it(&mut [&mut grid, &mut heat])?`. So the function returns a `Result`.
+/// What the last iterations did may not be durable when the loop ends: persist the result.
+#[proc_macro_attribute]
+pub fn persistent(arguments: TokenStream, function: TokenStream) -> TokenStream {
+    let expanded = persistent::expand(arguments.into(), function.into(), &pool());
+    expanded.unwrap_or_else(Error::into_compile_error).into()
 }
 
 fn implement(input: &DeriveInput) -> Result<proc_macro2::TokenStream, Error> {

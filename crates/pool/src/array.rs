@@ -6,7 +6,9 @@ use std::{
     ops::{Deref, Index, IndexMut, Range, RangeFrom, RangeFull, RangeTo},
 };
 
-use crate::{Part, Structure, Versioned};
+use outcrop_cost::Kind;
+
+use crate::{Home, Part, Parts, Structure, Versioned};
 
 /// An array of up to three dimensions, the last of which varies fastest. It is a slice to readers;
 /// writing marks the blocks that change.
@@ -23,8 +25,8 @@ use crate::{Part, Structure, Versioned};
 /// # Ok::<(), outcrop_pool::Error>(())
 /// ```
 pub struct Array<T> {
-    part: Part,
-    len: usize,
+    pub(crate) part: Part,
+    pub(crate) len: usize,
     /// The number of elements of a block is two to the power of this.
     shift: u32,
     element: PhantomData<T>,
@@ -38,24 +40,43 @@ impl<T: Versioned> Array<T> {
     }
 
     /// The number of elements in each dimension; 1 beyond the last one.
+    #[inline]
     pub fn shape(&self) -> [usize; 3] {
         self.part.described.shape.map(|count| count as usize)
     }
 
     /// The number of elements of a block: what is written when one of them changes.
+    #[inline]
     pub fn block_len(&self) -> usize {
         1 << self.shift
     }
 
-    /// An element that may be changed.
-    fn element_mut(&mut self, index: usize) -> &mut T {
-        assert!(index < self.len, "element {index} of {}", self.len);
-        let (marks, memory) = self.part.marks();
-        marks[index >> self.shift] = 1;
-        // SAFETY: the element is inside the memory, as for a range.
-        unsafe { &mut *memory.as_mut_ptr().cast::<T>().add(index) }
+    /// Says where these elements are to be kept after the next time that they are persisted, until
+    /// something else is said. What is changed again soon belongs into DRAM. Values do not depend
+    /// on it.
+    ///
+    /// Without a hint, DRAM keeps what was changed, up to [`Options::dram`](crate::Options::dram).
+    ///
+    /// # Panics
+    ///
+    /// If the range is not inside the array.
+    pub fn place(&mut self, elements: Range<usize>, place: Home) {
+        let Range { start, end } = elements;
+        assert!(start <= end && end <= self.len, "{start}..{end} of {} elements", self.len);
+        self.part.place(start * size_of::<T>()..end * size_of::<T>(), place);
     }
 
+    /// An element that may be changed.
+    #[inline]
+    fn element_mut(&mut self, index: usize) -> &mut T {
+        if index >= self.len {
+            outside(index, self.len);
+        }
+        // SAFETY: there is such an element, and it is inside the memory, as for a range.
+        unsafe { &mut *self.part.element(index, self.shift).cast::<T>().add(index) }
+    }
+
+    #[inline]
     fn at(&self, index: [usize; 3]) -> usize {
         let shape = self.shape();
         assert!((0..3).all(|axis| index[axis] < shape[axis]), "element {index:?} of {shape:?}");
@@ -63,9 +84,15 @@ impl<T: Versioned> Array<T> {
     }
 }
 
+#[cold]
+fn outside(index: usize, len: usize) -> ! {
+    panic!("element {index} of {len}")
+}
+
 impl<T: Versioned> Deref for Array<T> {
     type Target = [T];
 
+    #[inline]
     fn deref(&self) -> &[T] {
         // SAFETY: as for a range.
         unsafe { std::slice::from_raw_parts(self.part.memory.as_ptr().cast(), self.len) }
@@ -75,12 +102,14 @@ impl<T: Versioned> Deref for Array<T> {
 impl<T: Versioned> Index<usize> for Array<T> {
     type Output = T;
 
+    #[inline]
     fn index(&self, index: usize) -> &T {
         &(**self)[index]
     }
 }
 
 impl<T: Versioned> IndexMut<usize> for Array<T> {
+    #[inline]
     fn index_mut(&mut self, index: usize) -> &mut T {
         self.element_mut(index)
     }
@@ -89,6 +118,7 @@ impl<T: Versioned> IndexMut<usize> for Array<T> {
 impl<T: Versioned> Index<Range<usize>> for Array<T> {
     type Output = [T];
 
+    #[inline]
     fn index(&self, range: Range<usize>) -> &[T] {
         &(**self)[range]
     }
@@ -96,6 +126,7 @@ impl<T: Versioned> Index<Range<usize>> for Array<T> {
 
 /// All blocks of the range count as changed; what turns out to be the same is not written.
 impl<T: Versioned> IndexMut<Range<usize>> for Array<T> {
+    #[inline]
     fn index_mut(&mut self, range: Range<usize>) -> &mut [T] {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} elements", self.len);
         let bytes = self.part.write(range.start * size_of::<T>()..range.end * size_of::<T>());
@@ -112,12 +143,14 @@ macro_rules! ranges {
             impl<T: Versioned> Index<$range> for Array<T> {
                 type Output = [T];
 
+                #[inline]
                 fn index(&self, range: $range) -> &[T] {
                     &(**self)[range]
                 }
             }
 
             impl<T: Versioned> IndexMut<$range> for Array<T> {
+                #[inline]
                 fn index_mut(&mut self, $it: $range) -> &mut [T] {
                     let $len = self.len;
                     &mut self[$as]
@@ -136,12 +169,14 @@ ranges! {
 impl<T: Versioned> Index<[usize; 2]> for Array<T> {
     type Output = T;
 
+    #[inline]
     fn index(&self, [row, column]: [usize; 2]) -> &T {
         &(**self)[self.at([row, column, 0])]
     }
 }
 
 impl<T: Versioned> IndexMut<[usize; 2]> for Array<T> {
+    #[inline]
     fn index_mut(&mut self, [row, column]: [usize; 2]) -> &mut T {
         self.element_mut(self.at([row, column, 0]))
     }
@@ -150,20 +185,26 @@ impl<T: Versioned> IndexMut<[usize; 2]> for Array<T> {
 impl<T: Versioned> Index<[usize; 3]> for Array<T> {
     type Output = T;
 
+    #[inline]
     fn index(&self, index: [usize; 3]) -> &T {
         &(**self)[self.at(index)]
     }
 }
 
 impl<T: Versioned> IndexMut<[usize; 3]> for Array<T> {
+    #[inline]
     fn index_mut(&mut self, index: [usize; 3]) -> &mut T {
         self.element_mut(self.at(index))
     }
 }
 
 impl<T: Versioned> Structure for Array<T> {
-    fn parts(&mut self) -> Vec<&mut Part> {
-        vec![&mut self.part]
+    fn parts(&mut self) -> Parts<'_> {
+        Parts(vec![&mut self.part])
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Array { dimensions: self.shape().iter().rposition(|count| *count != 1).map_or(1, |last| last as u32 + 1) }
     }
 }
 

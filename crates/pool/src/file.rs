@@ -1,6 +1,6 @@
 //! The file of a pool: its pages, and which of them are in use.
 
-use std::ops::Range;
+use std::{io::ErrorKind, ops::Range, sync::Arc};
 
 use outcrop_format::{PAGE_BYTES, POOL_PAGES_MAX, PoolEntry, pool_check};
 
@@ -10,9 +10,12 @@ use crate::{Error, Medium, Result, space::Space};
 const GROWTH_PAGES: u64 = 16;
 
 pub(crate) struct PoolFile {
-    pub(crate) medium: Box<dyn Medium>,
+    /// Shared with threads that write.
+    pub(crate) medium: Arc<dyn Medium>,
     pub(crate) location: String,
     pub(crate) space: Space,
+    /// It grows to at most so many pages.
+    pub(crate) pages_max: u64,
     /// A write or a flush has failed: what the medium holds is not known.
     pub(crate) is_poisoned: bool,
 }
@@ -24,16 +27,24 @@ impl PoolFile {
             return Ok(page);
         }
         let now = self.space.pages();
-        let more = pages.max(GROWTH_PAGES).max(now / 4);
-        let longer = now.checked_add(more).filter(|pages| *pages <= POOL_PAGES_MAX);
-        let longer = longer.ok_or_else(|| Error::Misfit(format!("the pool {} cannot grow further", self.location)))?;
+        let pages_max = self.pages_max.min(POOL_PAGES_MAX);
+        let Some(least) = now.checked_add(pages).filter(|least| *least <= pages_max) else {
+            let reason = format!("it has reached its limit of {} bytes", pages_max * PAGE_BYTES as u64);
+            return Err(Error::Full { location: self.location.clone(), reason });
+        };
+        let longer = now.saturating_add(pages.max(GROWTH_PAGES).max(now / 4)).min(pages_max);
         // If there is no room for a quarter more, there may be for what is needed.
         let grown = self.medium.grow(longer * PAGE_BYTES as u64);
-        let grown = grown.map(|()| longer).or_else(|error| match now + pages {
-            least if least < longer => self.medium.grow(least * PAGE_BYTES as u64).map(|()| least),
-            _ => Err(error),
+        let grown = grown.map(|()| longer).or_else(|error| match least < longer {
+            true => self.medium.grow(least * PAGE_BYTES as u64).map(|()| least),
+            false => Err(error),
         });
-        let pages_now = grown.map_err(|source| self.failed("grow", source))?;
+        let pages_now = grown.map_err(|source| match source.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                Error::Full { location: self.location.clone(), reason: source.to_string() }
+            }
+            _ => self.failed("grow", source),
+        })?;
         self.space.grow(pages_now);
         self.space.take(pages).ok_or_else(|| Error::Misfit("a pool that has grown has no room".to_owned()))
     }
@@ -63,21 +74,27 @@ impl PoolFile {
 
     /// Reads what an entry refers to, and compares its checksum.
     pub(crate) fn read_checked(&self, entry: PoolEntry, into: &mut [u8]) -> Result<()> {
-        if entry.is_zeros() {
-            into.fill(0);
-            return Ok(());
-        }
-        self.read(entry.page() * PAGE_BYTES as u64, into)?;
-        match pool_check(into) == entry.check() {
-            true => Ok(()),
-            false => {
-                let problem = format!("the {} bytes at page {} have changed", into.len(), entry.page());
-                Err(Error::Wrong { location: self.location.clone(), problem })
-            }
-        }
+        read_checked(&*self.medium, &self.location, entry, into)
     }
 
     pub(crate) fn failed(&self, attempt: &'static str, source: std::io::Error) -> Error {
         Error::File { attempt, location: self.location.clone(), source }
+    }
+}
+
+/// Reads what an entry refers to, and compares its checksum.
+pub(crate) fn read_checked(medium: &dyn Medium, location: &str, entry: PoolEntry, into: &mut [u8]) -> Result<()> {
+    if entry.is_zeros() {
+        into.fill(0);
+        return Ok(());
+    }
+    let read = medium.read(entry.page() * PAGE_BYTES as u64, into);
+    read.map_err(|source| Error::File { attempt: "read", location: location.to_owned(), source })?;
+    match pool_check(into) == entry.check() {
+        true => Ok(()),
+        false => {
+            let problem = format!("the {} bytes at page {} have changed", into.len(), entry.page());
+            Err(Error::Wrong { location: location.to_owned(), problem })
+        }
     }
 }

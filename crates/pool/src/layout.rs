@@ -6,6 +6,40 @@
 /// Integers of a fixed size, floating-point numbers, arrays of elements, and structures without
 /// padding of which all fields are elements.
 ///
+/// What the next process could misread is refused when the program is compiled. A length that
+/// differs between machines:
+///
+/// ```compile_fail
+/// #[derive(outcrop_pool::Versioned, Clone, Copy)]
+/// struct Cell { count: usize }
+/// ```
+///
+/// An address, and a value of which not every pattern of bytes is valid:
+///
+/// ```compile_fail
+/// #[derive(outcrop_pool::Versioned, Clone, Copy)]
+/// struct Cell { next: *const u8 }
+/// ```
+///
+/// ```compile_fail
+/// #[derive(outcrop_pool::Versioned, Clone, Copy)]
+/// struct Cell { is_wet: bool }
+/// ```
+///
+/// Padding, which would leak memory of the program into the file:
+///
+/// ```compile_fail
+/// #[derive(outcrop_pool::Versioned, Clone, Copy)]
+/// struct Cell { rho: f64, level: u32 }
+/// ```
+///
+/// The same without these is fine:
+///
+/// ```
+/// #[derive(outcrop_pool::Versioned, Clone, Copy)]
+/// struct Cell { rho: f64, level: u32, flag: u32 }
+/// ```
+///
 /// # Safety
 ///
 /// Every pattern of bytes is a valid value, there is no padding, no pointer and no interior
@@ -31,18 +65,54 @@ macro_rules! plain {
             }
         )*
 
-        /// The name of the number type with this layout, as in `f64`.
-        pub(crate) fn number(layout: u64) -> Option<&'static str> {
-            [$((<$type>::LAYOUT, stringify!($type))),*].into_iter().find(|(known, _)| *known == layout).map(|(_, name)| name)
-        }
+        /// All of them: their layouts and names.
+        const NUMBERS: &[(u64, &str, u32)] = &[$((<$type>::LAYOUT, stringify!($type), size_of::<$type>() as u32)),*];
     };
+}
+
+/// The layout and the length of the number type of this name. Complex numbers are two numbers each.
+pub fn named(name: &str) -> Option<(u64, usize)> {
+    let (part, count) = match name {
+        "c64" => ("f32", 2),
+        "c128" => ("f64", 2),
+        _ => (name, 1),
+    };
+    let &(number, _, bytes) = NUMBERS.iter().find(|(_, known, _)| *known == part)?;
+    Some((if count == 1 { number } else { several(number, count) }, bytes as usize * count as usize))
 }
 
 plain!(u8 i8 u16 i16 u32 i32 u64 i64 u128 i128 f32 f64);
 
 // SAFETY: an array has the elements one after the other, and nothing between them.
 unsafe impl<T: Versioned, const N: usize> Versioned for [T; N] {
-    const LAYOUT: u64 = hash(hash(START, &T::LAYOUT.to_le_bytes()), &(N as u64).to_le_bytes());
+    const LAYOUT: u64 = several(T::LAYOUT, N as u64);
+}
+
+/// The layout of so many elements with a layout.
+const fn several(layout: u64, count: u64) -> u64 {
+    hash(hash(START, &layout.to_le_bytes()), &count.to_le_bytes())
+}
+
+/// If elements with this layout are numbers, or up to 64 of them each: the name of the number type,
+/// as in `f64`, its length, and how many of them an element has.
+pub fn numbers(layout: u64, element_bytes: u32) -> Option<(&'static str, u32, u64)> {
+    NUMBERS.iter().find_map(|&(number, name, bytes)| {
+        let count = u64::from(element_bytes / bytes);
+        let is_several = (1..=64).contains(&count) && several(number, count) == layout;
+        (number == layout || is_several).then_some((name, bytes, count))
+    })
+}
+
+/// So many elements of zeros.
+pub fn zeros<T: Versioned>(len: usize) -> Vec<T> {
+    // SAFETY: every pattern of bytes is a valid element.
+    vec![unsafe { std::mem::zeroed() }; len]
+}
+
+/// The bytes of elements, to be filled from elsewhere.
+pub fn bytes_mut<T: Versioned>(elements: &mut [T]) -> &mut [u8] {
+    // SAFETY: elements have no padding, and every pattern of bytes is a valid one.
+    unsafe { std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast(), size_of_val(elements)) }
 }
 
 /// The hash of nothing.

@@ -1,5 +1,5 @@
-//! Arrays that are ordinary memory to a program, and of which one call makes a version durable: a
-//! crash at any moment leaves the last version whole.
+//! Arrays, lists, trees and graphs that are ordinary memory to a program, and of which one call
+//! makes a version durable: a crash at any moment leaves the last version whole.
 //!
 //! A [`Pool`] is a file, or persistent memory. Its structures are read and written in place. A
 //! version is durable when [`Pool::persist`] returns, for all structures at once. Blocks that have
@@ -35,24 +35,47 @@
 //! ```
 
 mod array;
+mod copy;
 mod error;
 mod file;
+mod foreign;
+mod graph;
 pub mod layout;
+mod list;
 mod medium;
+mod nvm;
 mod open;
 mod part;
+mod place;
 mod pool;
 mod space;
+mod spill;
 mod table;
+mod tree;
 mod view;
+mod whole;
+mod worth;
+mod write;
 
 pub use array::{Array, Shape};
 pub use error::{Error, Result};
+#[doc(hidden)]
+pub use foreign::Foreign;
+pub use graph::{Graph, GraphView};
 pub use layout::Versioned;
+pub use list::List;
 pub use medium::Medium;
-pub use outcrop_pool_derive::Versioned;
-pub use part::Part;
+pub use nvm::{Charged, Emulator, Nvm};
+pub use outcrop_cost::{Features, Kind};
+pub use outcrop_plan::Rule;
+pub use outcrop_pool_derive::{Versioned, persistent};
+use part::Part;
+pub use part::Parts;
+pub use place::Home;
 pub use pool::{Block, Options, Persisted, Pool, Structure, Usage};
+pub use spill::Spill;
+pub use tree::{Cell, Children, Face, LEVEL_MAX, Octree, Place, Quadtree, Tree, TreeView};
 pub use view::{ArrayView, Described, View};
+pub use worth::Outcome;
 
 extern crate self as outcrop_pool;

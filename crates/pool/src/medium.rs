@@ -2,7 +2,7 @@
 
 use std::{fs::File, io, ops::Range, os::fd::BorrowedFd};
 
-use outcrop_memory::{Access, Mapping};
+use outcrop_memory::{Access, Backing, Copier, Error, Mapping};
 
 /// What a pool needs of the place of its bytes.
 ///
@@ -18,7 +18,8 @@ pub trait Medium: Send + Sync {
     /// Reads all bytes at `at`.
     fn read(&self, at: u64, into: &mut [u8]) -> io::Result<()>;
 
-    /// Writes bytes at `at`. No other call reads or writes the same bytes meanwhile.
+    /// Writes bytes at `at`. No other call reads or writes the same bytes meanwhile, but several
+    /// threads may write others.
     fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()>;
 
     /// Makes what was written to these ranges durable.
@@ -26,57 +27,109 @@ pub trait Medium: Send + Sync {
 
     /// The file, if its bytes can be mapped.
     fn file(&self) -> Option<BorrowedFd<'_>>;
+
+    /// How it flushes, for people: `msync`, or the instruction that writes cache lines back.
+    fn flush_way(&self) -> &'static str {
+        "by a medium of the program"
+    }
 }
 
 /// A file that is mapped, directly if it is on persistent memory.
-pub(crate) struct Mapped(Mapping);
+pub(crate) struct Mapped {
+    mapping: Mapping,
+    /// Copies to the mapping, if the file is memory itself: nothing is written back from there, so
+    /// a store costs no fault.
+    copier: Option<Copier>,
+}
 
-/// Address space for the growth of a pool.
-const BYTES_MAX: u64 = 1 << 40;
+/// File systems in memory.
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+
+/// Address space for the growth of a pool, the most first: a limit of the process (`ulimit -v`) or
+/// a tool such as valgrind may leave less.
+const ROOM: [u64; 4] = [1 << 40, 1 << 36, 1 << 33, 1 << 30];
 
 impl Mapped {
     pub(crate) fn open(file: &File, is_written: bool) -> io::Result<Self> {
         let access = if is_written { Access::ReadWrite } else { Access::Read };
-        match Mapping::dax(file, access, BYTES_MAX) {
-            Err(outcrop_memory::Error::NoDax { .. }) => Ok(Self(Mapping::file(file, access, BYTES_MAX)?)),
-            mapped => Ok(Self(mapped?)),
-        }
+        let map = |room| match Mapping::dax(file, access, room) {
+            Err(Error::NoDax { .. }) => Mapping::file(file, access, room),
+            mapped => mapped,
+        };
+        let has_room = |mapped: &Result<Mapping, Error>| !matches!(mapped, Err(Error::NoMemory { .. }));
+        let mapped = ROOM.into_iter().map(map).find(has_room);
+        let mapping = mapped.unwrap_or_else(|| map(0))?;
+        Ok(Self { copier: is_memory(file)?.then(|| Copier::new(1)), mapping })
     }
+}
+
+/// Whether a file is in memory, all of it: a store to a hole of a file system that is full would
+/// kill the process.
+fn is_memory(file: &File) -> io::Result<bool> {
+    let (system, stat) = (rustix::fs::fstatfs(file)?, rustix::fs::fstat(file)?);
+    Ok(system.f_type as u64 == TMPFS_MAGIC && stat.st_blocks as u64 * 512 >= stat.st_size as u64)
 }
 
 impl Medium for Mapped {
     fn bytes(&self) -> u64 {
-        self.0.bytes()
+        self.mapping.bytes()
     }
 
     fn grow(&self, bytes: u64) -> io::Result<()> {
-        Ok(self.0.grow(bytes)?)
+        Ok(self.mapping.grow(bytes)?)
     }
 
     fn read(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
-        self.0.check(&(at..at.saturating_add(into.len() as u64)))?;
+        self.mapping.check(&(at..at.saturating_add(into.len() as u64)))?;
         // SAFETY: the range lies inside the mapping, and nobody writes it: the pool is locked, and
         // writes only what nothing refers to.
-        unsafe { std::ptr::copy_nonoverlapping(self.0.address(at), into.as_mut_ptr(), into.len()) };
+        unsafe { std::ptr::copy_nonoverlapping(self.mapping.address(at), into.as_mut_ptr(), into.len()) };
         Ok(())
     }
 
     fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.0.check(&(at..at.saturating_add(bytes.len() as u64)))?;
-        if self.0.access() == Access::Read {
-            return Err(outcrop_memory::Error::ReadOnly.into());
+        self.mapping.check(&(at..at.saturating_add(bytes.len() as u64)))?;
+        if self.mapping.access() == Access::Read {
+            return Err(Error::ReadOnly.into());
         }
-        // SAFETY: as above, writable; the bytes are not part of this mapping, of which there are no
-        // slices.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.0.address(at), bytes.len()) };
-        Ok(())
+        if let Some(copier) = &self.copier {
+            // SAFETY: as above; nobody else uses these bytes, which nothing refers to yet.
+            let target = unsafe { self.mapping.slice_mut(at..at + bytes.len() as u64) }?;
+            copier.copy(target, bytes);
+            return Ok(());
+        }
+        match self.mapping.descriptor().filter(|_| self.mapping.backing() == Backing::File) {
+            // Through the page cache: a call for many pages costs less than a fault for each of
+            // them, and a file system that is full is an error and no signal.
+            Some(file) => write_all(file, at, bytes),
+            None => {
+                // SAFETY: as above, writable; the bytes are not part of this mapping, of which
+                // there are no slices.
+                unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.mapping.address(at), bytes.len()) };
+                Ok(())
+            }
+        }
     }
 
     fn flush(&self, ranges: &[Range<u64>]) -> io::Result<()> {
-        Ok(self.0.flush_all(ranges)?)
+        Ok(self.mapping.flush_all(ranges)?)
     }
 
     fn file(&self) -> Option<BorrowedFd<'_>> {
-        self.0.descriptor()
+        self.mapping.descriptor()
     }
+
+    fn flush_way(&self) -> &'static str {
+        self.mapping.flush_way()
+    }
+}
+
+fn write_all(file: BorrowedFd<'_>, mut at: u64, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match rustix::io::retry_on_intr(|| rustix::io::pwrite(file, bytes, at))? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            written => (at, bytes) = (at + written as u64, &bytes[written..]),
+        }
+    }
+    Ok(())
 }

@@ -3,8 +3,8 @@
 use std::{fs::File, io::Read, sync::Arc};
 
 use outcrop_format::{
-    PAGE_BYTES, POOL_FIRST_PAGE, POOL_HEADER_BYTES, POOL_ROOT_BYTES, POOL_SLOTS, PoolContents, PoolEntry, PoolHeader,
-    PoolRoot, PoolStructure,
+    PAGE_BYTES, POOL_FIRST_PAGE, POOL_HEADER_BYTES, POOL_PAGES_MAX, POOL_ROOT_BYTES, POOL_SLOTS, PoolContents,
+    PoolEntry, PoolHeader, PoolRoot, PoolStructure,
 };
 
 use crate::{
@@ -36,10 +36,11 @@ pub(crate) fn slot(version: u64) -> u64 {
 }
 
 /// Finds the versions of a pool, or makes a new pool if there is nothing.
-pub(crate) fn open(medium: Box<dyn Medium>, location: String) -> Result<Found> {
+pub(crate) fn open(medium: Box<dyn Medium>, location: String, bytes_max: Option<u64>) -> Result<Found> {
     let pages = medium.bytes() / PAGE_BYTES as u64;
     let space = Space::new(POOL_FIRST_PAGE, pages);
-    let mut file = PoolFile { medium, location, space, is_poisoned: false };
+    let pages_max = bytes_max.map_or(POOL_PAGES_MAX, |bytes| bytes / PAGE_BYTES as u64);
+    let mut file = PoolFile { medium: medium.into(), location, space, pages_max, is_poisoned: false };
     if is_new(&file)? {
         create(&mut file)?;
     }

@@ -51,14 +51,17 @@ impl Table {
         self.levels[self.levels.len() - 1][0]
     }
 
-    /// Has blocks be elsewhere from now on, and writes the pages above them.
-    pub(crate) fn change(&mut self, changes: &[(usize, PoolEntry)], draft: &mut Draft<'_>) -> Result<()> {
+    /// Has another number of blocks, of which these are elsewhere from now on, and writes the pages
+    /// above them.
+    pub(crate) fn change(&mut self, blocks: u64, changes: &[(usize, PoolEntry)], draft: &mut Draft<'_>) -> Result<()> {
+        let anew = self.resize(blocks)?;
         for (block, entry) in changes {
             self.levels[0][*block] = *entry;
         }
         let mut changed: BTreeSet<usize> = changes.iter().map(|(block, _)| *block).collect();
-        for level in 1..self.levels.len() {
-            let pages: BTreeSet<usize> = changed.iter().map(|index| index / POOL_ENTRIES).collect();
+        for (level, anew) in anew.iter().enumerate().skip(1) {
+            let mut pages: BTreeSet<usize> = changed.iter().map(|index| index / POOL_ENTRIES).collect();
+            pages.extend(*anew);
             for &page in &pages {
                 let first = page * POOL_ENTRIES;
                 let below = &self.levels[level - 1];
@@ -76,7 +79,34 @@ impl Table {
             }
             changed = pages;
         }
+        if !changed.contains(&0) {
+            draft.share(self.top());
+        }
         Ok(())
+    }
+
+    /// Has another number of blocks, the new ones of zeros. By level: the page that is to be
+    /// written although none of its entries changes, because there was none on that level, or
+    /// because some of its entries must not be there any more.
+    fn resize(&mut self, blocks: u64) -> Result<Vec<Option<usize>>> {
+        if blocks.max(1) == self.levels[0].len() as u64 {
+            return Ok(vec![None; self.levels.len()]);
+        }
+        let before = std::mem::replace(self, Self::new(blocks)?).levels;
+        let mut anew = vec![None; self.levels.len()];
+        for (level, now) in self.levels.iter_mut().enumerate() {
+            let Some(before) = before.get(level) else {
+                anew[level] = Some(0);
+                continue;
+            };
+            let same = before.len().min(now.len());
+            now[..same].copy_from_slice(&before[..same]);
+            let gone = &before[same..same.next_multiple_of(POOL_ENTRIES).min(before.len())];
+            if gone.iter().any(|entry| !entry.is_zeros()) && level + 1 < anew.len() {
+                anew[level + 1] = Some((same - 1) / POOL_ENTRIES);
+            }
+        }
+        Ok(anew)
     }
 }
 
@@ -113,18 +143,23 @@ impl<'a> Draft<'a> {
         self.file
     }
 
-    /// Writes bytes, whole pages of them, to pages that nothing uses.
+    /// Writes bytes to pages that nothing uses.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<PoolEntry> {
-        let pages = bytes.len().div_ceil(PAGE_BYTES) as u64;
+        let page = self.take(bytes.len().div_ceil(PAGE_BYTES) as u64)?;
+        self.file.write(page * PAGE_BYTES as u64, bytes)?;
+        Ok(PoolEntry::new(page, pool_check(bytes)))
+    }
+
+    /// Takes pages that nothing uses, to be written before the draft is flushed.
+    pub(crate) fn take(&mut self, pages: u64) -> Result<u64> {
         let page = self.file.take(pages)?;
         self.taken.push(page);
         let at = page * PAGE_BYTES as u64;
-        self.file.write(at, bytes)?;
         match self.written.last_mut() {
             Some(last) if last.end == at => last.end = at + pages * PAGE_BYTES as u64,
             _ => self.written.push(at..at + pages * PAGE_BYTES as u64),
         }
-        Ok(PoolEntry::new(page, pool_check(bytes)))
+        Ok(page)
     }
 
     /// The new version refers to something that a durable one refers to.

@@ -2,14 +2,17 @@
 
 use std::{fmt, marker::PhantomData, ops::Deref, sync::Arc};
 
-use outcrop_format::PoolStructure;
+use outcrop_format::{PoolKind, PoolStructure};
 use outcrop_memory::Overlay;
 
 use crate::{
-    Error, Result, Versioned, layout, open,
-    part::shown,
+    Error, Result, Versioned,
+    error::Checked,
+    graph, layout, open,
+    part::{is_line, memory, shown, state},
     pool::{Held, Shared},
     table::Table,
+    tree, whole,
 };
 
 /// A version of a pool. Its pages stay until this and its arrays are dropped.
@@ -25,11 +28,15 @@ pub struct View {
 pub struct Described {
     /// Its name.
     pub name: String,
-    /// The number type of its elements, as in `f64`, if they are numbers.
+    /// What it is, or what it is part of: `array`, `list`, `quadtree`, `octree` or `graph`.
+    pub kind: &'static str,
+    /// The number type of its elements, as in `f64`, if they are numbers, or rows of numbers.
     pub element: Option<&'static str>,
+    /// The hash of the layout of its elements: see [`Versioned::LAYOUT`].
+    pub layout: u64,
     /// The length of an element.
     pub element_bytes: u32,
-    /// The number of elements in each dimension; 1 beyond the last one.
+    /// The number of elements in each dimension; 1 beyond the last one. Rows are a dimension.
     pub shape: [u64; 3],
     /// The length of a block.
     pub block_bytes: u64,
@@ -40,6 +47,8 @@ pub struct ArrayView<T> {
     memory: Overlay,
     len: usize,
     shape: [usize; 3],
+    /// The bytes of the owner of the structure.
+    pub(crate) state: Vec<u8>,
     element: PhantomData<T>,
     /// Keeps the pages.
     _view: View,
@@ -58,44 +67,83 @@ impl View {
 
     /// The names of its structures.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.held.contents.structures.iter().map(|structure| structure.name.as_str())
+        let is_part = |it: &&PoolStructure| it.kind().is_some_and(|(_, part)| part > 0);
+        self.held.contents.structures.iter().filter(move |it| !is_part(it)).map(|it| it.name.as_str())
     }
 
-    /// Its structures, in the order of their names.
+    /// Its structures with all their parts, in the order of their names.
     pub fn structures(&self) -> impl Iterator<Item = Described> {
-        self.held.contents.structures.iter().map(|it| Described {
-            name: it.name.clone(),
-            element: layout::number(it.layout),
-            element_bytes: it.element_bytes,
-            shape: it.shape,
-            block_bytes: it.block_bytes,
+        self.held.contents.structures.iter().map(|it| {
+            let mut shape = it.shape;
+            // Rows are the dimension after the last one, if there is one.
+            let row = shape.iter().rposition(|count| *count != 1).map_or(1, |last| last + 1);
+            let numbers = layout::numbers(it.layout, it.element_bytes).filter(|(.., count)| *count == 1 || row < 3);
+            if let Some((.., count)) = numbers.filter(|(.., count)| *count > 1) {
+                shape[row] = count;
+            }
+            Described {
+                name: it.name.clone(),
+                kind: it.kind().map_or("unknown", |(kind, _)| kind.name()),
+                element: numbers.map(|(name, ..)| name),
+                layout: it.layout,
+                element_bytes: numbers.map_or(it.element_bytes, |(_, bytes, _)| bytes),
+                shape,
+                block_bytes: it.block_bytes,
+            }
         })
     }
 
     /// An array of the version.
     pub fn array<T: Versioned>(&self, name: &str) -> Result<ArrayView<T>> {
+        self.part(name, PoolKind::Array, 0)
+    }
+
+    /// A list of the version.
+    pub fn list<T: Versioned>(&self, name: &str) -> Result<ArrayView<T>> {
+        self.part(name, PoolKind::List, 0)
+    }
+
+    /// A part of a structure.
+    pub(crate) fn part<T: Versioned>(&self, name: &str, kind: PoolKind, part: u8) -> Result<ArrayView<T>> {
         let found = self.find(name)?;
+        if found.kind() != Some((kind, part)) {
+            let is = found.kind().map_or("structure of another program", |(kind, _)| kind.name());
+            return Err(Error::Misfit(format!("\"{name}\" is another kind of structure ({is}, not {})", kind.name())));
+        }
         if (found.layout, found.element_bytes as usize) != (T::LAYOUT, size_of::<T>()) {
             return Err(Error::Misfit(format!("the elements of \"{name}\" are not of this type")));
+        }
+        if kind != PoolKind::Array && !is_line(found) {
+            return Err(Error::Misfit(format!(
+                "\"{name}\" has the shape {:?}, and should have one dimension",
+                found.shape
+            )));
         }
         self.show(found, found.elements() as usize)
     }
 
-    /// The bytes of an array, whatever its elements are.
+    /// As [`bytes`](Self::bytes), after all blocks were compared with their checksums: for copies,
+    /// which would hide damage.
+    pub fn bytes_verified(&self, name: &str) -> Result<ArrayView<u8>> {
+        open::verify(&self.shared.owned_state()?.file, self.find(name)?)?;
+        self.bytes(name)
+    }
+
+    /// The bytes of a structure, whatever its elements are.
     pub fn bytes(&self, name: &str) -> Result<ArrayView<u8>> {
         let found = self.find(name)?;
         self.show(found, found.bytes() as usize)
     }
 
     fn show<T: Versioned>(&self, found: &PoolStructure, len: usize) -> Result<ArrayView<T>> {
-        let state = self.shared.state();
-        let table = Table::read(&state.file, found)?;
-        let (memory, _) = shown(&state.file, found, table.blocks())?;
-        let shape = found.shape.map(|count| count as usize);
-        Ok(ArrayView { memory, len, shape, element: PhantomData, _view: self.clone() })
+        let pool = self.shared.owned_state()?;
+        let table = Table::read(&pool.file, found)?;
+        let (memory, _) = shown(&pool.file, found, table.blocks(), memory(found, false)?)?;
+        let (shape, state) = (found.shape.map(|count| count as usize), state(found).to_vec());
+        Ok(ArrayView { memory, len, shape, state, element: PhantomData, _view: self.clone() })
     }
 
-    fn find(&self, name: &str) -> Result<&PoolStructure> {
+    pub(crate) fn find(&self, name: &str) -> Result<&PoolStructure> {
         let found = self.held.contents.find(name);
         found.ok_or_else(|| {
             let names = self.names().collect::<Vec<_>>().join(", ");
@@ -103,11 +151,42 @@ impl View {
         })
     }
 
-    /// Compares all blocks of the version with their checksums. An error names the first that is
-    /// damaged.
+    /// Compares all blocks of the version with their checksums, and follows all links of trees and
+    /// graphs. An error names the first that is damaged.
     pub fn verify(&self) -> Result<()> {
-        let state = self.shared.state();
-        self.held.contents.structures.iter().try_for_each(|structure| open::verify(&state.file, structure))
+        let structures = &self.held.contents.structures;
+        let state = self.shared.owned_state()?;
+        structures.iter().try_for_each(|structure| open::verify(&state.file, structure))?;
+        let location = state.file.location.clone();
+        drop(state);
+        for it in structures {
+            let checked = match it.kind() {
+                Some((PoolKind::Quadtree, 0)) => self.check_tree::<2>(it)?,
+                Some((PoolKind::Octree, 0)) => self.check_tree::<3>(it)?,
+                Some((PoolKind::Graph, 0)) => self.check_graph(it)?,
+                _ => whole::check(&self.held.contents, it),
+            };
+            checked.map_err(|problem| {
+                let problem = format!("\"{}\": {problem}", it.name);
+                Error::Wrong { location: location.clone(), problem }
+            })?;
+        }
+        Ok(())
+    }
+
+    fn check_tree<const D: usize>(&self, cells: &PoolStructure) -> Result<Checked> {
+        let kind = if D == 2 { PoolKind::Quadtree } else { PoolKind::Octree };
+        let links = self.part(&tree::links_name(&cells.name), kind, 1)?;
+        Ok(tree::check::<D>(&links, cells.elements() as usize, state(cells)))
+    }
+
+    fn check_graph(&self, nodes: &PoolStructure) -> Result<Checked> {
+        let name = |part: usize| format!("{}{}", nodes.name, graph::PARTS[part]);
+        let offsets = self.part(&name(1), PoolKind::Graph, 1)?;
+        let targets = self.part(&name(2), PoolKind::Graph, 2)?;
+        let values = self.find(&name(3))?.elements() as usize;
+        let rows = self.part(&name(4), PoolKind::Graph, 4)?;
+        Ok(graph::check(state(nodes), nodes.elements() as usize, &offsets, &targets, values, &rows))
     }
 
     /// How many blocks of a structure two versions share, and how many it has, zeros not counted.

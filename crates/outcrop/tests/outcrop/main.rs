@@ -9,6 +9,7 @@ mod faults;
 mod hostile;
 mod interface;
 mod memory;
+mod pool_spill;
 mod preference;
 mod settings;
 mod shapes;

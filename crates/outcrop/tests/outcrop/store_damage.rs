@@ -12,7 +12,7 @@ use std::{
 
 use fastrand::Rng;
 use outcrop::{
-    PartMut, Reached, Session, Store,
+    Part, PartMut, Reached, Session, Store,
     catalog::{Catalog, verify},
     layers::files::Files,
     store::{Compression, Restored},
@@ -183,4 +183,31 @@ fn a_file_that_is_gone_harms_only_what_needs_it() {
         let is_newest = name.contains("version-") && !name.ends_with(&saved.newest().to_string());
         assert!(!is_newest || restored.is_some_and(|it| it.version == saved.newest()), "{name}");
     }
+}
+
+#[test]
+fn a_restore_that_verifies_first_changes_nothing_if_anything_is_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    // More than what is read at once.
+    let (small, large) = (vec![1u8; 10_000], (0..5_000_000u32).collect::<Vec<_>>());
+    let open =
+        || Store::builder().host("64 MiB").pin(false).dir(dir.path(), None).open().unwrap().session("heat").unwrap();
+    let mut session = open();
+    session.save(1, &[Part::new("small", &small), Part::new("large", &large)]).unwrap();
+    session.finish().unwrap();
+    let packs = std::fs::read_dir(dir.path().join("heat/rank-00000")).unwrap().map(|entry| entry.unwrap().path());
+    let last = packs.filter(|path| path.to_string_lossy().contains("pack-")).max().unwrap();
+    let mut bytes = std::fs::read(&last).unwrap();
+    let at = bytes.windows(4).rposition(|word| word == 4_999_000u32.to_le_bytes()).unwrap();
+    bytes[at] ^= 1;
+    std::fs::write(&last, bytes).unwrap();
+    let mut session = open();
+    let mut found = vec![7u8; 10_000];
+    session.verify_before_restore(true);
+    let error = session.restore(1, &mut [PartMut::new("small", &mut found)]).unwrap_err().to_string();
+    assert!(error.contains("large") && found == [7; 10_000], "{error}");
+    // It is asked for, and nobody reads the rest without.
+    session.verify_before_restore(false);
+    session.restore(1, &mut [PartMut::new("small", &mut found)]).unwrap();
+    assert_eq!(found, small);
 }

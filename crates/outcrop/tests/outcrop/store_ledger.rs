@@ -209,6 +209,56 @@ fn what_is_damaged_while_a_session_is_open_is_not_built_upon() {
 }
 
 #[test]
+fn what_somebody_cuts_or_removes_while_a_session_is_open_is_not_built_upon() {
+    for (what, damage) in &DAMAGES[2..] {
+        for layer in NEAR_AND_FAR {
+            let what = format!("{what}, {layer}");
+            let dir = tempfile::tempdir().unwrap();
+            let mut session = two_layers(dir.path());
+            (1..=2).for_each(|version| save(&mut session, version));
+            session.flush().unwrap();
+            damage(&pack(dir.path(), layer, 0));
+            save(&mut session, 3);
+            // It can be read where nothing is damaged, and is not said to be where it cannot.
+            let error = session.flush().unwrap_err().to_string();
+            assert!(error.contains("version 3") && error.contains("pack-"), "{what}: {error}");
+            let is_near = layer == "near";
+            assert_eq!(session.has_reached(3, Reached::Layer(1)).is_err(), is_near, "{what}");
+            assert_eq!(session.has_reached(3, Reached::Layer(2)).is_err(), !is_near, "{what}");
+            // The next one needs none of it.
+            save(&mut session, 4);
+            session.wait(4, Reached::All).unwrap();
+            drop(session);
+            check_alone(dir.path(), 4, &what);
+        }
+    }
+}
+
+#[test]
+fn what_the_next_version_builds_upon_stays_while_a_later_one_is_written() {
+    let keep = Retention { keep_last: Some(1), ..Retention::default() };
+    let dir = tempfile::tempdir().unwrap();
+    let store = builder().keep(keep).dir(dir.path(), None).open().unwrap();
+    for round in 0..amount(8, 2_000) {
+        let mut session = store.session(&format!("heat-{round}")).unwrap();
+        save(&mut session, 1);
+        session.wait(1, Reached::All).unwrap();
+        // The next one is a full one, and replaces the first as soon as it is durable.
+        session.rewind(Some(1)).unwrap();
+        save(&mut session, 2);
+        // Unless it has replaced it by now.
+        if session.go_on_after(1).is_ok() {
+            session.wait(2, Reached::All).unwrap();
+            save(&mut session, 3);
+            session.wait(3, Reached::All).unwrap();
+            assert_eq!(restore(&mut session), (3, 0));
+        }
+        session.finish().unwrap();
+        fs::remove_dir_all(dir.path().join(format!("heat-{round}"))).unwrap();
+    }
+}
+
+#[test]
 fn damage_that_a_look_finds_is_not_built_upon() {
     let dir = tempfile::tempdir().unwrap();
     let mut session = two_layers(dir.path());
@@ -518,4 +568,47 @@ fn what_is_said_of_a_failed_attempt_is_not_about_the_next() {
         session.wait(version, Reached::All).unwrap();
     }
     session.finish().unwrap();
+}
+
+#[test]
+fn a_version_that_failed_everywhere_may_be_saved_again() {
+    let faults = [Operation::Create, Operation::Write, Operation::Sync, Operation::Rename, Operation::SyncDir];
+    for (layers, of) in (1..=2).flat_map(|layers| faults.map(|of| (layers, of))) {
+        let dir = tempfile::tempdir().unwrap();
+        let place = |layer: usize| dir.path().join(layer.to_string());
+        let failing: Vec<Failing> =
+            (0..layers).map(|layer| Failing::new(Arc::new(DiskFiles::create(&place(layer)).unwrap()))).collect();
+        let store = failing.iter().fold(builder(), |store, files| store.files(Arc::new(files.clone()), None));
+        let mut session = store.open().unwrap().session("heat").unwrap();
+        session.save(1, &[Part::new("field", &field(1))]).unwrap();
+        session.wait(1, Reached::All).unwrap();
+        let fault = Fault { of: Some(of), is_lasting: true, ..Fault::new(Errno::IO) };
+        failing.iter().for_each(|files| files.inject(fault));
+        session.save(2, &[Part::new("field", &field(7))]).unwrap();
+        // It has failed, and the program does not know yet. Then it does.
+        until("it has failed", || session.versions() == [1]);
+        assert_eq!(session.newest_number(), Some(1));
+        // It is gone from host memory too, and nobody waits for it.
+        assert_eq!(session.regions(2).unwrap_err().kind(), ErrorKind::Missing, "{of:?}");
+        for _ in 0..layers {
+            let error = session.save(2, &[Part::new("field", &field(8))]).unwrap_err();
+            assert_eq!((error.kind(), error.failed_version()), (ErrorKind::Storage, Some(2)), "{of:?}: {error}");
+        }
+        session.save(2, &[Part::new("field", &field(9))]).unwrap();
+        session.flush().unwrap_err();
+        failing.iter().for_each(Failing::heal);
+        session.save(2, &[Part::new("field", &field(2))]).unwrap_or_else(|error| panic!("{layers} {of:?}: {error}"));
+        session.wait(2, Reached::All).unwrap();
+        assert_eq!(session.save(2, &[Part::new("field", &field(3))]).unwrap_err().kind(), ErrorKind::Exists);
+        session.finish().unwrap();
+        for layer in 0..layers {
+            let mut session = builder().dir(place(layer), None).open().unwrap().session("heat").unwrap();
+            assert_eq!(session.versions(), [1, 2]);
+            for version in 1..=2 {
+                let mut found = vec![0; COUNT];
+                session.read(version, &mut [PartMut::new("field", &mut found)]).unwrap();
+                assert_eq!(found, field(version), "{of:?}");
+            }
+        }
+    }
 }

@@ -176,8 +176,10 @@ fn a_sync_that_is_forgotten_shows_on_a_real_disk() {
             std::fs::create_dir(&given).unwrap();
             with_disk(&given, FileSystem::Ext4, |disk| {
                 let mut machine = Machine::new(disk, 1, Some(forgets));
+                // Mostly one of the first few. But a later sync of a file also commits what the
+                // journal has of directories, so that it depends on when the cut comes.
                 assert!(
-                    (0..40).any(|_| machine.round().is_err()),
+                    (0..2_000).any(|_| machine.round().is_err()),
                     "{forgets:?} lost nothing: these cuts prove nothing"
                 );
             });

@@ -326,21 +326,27 @@ fn ranks_do_not_believe_an_earlier_run() {
     drop(held);
 }
 
+/// Saves two versions. The second one fails on rank 1.
+fn saves_twice_and_fails_once(dir: &Path, ranks: SharedDirectory) -> (u32, Session) {
+    let rank = ranks.rank();
+    let files = Failing::new(Arc::new(DiskFiles::create(dir).unwrap()));
+    let store = Store::builder().host(4 * MIB).pin(false).ranks(ranks).files(Arc::new(files.clone()), None);
+    let mut session = store.open().unwrap().session("heat").unwrap();
+    save(&mut session, rank, 1);
+    session.wait(1, Reached::All).unwrap();
+    if rank == 1 {
+        files.inject(Fault { of: Some(Operation::Sync), ..Fault::new(Errno::IO) });
+    }
+    save(&mut session, rank, 2);
+    (rank, session)
+}
+
 #[test]
 fn a_failure_of_one_rank_is_known_to_all_and_the_next_version_is_whole_again() {
     let dir = tempfile::tempdir().unwrap();
     let talk = dir.path().join("talk");
     run(&talk, 2, |ranks| {
-        let rank = ranks.rank();
-        let files = Failing::new(Arc::new(DiskFiles::create(dir.path()).unwrap()));
-        let store = Store::builder().host(4 * MIB).pin(false).ranks(ranks).files(Arc::new(files.clone()), None);
-        let mut session = store.open().unwrap().session("heat").unwrap();
-        save(&mut session, rank, 1);
-        session.wait(1, Reached::All).unwrap();
-        if rank == 1 {
-            files.inject(Fault { of: Some(Operation::Sync), ..Fault::new(Errno::IO) });
-        }
-        save(&mut session, rank, 2);
+        let (rank, mut session) = saves_twice_and_fails_once(dir.path(), ranks);
         assert_eq!(session.wait(2, Reached::Here(1)).is_ok(), rank == 0, "who has not failed has done its part");
         let error = session.wait(2, Reached::All).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Storage);
@@ -356,6 +362,29 @@ fn a_failure_of_one_rank_is_known_to_all_and_the_next_version_is_whole_again() {
         assert_eq!(session.versions(), [1, 3]);
         assert_eq!(restore(&mut session, rank), Some(3));
     });
+}
+
+#[test]
+fn a_version_that_failed_on_one_rank_may_be_saved_again_after_going_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let talk = dir.path().join("talk");
+    run(&talk, 2, |ranks| {
+        let (rank, mut session) = saves_twice_and_fails_once(dir.path(), ranks);
+        session.wait(2, Reached::All).unwrap_err();
+        // The other rank may have its part of it.
+        let error = session.save(2, &[Part::new("state", &state(rank, 2))]).unwrap_err();
+        assert!(error.kind() == ErrorKind::Exists && error.to_string().contains("rewind"), "{error}");
+        session.rewind(Some(1)).unwrap();
+        save(&mut session, rank, 2);
+        session.wait(2, Reached::All).unwrap();
+        session.finish().unwrap();
+    });
+    let found = run(&talk, 2, |ranks| {
+        let rank = ranks.rank();
+        let store = Store::builder().host(4 * MIB).pin(false).ranks(ranks).dir(dir.path(), None);
+        restore(&mut store.open().unwrap().session("heat").unwrap(), rank)
+    });
+    assert_eq!(found, [Some(2), Some(2)]);
 }
 
 #[test]

@@ -1,17 +1,20 @@
 //! Files that were made to do harm: all checksums are right.
 
 use outcrop_format::{
-    PAGE_BYTES, POOL_ENTRIES, POOL_FIRST_PAGE, PoolContents, PoolEntry, PoolHeader, PoolRoot, PoolStructure, pool_check,
+    PAGE_BYTES, POOL_ENTRIES, POOL_FIRST_PAGE, POOL_SLOTS, PoolContents, PoolEntry, PoolHeader, PoolKind, PoolRoot,
+    PoolStructure, pool_check,
 };
 use outcrop_pool::{Block, Error, Options, Pool, Versioned};
 
 use crate::medium::Recorded;
 
-const PAGE: usize = PAGE_BYTES;
+pub(crate) const PAGE: usize = PAGE_BYTES;
+/// The page of the contents.
+pub(crate) const FIRST: u64 = POOL_FIRST_PAGE;
 const NONCE: [u8; 16] = [7; 16];
 
 /// A pool of which the contents are in the first page after the slots, followed by these pages.
-fn file(structures: Vec<PoolStructure>, pages: &[[u8; PAGE]]) -> Vec<u8> {
+pub(crate) fn file(structures: Vec<PoolStructure>, pages: &[[u8; PAGE]]) -> Vec<u8> {
     let mut bytes = vec![0; POOL_FIRST_PAGE as usize * PAGE];
     let header = PoolHeader { nonce: NONCE }.encode();
     bytes[..header.len()].copy_from_slice(&header);
@@ -48,7 +51,7 @@ fn structure(elements: u64, block_bytes: u64, top: PoolEntry) -> PoolStructure {
     structure
 }
 
-fn open(bytes: Vec<u8>) -> Pool {
+pub(crate) fn open(bytes: Vec<u8>) -> Pool {
     Pool::on(Recorded::new(bytes), Options::versions(3)).unwrap()
 }
 
@@ -67,6 +70,19 @@ fn sizes_that_are_not_there_cost_nothing() {
     // A block that is longer than the file.
     let pool = open(file(vec![structure(1 << 56, 1 << 59, PoolEntry::new(POOL_FIRST_PAGE + 1, 0))], &[[1; PAGE]]));
     assert_eq!((pool.versions().len(), pool.skipped().len()), (0, 1));
+}
+
+#[test]
+fn a_list_has_one_dimension() {
+    for shape in [[1 << 24, 0, 1], [1 << 24, 1, 0], [0, 7, 7], [4, 2, 1]] {
+        let mut list = structure(0, PAGE as u64, PoolEntry::ZEROS);
+        (list.shape, list.state) = (shape, vec![PoolKind::List as u8, 0]);
+        let pool = open(file(vec![list], &[]));
+        let refused = pool.list::<u64>("a", Block::default()).map(|list| list.iter().sum::<u64>());
+        assert!(matches!(refused, Err(Error::Misfit(_))), "{refused:?}");
+        assert!(pool.view(1).unwrap().list::<u64>("a").is_err());
+        assert!(pool.view(1).unwrap().verify().is_err());
+    }
 }
 
 #[test]
@@ -106,4 +122,22 @@ fn a_root_of_another_pool_or_in_another_slot_does_not_count() {
     assert_eq!(open(moved.clone()).versions(), [1], "it is there once");
     moved[2 * PAGE..3 * PAGE].fill(0);
     assert_eq!(open(moved).versions(), []);
+}
+
+#[test]
+fn the_last_number_of_a_version_is_refused() {
+    for (version, is_last) in [(u64::MAX - 2, false), (u64::MAX - 1, true), (u64::MAX, true)] {
+        let mut bytes = file(Vec::new(), &[]);
+        let mut root = PoolRoot::decode(&bytes[2 * PAGE..3 * PAGE]).unwrap();
+        (root.version, root.oldest) = (version, version);
+        bytes[2 * PAGE..3 * PAGE].fill(0);
+        let slot = (1 + version % POOL_SLOTS) as usize * PAGE;
+        let root = root.encode();
+        bytes[slot..slot + root.len()].copy_from_slice(&root);
+        let pool = open(bytes);
+        let mut array = pool.array::<u64>("a", 10, Block::default()).unwrap();
+        let persisted = pool.persist(&mut [&mut array]);
+        assert_eq!(persisted.is_err(), is_last, "{persisted:?}");
+        assert!(persisted.err().is_none_or(|error| error.to_string().contains("last number")));
+    }
 }

@@ -1,10 +1,10 @@
-//! Processes that are killed while they persist to a real file.
+//! Processes that are killed while they persist to a real file, and forked ones.
 
 use std::{path::Path, thread, time::Duration};
 
 use fastrand::Rng;
 use outcrop_pool::{Block, Options, Pool};
-use outcrop_testing::{Companion, amount, answer, child_directory, covered, listen};
+use outcrop_testing::{Companion, alone, amount, answer, child_directory, covered, in_fork, listen};
 
 const LEN: usize = 20_000;
 
@@ -67,4 +67,34 @@ fn a_killed_process_leaves_whole_versions() {
         durable = newest;
     }
     covered("processes killed with a pool", rounds);
+}
+
+#[test]
+fn a_forked_child_cannot_use_its_parents_pool() {
+    if alone("kill::a_forked_child_cannot_use_its_parents_pool") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let pool = open(dir.path());
+    let mut array = pool.array::<u64>("a", LEN, Block::elements(512)).unwrap();
+    array[1] = 1;
+    let version = pool.persist(&mut [&mut array]).unwrap();
+    let view = pool.view(version).unwrap();
+    let status = in_fork(|| {
+        // Its memory is its own.
+        array[1] = 2;
+        let refused = |error: outcrop_pool::Error| error.to_string().contains("was forked");
+        pool.persist(&mut [&mut array]).is_err_and(refused)
+            && pool.restore(version, &mut [&mut array]).is_err_and(refused)
+            && pool.persist_if_worth_it(&mut [&mut array]).is_err_and(refused)
+            && pool.view(version).is_err_and(refused)
+            // Its parent may drop the view, and use the pages for something else.
+            && view.array::<u64>("a").is_err_and(refused)
+            && view.bytes_verified("a").is_err_and(refused)
+            && view.verify().is_err_and(refused)
+            && pool.array::<u64>("b", LEN, Block::default()).is_err_and(refused)
+    });
+    assert!(status.success());
+    assert_eq!(array[1], 1);
+    assert_eq!(pool.persist(&mut [&mut array]).unwrap(), version + 1);
 }

@@ -3,18 +3,24 @@
 use std::collections::BTreeMap;
 
 use fastrand::Rng;
-use outcrop_pool::{Array, Block, Error, Options, Pool, Structure};
+use outcrop_pool::{Error, Options, Pool, Structure};
 use outcrop_testing::{amount, covered};
 
-use crate::medium::Recorded;
+use crate::{
+    kinds::{Content, Opened},
+    medium::Recorded,
+};
 
-/// The elements of all arrays of a version, by name.
-pub(crate) type Contents = BTreeMap<String, Vec<u64>>;
+/// All structures of a version, by name.
+pub(crate) type Contents = BTreeMap<String, Content>;
 
-/// A program with some arrays, and what they should be.
+/// Names of structures that a program may have.
+const NAMES: [&str; 8] = ["array 0", "array 1", "list 0", "list 1", "quadtree 0", "octree 0", "graph 0", "graph 1"];
+
+/// A program with some structures, and what they should be.
 pub(crate) struct Program {
     pub(crate) pool: Pool,
-    pub(crate) arrays: BTreeMap<String, Array<u64>>,
+    pub(crate) opened: BTreeMap<String, Opened>,
     pub(crate) now: Contents,
     /// What was persisted or restored last.
     base: Contents,
@@ -24,27 +30,19 @@ pub(crate) struct Program {
     rng: Rng,
 }
 
-/// So many elements are a page.
-const PAGE: usize = 512;
-
 impl Program {
     pub(crate) fn new(pool: Pool, versions_max: u64, seed: u64) -> Self {
-        let (arrays, now, base, attempted) = Default::default();
-        Self { pool, arrays, now, base, attempted, versions_max, rng: Rng::with_seed(seed) }
+        let (opened, now, base, attempted) = Default::default();
+        Self { pool, opened, now, base, attempted, versions_max, rng: Rng::with_seed(seed) }
     }
 
-    /// Opens an array; a new one has a random length, sometimes with several levels.
+    /// Opens a structure. The first word of its name says what kind it is.
     pub(crate) fn open(&mut self, name: &str) {
-        let len = match self.now.get(name) {
-            Some(known) => known.len(),
-            None if self.rng.u8(..30) == 0 => self.rng.usize(256 * PAGE..300 * PAGE),
-            None => self.rng.usize(1..9 * PAGE),
-        };
-        let block = Block::elements(self.rng.usize(1..3 * PAGE));
-        let array = self.pool.array::<u64>(name, len, block).unwrap();
-        let expected = self.now.entry(name.to_owned()).or_insert_with(|| vec![0; len]);
-        assert!(array[..] == expected[..], "{name} is something else");
-        self.arrays.insert(name.to_owned(), array);
+        let rng = &mut self.rng;
+        let content = self.now.entry(name.to_owned()).or_insert_with(|| Content::new(name, rng));
+        let opened = Opened::open(&self.pool, name, content, rng);
+        opened.check(content);
+        self.opened.insert(name.to_owned(), opened);
     }
 
     /// Goes on with what a pool has.
@@ -53,36 +51,22 @@ impl Program {
         self.now.keys().cloned().collect::<Vec<_>>().iter().for_each(|name| self.open(name));
     }
 
-    /// Changes some elements of some arrays.
+    /// Changes some of some structures.
     pub(crate) fn change(&mut self) {
-        let rng = &mut self.rng;
-        for (name, array) in &mut self.arrays {
-            let expected = self.now.get_mut(name).unwrap();
-            for _ in 0..rng.usize(..4) {
-                let at = rng.usize(..array.len());
-                match rng.u8(..4) {
-                    0 => {
-                        let end = (at + rng.usize(..2 * PAGE)).min(array.len());
-                        let value = if rng.bool() { 0 } else { rng.u64(..) };
-                        array[at..end].fill(value);
-                        expected[at..end].fill(value);
-                    }
-                    // Marked, and the same.
-                    1 => array[at] = expected[at],
-                    _ => {
-                        array[at] = rng.u64(..);
-                        expected[at] = array[at];
-                    }
-                }
-            }
+        for (name, opened) in &mut self.opened {
+            opened.change(self.now.get_mut(name).unwrap(), &mut self.rng);
         }
+    }
+
+    /// Says where parts of structures are to be kept, which changes none.
+    fn place(&mut self) {
+        self.opened.values_mut().for_each(|opened| opened.place(&mut self.rng));
     }
 
     pub(crate) fn persist(&mut self) -> Result<u64, Error> {
         let next = self.pool.versions().last().map_or(1, |last| last + 1);
         let before = self.attempted.insert(next, self.now.clone());
-        let mut structures: Vec<&mut dyn Structure> =
-            self.arrays.values_mut().map(|array| array as &mut dyn Structure).collect();
+        let mut structures: Vec<&mut dyn Structure> = self.opened.values_mut().map(Opened::structure).collect();
         let persisted = self.pool.persist(&mut structures);
         if let (Err(Error::Poisoned { .. }), Some(before)) = (&persisted, before) {
             // Nothing was attempted.
@@ -94,15 +78,14 @@ impl Program {
         Ok(persisted)
     }
 
-    /// Goes back to some version, if all open arrays are in it.
+    /// Goes back to some version, if all open structures are in it.
     pub(crate) fn restore(&mut self) {
         let versions = self.pool.versions();
         let Some(&version) = self.rng.choice(&versions) else { return };
         let known = &self.attempted[&version];
-        let mut structures: Vec<&mut dyn Structure> =
-            self.arrays.values_mut().map(|array| array as &mut dyn Structure).collect();
+        let mut structures: Vec<&mut dyn Structure> = self.opened.values_mut().map(Opened::structure).collect();
         let restored = self.pool.restore(version, &mut structures);
-        match self.arrays.keys().all(|name| known.contains_key(name)) {
+        match self.opened.keys().all(|name| known.contains_key(name)) {
             true => {
                 restored.unwrap();
                 self.now = known.clone();
@@ -114,9 +97,7 @@ impl Program {
     }
 
     pub(crate) fn check_now(&self) {
-        for (name, array) in &self.arrays {
-            assert!(array[..] == self.now[name][..], "{name} is something else");
-        }
+        self.opened.iter().for_each(|(name, opened)| opened.check(&self.now[name]));
     }
 
     /// Compares all versions that exist.
@@ -127,16 +108,17 @@ impl Program {
 
     /// Does something at random.
     pub(crate) fn step(&mut self) {
-        let name = format!("array {}", self.rng.u8(..3));
-        match self.rng.u8(..12) {
-            0 if self.arrays.remove(&name).is_some() => {
+        let name = (*self.rng.choice(&NAMES).unwrap()).to_owned();
+        match self.rng.u8(..13) {
+            0 if self.opened.remove(&name).is_some() => {
                 // What was not persisted is lost.
                 self.now.remove(&name);
                 self.now.extend(self.base.get(&name).map(|durable| (name, durable.clone())));
             }
-            0 | 1 if !self.arrays.contains_key(&name) => self.open(&name),
+            0 | 1 if !self.opened.contains_key(&name) => self.open(&name),
             2 => self.restore(),
             3..=7 => drop(self.persist().unwrap()),
+            8 => self.place(),
             _ => self.change(),
         }
         self.check_now();
@@ -154,9 +136,7 @@ pub(crate) fn check_versions(pool: &Pool, attempted: &BTreeMap<u64, Contents>) {
             "version {version}: {:?}",
             view.names().collect::<Vec<_>>()
         );
-        for (name, values) in expected {
-            assert!(view.array::<u64>(name).unwrap()[..] == values[..], "version {version}: {name} is something else");
-        }
+        expected.iter().for_each(|(name, content)| content.check_view(&view, name));
     }
 }
 
@@ -169,22 +149,25 @@ fn random_programs_have_what_they_persisted() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.pool");
         let medium = Recorded::new(Vec::new());
+        let options = Options::versions(versions_max);
+        // Sometimes there is DRAM for some blocks only, or for none.
+        let options = if seed % 3 == 0 { options.dram(seed % 5 * 4096) } else { options };
         let open = || match seed % 2 {
-            0 => Pool::open(&path, Options::versions(versions_max)).unwrap(),
-            _ => Pool::on(Recorded::new(medium.stores.bytes()), Options::versions(versions_max)).unwrap(),
+            0 => Pool::open(&path, options.clone()).unwrap(),
+            _ => Pool::on(Recorded::new(medium.stores.bytes()), options.clone()).unwrap(),
         };
         let pool = match seed % 2 {
             0 => open(),
-            _ => Pool::on(medium.clone(), Options::versions(versions_max)).unwrap(),
+            _ => Pool::on(medium.clone(), options.clone()).unwrap(),
         };
         let mut program = Program::new(pool, versions_max, seed);
         for _ in 0..60 {
             program.step();
             program.check_versions();
         }
-        let Program { pool, arrays, attempted, .. } = program;
+        let Program { pool, opened, attempted, .. } = program;
         let versions = pool.versions();
-        drop((pool, arrays));
+        drop((pool, opened));
         let pool = open();
         assert_eq!((pool.versions(), pool.skipped()), (versions, Vec::new()), "seed {seed}");
         check_versions(&pool, &attempted);

@@ -4,7 +4,7 @@ use outcrop::{Error, PartMut, Result, store::Restored};
 
 use super::{
     Checked,
-    case::{Operation, Settings, Wait},
+    case::{Damage, Operation, Settings, Wait},
     memory::{Blank, STAMP},
     world::{Running, World},
 };
@@ -19,9 +19,7 @@ impl World {
         match (operation, self.running.is_some()) {
             (Operation::Open(settings), false) => self.open_checked(settings),
             (Operation::Damage { layer, rank, nth, damage }, _) => {
-                self.is_calm = false;
-                self.disks.damage(&self.model, (*layer, rank % ranks), *nth, *damage);
-                self.disturbed.insert(*layer);
+                self.damage((*layer, rank % ranks), *nth, *damage);
                 Ok(())
             }
             (Operation::Away { layer, rank }, false) => {
@@ -152,7 +150,7 @@ impl World {
         let damaged: std::collections::BTreeSet<_> =
             before.into_iter().filter(|it| disks.is_manifest_damaged(model, it.0, it.1, it.2)).collect();
         model.open(|layer, rank, version| !damaged.contains(&(layer, rank, version)));
-        self.running_mut().lost = lost;
+        self.running_mut().lost = lost.into_iter().map(|file| (file, 0)).collect();
         self.check_listed()
     }
 
@@ -280,15 +278,30 @@ impl World {
         Ok(())
     }
 
+    /// Damages a file. If it is lost by that, versions that are saved from now on must do without.
+    fn damage(&mut self, (layer, rank): (usize, u32), nth: usize, damage: Damage) {
+        self.is_calm = false;
+        let before = self.disks.lost();
+        self.disks.damage(&self.model, (layer, rank), nth, damage);
+        self.disturbed.insert(layer);
+        let (lost, next) = (self.disks.lost(), self.next_stamp);
+        if let Some(running) = &mut self.running {
+            let new: Vec<_> = lost.into_iter().filter(|file| !before.contains(file)).collect();
+            running.cut.extend((!new.is_empty()).then_some(layer));
+            running.lost.extend(new.into_iter().map(|file| (file, next)));
+        }
+    }
+
     /// Checks that a version that was just reported on a layer needs no file that was lost there
-    /// before the session was opened.
+    /// before it was saved.
     fn check_built_upon(&self, stamp: u64, layer: usize) -> Checked {
         let version = self.model.attempts[&stamp].version;
         for rank in 0..self.case.ranks {
             let packs = self.disks.packs(&self.model, layer, rank, version);
             // A pack that nothing needed may have been removed, and its number used again.
             let is_lost = |pack: &&super::disks::FileId| {
-                self.running().lost.contains(pack) && self.disks.is_damaged(&self.model, layer, rank, &pack.2)
+                let was_before = self.running().lost.iter().any(|(file, first)| file == *pack && *first <= stamp);
+                was_before && self.disks.is_damaged(&self.model, layer, rank, &pack.2)
             };
             if let Some(pack) = packs.iter().find(is_lost) {
                 return Err(format!("version {version} was reported on layer {layer} without {pack:?} of rank {rank}"));

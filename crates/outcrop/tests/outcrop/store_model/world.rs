@@ -60,8 +60,10 @@ pub(super) struct Running {
     pub(super) has_failed: bool,
     /// Attempts that no call has reported as failed, in order.
     pub(super) saved: Vec<u64>,
-    /// Files that were missing, or had another length, when it was opened.
-    pub(super) lost: Vec<FileId>,
+    /// Files that are missing or have another length, and the first attempt that began after that.
+    pub(super) lost: Vec<(FileId, u64)>,
+    /// Layers on which that happened while it was open.
+    pub(super) cut: BTreeSet<usize>,
     /// The version of the last save.
     pub(super) tried: Option<u64>,
 }
@@ -143,6 +145,7 @@ impl World {
             has_failed: false,
             saved: Vec::new(),
             lost: Vec::new(),
+            cut: BTreeSet::new(),
             tried: None,
         };
         if let Some((layer, rank, fault)) = settings.fault {
@@ -201,7 +204,8 @@ impl World {
         let shares = self.shares(settings);
         let may_fail = |layer: usize| {
             let is_faulty = running.faulty.iter().any(|(faulty, _)| *faulty == layer);
-            is_faulty || settings.limit_kib[layer].is_some() || self.case.ranks > 1 && self.disturbed.contains(&layer)
+            let is_disturbed = self.case.ranks > 1 && self.disturbed.contains(&layer);
+            is_faulty || is_disturbed || settings.limit_kib[layer].is_some() || running.cut.contains(&layer)
         };
         match layer.filter(|_| !shares) {
             Some(layer) => running.is_killed || may_fail(layer),
@@ -218,7 +222,7 @@ impl World {
     ) -> Checked {
         for error in errors {
             let text = error.to_string();
-            if text.contains("panicked") || text.contains("bug") || text.is_empty() {
+            if text.contains("panicked") || text.contains(" is a bug") || text.is_empty() {
                 return Err(format!("{what}: {text:?}"));
             }
             if !self.is_excused(layer) {

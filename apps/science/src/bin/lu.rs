@@ -1,0 +1,7 @@
+//! The program `lu`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    outcrop_science::main::<outcrop_science::lu::Lu>()
+}
