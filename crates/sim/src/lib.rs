@@ -17,6 +17,7 @@ mod fluid;
 mod fuzz;
 mod machine;
 mod memory;
+mod node_fuzz;
 mod path;
 mod planned;
 mod plot;
@@ -32,5 +33,6 @@ pub use experiment::{
 pub use figures::{Entry, Figure, Headline, Ratios, Row, figure, figures, here};
 pub use fuzz::{Coverage, Failure, fuzz};
 pub use machine::{Device, Host, Machine, PlainRates, Storage};
+pub use node_fuzz::fuzz_node;
 pub use plot::draw;
 pub use simulation::simulate;

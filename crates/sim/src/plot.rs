@@ -1,4 +1,4 @@
-//! Draws charts as PNG and SVG, with a built-in font, so that installed fonts do not matter.
+//! Draws charts as PNG files, with a built-in font, so that installed fonts do not matter.
 
 use std::{fs, io::BufWriter, path::Path, sync::OnceLock};
 
@@ -47,26 +47,23 @@ const KINDS: &[RGBColor] = &[
     RGBColor(86, 180, 233),
 ];
 
+type Area<'a> = DrawingArea<BitMapBackend<'a>, Shift>;
 type Drawn<T = ()> = std::result::Result<T, String>;
 
 fn problem(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// Writes `NAME.png` and `NAME.svg` into a directory, which is created if it is missing.
+/// Writes `NAME.png` into a directory, which is created if it is missing.
 ///
 /// # Errors
-/// If the files cannot be written.
+/// If the file cannot be written.
 pub fn draw(chart: &Chart, name: &str, title: &str, directory: &Path) -> Result<()> {
     let failed = |problem| Error::Plot { name: name.to_owned(), problem };
     register().map_err(failed)?;
     let file = |action| move |source| Error::File { action, path: directory.to_owned(), source };
     fs::create_dir_all(directory).map_err(file("make the directory"))?;
     let size = (WIDTH, TITLE_HEIGHT + PANEL_HEIGHT * chart.panels.len() as u32);
-
-    let mut svg = String::new();
-    draw_on(&SVGBackend::with_string(&mut svg, size).into_drawing_area(), chart, title).map_err(failed)?;
-    fs::write(directory.join(format!("{name}.svg")), svg).map_err(file("write the SVG file into"))?;
 
     let mut pixels = vec![255; size.0 as usize * size.1 as usize * 3];
     draw_on(&BitMapBackend::with_buffer(&mut pixels, size).into_drawing_area(), chart, title).map_err(failed)?;
@@ -84,7 +81,7 @@ fn register() -> Drawn {
     if *is_registered { Ok(()) } else { Err("the built-in font cannot be read".to_owned()) }
 }
 
-fn draw_on<B: DrawingBackend>(area: &DrawingArea<B, Shift>, chart: &Chart, title: &str) -> Drawn {
+fn draw_on(area: &Area, chart: &Chart, title: &str) -> Drawn {
     area.fill(&WHITE).map_err(problem)?;
     let (head, body) = area.split_vertically(TITLE_HEIGHT);
     head.draw(&Text::new(title.to_owned(), (24, 16), (FONT, 24).into_font().color(&BLACK))).map_err(problem)?;
@@ -98,7 +95,7 @@ fn draw_on<B: DrawingBackend>(area: &DrawingArea<B, Shift>, chart: &Chart, title
     area.present().map_err(problem)
 }
 
-fn lines<B: DrawingBackend>(area: &DrawingArea<B, Shift>, panel: &Panel, ticks: &[String], series: &[Series]) -> Drawn {
+fn lines(area: &Area, panel: &Panel, ticks: &[String], series: &[Series]) -> Drawn {
     let values = || series.iter().flat_map(|series| &series.values).copied().filter(|value| value.is_finite());
     let (least, most) = (values().fold(f64::MAX, f64::min), values().fold(f64::MIN, f64::max));
     if panel.is_log {
@@ -108,13 +105,7 @@ fn lines<B: DrawingBackend>(area: &DrawingArea<B, Shift>, panel: &Panel, ticks: 
     }
 }
 
-fn lines_over<B: DrawingBackend, Y>(
-    area: &DrawingArea<B, Shift>,
-    panel: &Panel,
-    ticks: &[String],
-    series: &[Series],
-    y: Y,
-) -> Drawn
+fn lines_over<Y>(area: &Area, panel: &Panel, ticks: &[String], series: &[Series], y: Y) -> Drawn
 where
     Y: AsRangedCoord<Value = f64>,
     Y::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
@@ -158,7 +149,7 @@ where
     legend(area, &names)
 }
 
-fn bars<B: DrawingBackend>(area: &DrawingArea<B, Shift>, panel: &Panel, ticks: &[String], parts: &[Series]) -> Drawn {
+fn bars(area: &Area, panel: &Panel, ticks: &[String], parts: &[Series]) -> Drawn {
     let height = |tick: usize| parts.iter().map(|part| part.values[tick]).sum::<f64>();
     let most = (0..ticks.len()).map(height).fold(0.0, f64::max);
     let last = ticks.len() as f64;
@@ -189,8 +180,8 @@ fn bars<B: DrawingBackend>(area: &DrawingArea<B, Shift>, panel: &Panel, ticks: &
     legend(area, &named(parts.iter().map(|part| part.name.as_str())))
 }
 
-fn timeline<B: DrawingBackend>(
-    area: &DrawingArea<B, Shift>,
+fn timeline(
+    area: &Area,
     panel: &Panel,
     rows: &[String],
     kinds: &[String],
@@ -232,11 +223,7 @@ fn timeline<B: DrawingBackend>(
     legend(area, &named(kinds.iter().map(String::as_str)))
 }
 
-fn frame<'a, 'b, B: DrawingBackend>(
-    area: &'a DrawingArea<B, Shift>,
-    panel: &Panel,
-    below: u32,
-) -> ChartBuilder<'a, 'b, B> {
+fn frame<'a, 'b>(area: &'a Area<'b>, panel: &Panel, below: u32) -> ChartBuilder<'a, 'b, BitMapBackend<'b>> {
     let mut builder = ChartBuilder::on(area);
     builder.margin(16).margin_right(LEGEND_WIDTH).set_label_area_size(LabelAreaPosition::Left, 84);
     builder.set_label_area_size(LabelAreaPosition::Bottom, below);
@@ -248,8 +235,8 @@ fn frame<'a, 'b, B: DrawingBackend>(
 
 /// Draws names under equally spaced ticks. The first and the last are `margin` of a space from the
 /// ends of the axis.
-fn name_ticks<B: DrawingBackend>(
-    area: &DrawingArea<B, Shift>,
+fn name_ticks(
+    area: &Area,
     (across, down): (std::ops::Range<i32>, std::ops::Range<i32>),
     margin: f64,
     ticks: &[String],
@@ -271,7 +258,7 @@ fn named<'a>(names: impl Iterator<Item = &'a str>) -> Vec<(&'a str, RGBColor)> {
 }
 
 /// Draws names and colours at the right of a panel.
-fn legend<B: DrawingBackend>(area: &DrawingArea<B, Shift>, names: &[(&str, RGBColor)]) -> Drawn {
+fn legend(area: &Area, names: &[(&str, RGBColor)]) -> Drawn {
     let left = (WIDTH - LEGEND_WIDTH) as i32 + 12;
     for (line, &(name, colour)) in names.iter().enumerate() {
         let top = 24 + 26 * line as i32;
@@ -285,7 +272,7 @@ fn text_style() -> TextStyle<'static> {
     (FONT, 16).into_font().color(&BLACK)
 }
 
-fn write<B: DrawingBackend>(area: &DrawingArea<B, Shift>, text: &str, at: (i32, i32)) -> Drawn {
+fn write(area: &Area, text: &str, at: (i32, i32)) -> Drawn {
     area.draw(&Text::new(text.to_owned(), at, text_style())).map_err(problem)
 }
 

@@ -288,6 +288,7 @@ impl Trial {
     /// A random snapshot that the program can read.
     fn any_live(&mut self) -> Option<SnapshotId> {
         let live: Vec<_> = self.planner.keys().collect();
+        assert_eq!(self.planner.count(), live.len(), "keys are counted");
         let key = *live.get(self.random.usize(..live.len().max(1)))?;
         self.planner.find(key)
     }

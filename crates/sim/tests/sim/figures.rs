@@ -186,15 +186,13 @@ fn a_grid_that_fits_into_device_memory_costs_nothing() {
 }
 
 #[test]
-fn plots_are_drawn_twice() {
+fn plots_are_drawn() {
     let directory = tempfile::tempdir().unwrap();
     for name in ["4b", "mlbs-2", "mlbs-5"] {
         let figure = run(name);
         outcrop_sim::draw(&figure.chart, name, figure.title, &directory.path().join("plots")).unwrap();
         let png = std::fs::read(directory.path().join(format!("plots/{name}.png"))).unwrap();
         assert!(png.starts_with(b"\x89PNG") && png.len() > 5000);
-        let svg = std::fs::read_to_string(directory.path().join(format!("plots/{name}.svg"))).unwrap();
-        assert!(svg.starts_with("<svg") && svg.contains(figure.title));
     }
     std::fs::write(directory.path().join("file"), "").unwrap();
     let figure = run("4b");

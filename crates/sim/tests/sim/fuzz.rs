@@ -1,4 +1,5 @@
-//! Thousands of random worlds find no problem in the plan and in the commit protocol.
+//! Thousands of random worlds find no problem in the plan, in the commit protocol and in
+//! the logic of the node daemon.
 
 use outcrop_testing::{amount, covered};
 
@@ -20,4 +21,14 @@ fn no_world_loses_a_version() {
         Err(failure) => panic!("{failure}"),
     }
     covered("seeds of the commit protocol", seeds);
+}
+
+#[test]
+fn no_world_loses_what_a_node_has_taken() {
+    let seeds = amount(1_000, 20_000);
+    match outcrop_sim::fuzz_node(0..seeds, 2, |_| {}) {
+        Ok(coverage) => assert_eq!(coverage.seeds, seeds),
+        Err(failure) => panic!("{failure}"),
+    }
+    covered("seeds of the node daemon", seeds);
 }

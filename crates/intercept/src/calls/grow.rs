@@ -1,0 +1,96 @@
+//! Large writes: whether a staged file may grow, and what to do if memory is short.
+
+use std::{fs, io, os::fd::OwnedFd};
+
+use rustix::fs::{SeekFrom, seek};
+
+use super::{answer::Answer, caller::Caller};
+use crate::stage::{FileId, Shared, Staged, straight};
+
+/// Puts a file into the program in place of another, under the same number.
+/// The last argument says whether it is closed at exec.
+pub(crate) type Replace<'a> = &'a dyn Fn(&OwnedFd, i32, bool) -> io::Result<()>;
+
+/// Files may outgrow the limit as long as the machine has this share of its memory left.
+const LEFT: u64 = 8;
+
+/// A program is about to write this many bytes to a staged file.
+pub(super) fn grow(
+    stage: &Shared,
+    caller: &Caller<'_>,
+    staged: &Staged,
+    (number, bytes): (i32, u64),
+    replace: Replace<'_>,
+) -> Answer {
+    // Some ask for all that there is.
+    let bytes = if bytes > 1 << 40 { 1 << 20 } else { bytes };
+    if stage.may_grow(staged, bytes) {
+        return Answer::Go;
+    }
+    let moved = move_out(stage, caller, staged, number, replace);
+    match moved {
+        Ok(true) => Answer::Go,
+        Ok(false) if is_memory_left(bytes) => {
+            tracing::warn!("{} outgrows the memory limit, because several have it open", staged.path().display());
+            Answer::Go
+        }
+        Ok(false) => Answer::Failed(libc::ENOSPC),
+        Err(error) => Answer::failed(&error),
+    }
+}
+
+/// Gives the program the real file in place of the one in memory, if nobody else uses that.
+pub(super) fn move_out(
+    stage: &Shared,
+    caller: &Caller<'_>,
+    staged: &Staged,
+    number: i32,
+    replace: Replace<'_>,
+) -> io::Result<bool> {
+    staged.move_out(
+        || Ok(is_sole_user(stage, caller, staged.memory_id)? && !caller.description(number)?.is_locked),
+        |real| {
+            let own = caller.description(number)?;
+            let file = straight(real, own.flags & !libc::O_CLOEXEC)?;
+            seek(&file, SeekFrom::Start(own.position))?;
+            replace(&file, number, own.flags & libc::O_CLOEXEC != 0)
+        },
+        |real| stage.close(staged, real),
+    )
+}
+
+/// Whether nobody but the caller can write to the file now: one thread, one descriptor, no mapping.
+fn is_sole_user(stage: &Shared, caller: &Caller<'_>, memory: FileId) -> io::Result<bool> {
+    let status = fs::read_to_string(format!("/proc/{}/status", caller.thread()))?;
+    if !status.lines().any(|line| line == "Threads:\t1") {
+        return Ok(false);
+    }
+    let mut descriptors = 0;
+    for entry in fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        let Some(process) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        if stage.own_processes().contains(&process) {
+            continue;
+        }
+        // Processes of other users cannot have it, and those that are gone do not.
+        let differences = Default::default();
+        let process = Caller::new(process, &differences);
+        if process.mapped(0..u64::MAX).contains(&memory) {
+            return Ok(false);
+        }
+        descriptors += process.files().iter().filter(|file| **file == memory).count();
+    }
+    Ok(descriptors == 1)
+}
+
+fn is_memory_left(bytes: u64) -> bool {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let of = |name: &str| -> Option<u64> {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
+    };
+    match (of("MemTotal:"), of("MemAvailable:")) {
+        (Some(total), Some(available)) => available.saturating_sub(bytes) > total / LEFT,
+        _ => false,
+    }
+}
