@@ -4,11 +4,15 @@
 //! files. [`page`] turns reports into Markdown and plots.
 
 pub mod alloc;
+pub mod apps;
 mod clock;
 mod disk;
+mod hand_written;
 pub mod increment;
+pub mod interval;
 mod memory;
 pub mod model;
+pub mod node;
 pub mod page;
 pub mod pool;
 pub mod ranks;
@@ -17,6 +21,7 @@ pub mod rtm;
 mod scratch;
 pub mod store;
 pub mod tape;
+pub mod train;
 mod ways;
 mod workload;
 

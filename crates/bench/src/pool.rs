@@ -1,11 +1,14 @@
-//! `outcrop bench pool`: arrays in a pool against plain memory and whole files.
+//! `outcrop bench pool`: arrays, an octree and a graph in a pool against plain memory, whole files,
+//! redb and pmemobj.
+
+mod persisting;
+mod rivals;
+mod structures;
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
     hint::black_box,
-    io::{Read, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::Instant,
 };
 
@@ -13,7 +16,13 @@ use anyhow::Result;
 use outcrop::pool::{Array, Block, Options as PoolOptions, Pool};
 use serde_json::{Value, json};
 
-use crate::{Machine, Needs, Report, Scratch};
+use self::{
+    persisting::{Order, RESTORE},
+    rivals::{FILE, OURS, PMEMOBJ, REDB},
+};
+use crate::{Machine, Needs, Report, Scratch, hand_written::over_hand_written_lu};
+
+pub use self::persisting::process;
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -24,12 +33,19 @@ pub struct Options {
     pub directory: PathBuf,
     /// How many times each is measured; the medians count.
     pub rounds: usize,
+    /// The length of the array on other file systems, if that is shorter.
+    pub elsewhere_bytes: u64,
+    /// Numbers of elements that are compared, ascending.
+    pub lengths: Vec<usize>,
 }
 
 impl Options {
     /// The memory and space that it needs.
     pub fn needs(&self) -> Needs {
-        Needs { file_bytes: 5 * self.state_bytes, memory_bytes: 4 * self.state_bytes }
+        let longest = self.lengths.iter().max().map_or(0, |len| 8 * *len as u64);
+        // A pool, a file, a database and a pool of pmemobj; on other file systems besides.
+        let file_bytes = (12 * self.state_bytes).max(3 * longest) + 12 * self.elsewhere_bytes;
+        Needs { file_bytes, memory_bytes: (5 * self.state_bytes).max(3 * longest) }
     }
 }
 
@@ -42,73 +58,96 @@ const CHANGED: [f64; 4] = [0.001, 0.01, 0.1, 1.0];
 pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> {
     let _scratch = Scratch::new(&options.directory)?;
     options.needs().check(&options.directory)?;
-    let inside = tempfile::tempdir_in(&options.directory)?;
     let len = (options.state_bytes / 8).max(4096) as usize;
-    let path = inside.path().join("bench.pool");
-    let plain_path = inside.path().join("bench.file");
-    let pool = Pool::open(&path, PoolOptions::versions(2))?;
+    let (mut runs, mut ratios) = (Vec::new(), BTreeMap::new());
+    progress("computing");
+    let of_arrays = compare_computing(options, len, &mut runs)?;
+    progress("an octree and a graph");
+    structures::measure((&options.directory, options.state_bytes, options.rounds), &mut runs, &mut ratios)?;
+    ratios.insert("compute_over_dram_max", ratios.values().copied().fold(of_arrays, f64::max));
+    ratios.insert("array_over_dram", of_arrays);
+    progress("persisting and restoring");
+    let name = "this directory".to_owned();
+    let order = Order { name, directory: options.directory.clone(), len, rounds: options.rounds };
+    let here = persisting::measure(&order)?;
+    ratios.insert("bytes_over_changed_1pct", here.bytes_over_changed);
+    let mut add = |key, ratio: Option<f64>| ratio.map(|ratio| ratios.insert(key, ratio));
+    add("file_over_persist_1pct", here.ratio(FILE, OURS, 0.01));
+    add("redb_over_persist_1pct", here.ratio(REDB, OURS, 0.01));
+    add("restore_speedup", here.ratio(FILE, OURS, RESTORE));
+    let mut skipped = here.missing.clone();
+    runs.extend(here.runs);
+    let order = Order { len: len.min(options.elsewhere_bytes as usize / 8), ..order };
+    let memory = Path::new("/dev/shm");
+    if persisting::is_memory(memory) {
+        progress("persisting on tmpfs");
+        let order = Order { name: "tmpfs".to_owned(), directory: memory.to_owned(), ..order.clone() };
+        let there = persisting::measure(&order)?;
+        // Memory is the same to both: nothing waits for a disk.
+        add("pmemobj_full_over_ours", there.ratio(PMEMOBJ, OURS, 1.0));
+        add("pmemobj_1pct_over_ours", there.ratio(PMEMOBJ, OURS, 0.01));
+        runs.extend(there.runs);
+    }
+    for file_system in ["ext4", "xfs"] {
+        progress(&format!("persisting on {file_system} on a loop device"));
+        match persisting::measure_on(file_system, &order) {
+            Ok(there) => runs.extend(there.runs),
+            Err(error) => skipped.push(format!("{file_system}: {error:#}")),
+        }
+    }
+    progress("lengths");
+    add("per_element_longest_over_shortest", Some(lengths(options, &mut runs)?));
+    progress("LU in a pool and written by hand");
+    let order = (options.state_bytes / 256).isqrt().max(16);
+    let inside = tempfile::tempdir_in(&options.directory)?;
+    add("over_hand_written_lu", Some(over_hand_written_lu(order, options.rounds, inside.path(), &mut runs)?));
+    skipped.iter().for_each(|reason| progress(&format!("skipped {reason}")));
+    let settings = json!({ "state_bytes": len * 8, "rounds": options.rounds, "skipped": skipped });
+    Ok(Report { bench: "pool", machine: Machine::here(), settings, runs, ratios })
+}
+
+/// Arrays of several lengths, of which one percent changes: how much longer an element takes in the
+/// longest than in the shortest.
+fn lengths(options: &Options, runs: &mut Vec<Value>) -> Result<f64> {
+    let inside = tempfile::tempdir_in(&options.directory)?;
+    let mut costs = Vec::new();
+    for &len in &options.lengths {
+        let pool = Pool::open(inside.path().join(format!("{len}.pool")), PoolOptions::versions(2))?;
+        let mut array = pool.array::<f64>("state", len, Block::default())?;
+        array[..].fill(1.0);
+        pool.persist(&mut [&mut array])?;
+        let (mut persist, mut compute) = (Vec::new(), Vec::new());
+        for round in 0..options.rounds {
+            let start = Instant::now();
+            stencil(&mut array[..len / 100]);
+            compute.push(start.elapsed().as_secs_f64());
+            array[..len / 100].fill(2.0 + round as f64);
+            let start = Instant::now();
+            pool.persist(&mut [&mut array])?;
+            persist.push(start.elapsed().as_secs_f64());
+        }
+        let cost = median(&persist) / (len / 100) as f64;
+        costs.push(cost);
+        runs.push(json!({
+            "part": "lengths, 1 % changed", "way": format!("{} M elements", len as f64 / 1e6),
+            "ms_median": 1e3 * median(&persist), "ns_per_changed_element": 1e9 * cost,
+            "ns_per_computed_element": 1e9 * median(&compute) / (len / 100) as f64,
+        }));
+    }
+    Ok(costs.last().zip(costs.first()).map_or(1.0, |(longest, shortest)| longest / shortest))
+}
+
+/// An array of a pool and plain memory.
+fn compare_computing(options: &Options, len: usize, runs: &mut Vec<Value>) -> Result<f64> {
+    let inside = tempfile::tempdir_in(&options.directory)?;
+    let pool = Pool::open(inside.path().join("bench.pool"), PoolOptions::versions(2))?;
     let mut array = pool.array::<f64>("state", len, Block::default())?;
     let mut plain = vec![0.0; len];
     // All memory is touched before anything is measured.
     array[..].fill(1.0);
     plain.fill(1.0);
     pool.persist(&mut [&mut array])?;
-    let (mut runs, mut ratios) = (Vec::new(), BTreeMap::new());
-    progress("computing");
-    ratios.insert("compute_over_dram_max", compute(options, &mut array, &mut plain, &mut runs));
-    for share in CHANGED {
-        progress(&format!("persisting {} % changed", share * 100.0));
-        let mut persist = Vec::new();
-        let mut whole = Vec::new();
-        let mut bytes = 0;
-        for round in 0..options.rounds {
-            let changed = ((len as f64 * share) as usize).max(1);
-            let value = 2.0 + round as f64 + share;
-            array[..changed].fill(value);
-            plain[..changed].fill(value);
-            let start = Instant::now();
-            bytes = pool.persist_counted(&mut [&mut array])?.bytes;
-            persist.push(start.elapsed().as_secs_f64());
-            let start = Instant::now();
-            let mut file = File::create(&plain_path)?;
-            file.write_all(as_bytes(&plain))?;
-            file.sync_data()?;
-            whole.push(start.elapsed().as_secs_f64());
-        }
-        let part = format!("{} % changed", share * 100.0);
-        runs.push(json!({ "part": part, "way": "pool: persist", "ms_median": 1e3 * median(&persist), "written_mib": bytes as f64 / MIB }));
-        runs.push(
-            json!({ "part": part, "way": "whole file and fsync", "ms_median": 1e3 * median(&whole), "written_mib": len as f64 * 8.0 / MIB }),
-        );
-        if share == 0.01 {
-            ratios.insert("bytes_over_changed_1pct", bytes as f64 / (0.01 * len as f64 * 8.0));
-            ratios.insert("file_over_persist_1pct", median(&whole) / median(&persist));
-        }
-    }
-    drop((array, pool));
-    progress("restoring");
-    let (mut restored, mut read) = (Vec::new(), Vec::new());
-    for _ in 0..options.rounds {
-        let start = Instant::now();
-        let pool = Pool::open(&path, PoolOptions::versions(2))?;
-        let array = pool.array::<f64>("state", len, Block::default())?;
-        black_box(array[len / 2]);
-        restored.push(start.elapsed().as_secs_f64());
-        drop((array, pool));
-        let start = Instant::now();
-        let mut bytes = Vec::with_capacity(len * 8);
-        File::open(&plain_path)?.read_to_end(&mut bytes)?;
-        let state: Vec<f64> =
-            bytes.chunks_exact(8).map(|it| f64::from_le_bytes(it.try_into().unwrap_or_default())).collect();
-        black_box(state[len / 2]);
-        read.push(start.elapsed().as_secs_f64());
-    }
-    runs.push(json!({ "part": "restore, files in the page cache", "way": "pool: open and read one element", "ms_median": 1e3 * median(&restored) }));
-    runs.push(json!({ "part": "restore, files in the page cache", "way": "read a file and rebuild", "ms_median": 1e3 * median(&read) }));
-    ratios.insert("restore_speedup", median(&read) / median(&restored));
-    fs::remove_file(&plain_path)?;
-    let settings = json!({ "state_bytes": len * 8, "rounds": options.rounds });
-    Ok(Report { bench: "pool", machine: Machine::here(), settings, runs, ratios })
+    Ok(compute(options, &mut array, &mut plain, runs))
 }
 
 /// Programs on the array and on plain memory, one after the other. The worst ratio.
@@ -177,11 +216,7 @@ fn stencil(state: &mut [f64]) {
     }
 }
 
-fn as_bytes(state: &[f64]) -> &[u8] {
-    zerocopy::IntoBytes::as_bytes(state)
-}
-
-fn median(seconds: &[f64]) -> f64 {
+pub(crate) fn median(seconds: &[f64]) -> f64 {
     let mut sorted = seconds.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted[sorted.len() / 2]

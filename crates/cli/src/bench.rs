@@ -4,10 +4,12 @@ mod all;
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 use bytesize::ByteSize;
 use clap::{Args, Subcommand};
-use outcrop_bench::{Needs, Report, alloc, increment, model, page, pool, ranks, rtm, store, tape};
+use outcrop_bench::{
+    Needs, Report, alloc, apps, increment, interval, model, node, page, pool, ranks, rtm, store, tape,
+};
 use outcrop_rtm::{Config, Migration, Shots};
 
 use crate::{RoomArgs, say::say, table};
@@ -17,7 +19,7 @@ use crate::{RoomArgs, say::say, table};
 pub(crate) enum BenchCommand {
     /// Run every benchmark and write one page with tables and plots.
     ///
-    /// Writes measured.md into the output directory, and results.json and the plots (PNG, SVG) into
+    /// Writes measured.md into the output directory, and results.json and the plots (PNG) into
     /// its subdirectory measured. Each benchmark runs in its own process. If one fails, the page
     /// says so, the others still count, and the exit code is 1. Run it on an idle machine: it takes
     /// some twenty minutes, or some four minutes with --quick.
@@ -64,15 +66,47 @@ pub(crate) enum BenchCommand {
     /// tracking_over_rehash_max (at the worst share of pages): smaller is better.
     /// hash_over_read_bandwidth (one core): larger is better.
     Increment(IncrementArgs),
-    /// Compare arrays in a pool with plain memory and with whole files.
+    /// Compare arrays, an octree and a graph in a pool with plain memory, files, redb and pmemobj.
     ///
-    /// Measures what computing on versioned arrays costs, how long a version takes until it is
+    /// Measures what computing on versioned structures costs, how long a version takes until it is
     /// durable and how much is written, with 0.1, 1, 10 and 100 percent changed, and how long it
-    /// takes until a new process can use the array.
+    /// takes until a new process can use the array: in the given directory, on tmpfs, and, as root,
+    /// on ext4 and xfs on loop devices. pmemobj is compared if libpmemobj-dev and a C compiler are
+    /// there. It is made to believe that files are persistent memory, which is emulation.
     ///
-    /// Ratios: compute_over_dram_max and bytes_over_changed_1pct: smaller is better.
-    /// restore_speedup and file_over_persist_1pct: larger is better.
+    /// Ratios: those over DRAM, bytes_over_changed_1pct, over_hand_written_lu and
+    /// per_element_longest_over_shortest: smaller is better. The others: larger is better. Those of
+    /// pmemobj are from tmpfs.
     Pool(PoolBenchArgs),
+    /// Compare when to persist: after each iteration, by the paper's rule, and by ours, under
+    /// failures.
+    ///
+    /// A program with an array in a pool fails at random times and goes on with its newest version.
+    /// The paper's rule persists when computing the lost work again would take longer than
+    /// persisting; ours knows how often failures come. Both use the cost model.
+    ///
+    /// Ratios of wall times: no_model_over_ours and paper_rule_over_ours; larger is better.
+    Interval(IntervalBenchArgs),
+    /// Run four scientific programs with their state in memory, in files and in pools.
+    ///
+    /// LU decomposition, a crack, PageRank and a droplet on an octree, as in figures 7, 8, 11 and
+    /// 12 of NV-Checkpoint: the same problem and growing ones with one thread and with all cores,
+    /// in memory, in emulated non-volatile memory, with checkpoint files, in a pool, and in a pool
+    /// on emulated non-volatile memory; how long it takes to go on after a SIGTERM in iteration 10;
+    /// and LU in a pool against LU with versions that were written by hand.
+    ///
+    /// Ratios: over_hand_written_lu and those over memory: smaller is better. Those of files over
+    /// pools, and restore speedups: larger is better.
+    Apps(AppsBenchArgs),
+    /// Compare plain writes with writes to memory of the node daemon, as programs perceive them.
+    ///
+    /// Figures 4 to 7 of the ORNL paper, scaled to this machine: the bandwidth of each rank by the
+    /// length of its writes, for several ranks, plainly, with fsync, through the client with 1, 2
+    /// and 4 drains at once, and below a mount. Bursts fit into memory, which is touched before.
+    /// Then a burst that does not fit, drains, and small files.
+    ///
+    /// Ratios: small_file_over_native: smaller is better. The others: larger is better.
+    Node(NodeBenchArgs),
     /// Measure many ranks on this machine: the time to come together and to save, and the processor
     /// time of ranks that wait.
     ///
@@ -82,6 +116,12 @@ pub(crate) enum BenchCommand {
     /// Ratios: milliseconds of a processor that a rank takes in a second while it waits, of the
     /// last number of ranks; smaller is better.
     Ranks(RanksBenchArgs),
+    /// One process of `bench pool`.
+    #[command(hide = true)]
+    PoolProcess {
+        /// What to do, as JSON.
+        order: String,
+    },
     /// One process of `bench ranks`.
     #[command(hide = true)]
     RanksProcess {
@@ -245,9 +285,84 @@ pub(crate) struct PoolBenchArgs {
     /// Rounds; the medians count [default: 7, quick: 5].
     #[arg(long, value_name = "COUNT")]
     rounds: Option<usize>,
+    /// Numbers of elements, to compare how long each takes [default: 1, 4, 16 and 64 million,
+    /// quick: 1 and 4 million].
+    #[arg(long, value_name = "COUNT", value_delimiter = ',')]
+    lengths: Option<Vec<usize>>,
     /// Directory for files; they are removed at the end.
     #[arg(long, value_name = "DIR", default_value = "outcrop-scratch")]
     dir: PathBuf,
+}
+
+#[derive(Args)]
+pub(crate) struct NodeBenchArgs {
+    #[command(flatten)]
+    report: ReportArgs,
+    /// What a rank writes in a burst [default: 256 MiB, quick: 64 MiB].
+    #[arg(long, value_name = "SIZE")]
+    burst: Option<ByteSize>,
+    /// Lengths of single writes [default: 64 KiB to 1 GiB, quick: 64 KiB, 4 MiB and 64 MiB].
+    #[arg(long, value_name = "SIZE", value_delimiter = ',')]
+    writes: Option<Vec<ByteSize>>,
+    /// Numbers of ranks that write at once [default: 1, 2, 4 and 8, quick: 1 and 4].
+    #[arg(long, value_name = "COUNT", value_delimiter = ',')]
+    ranks: Option<Vec<usize>>,
+    /// Numbers of drains at once [default: 1, 2 and 4, quick: 1 and 2].
+    #[arg(long, value_name = "COUNT", value_delimiter = ',')]
+    drains: Option<Vec<usize>>,
+    /// Number of small files [default: 5000, quick: 1000].
+    #[arg(long, value_name = "COUNT")]
+    files: Option<usize>,
+    /// How many times everything is measured [default: 3, quick: 1].
+    #[arg(long, value_name = "COUNT")]
+    rounds: Option<usize>,
+    /// Directory for files; they are removed at the end.
+    #[arg(long, value_name = "DIR", default_value = "outcrop-scratch")]
+    dir: PathBuf,
+}
+
+#[derive(Args)]
+pub(crate) struct IntervalBenchArgs {
+    #[command(flatten)]
+    report: ReportArgs,
+    /// Size of the array [default: 32 MiB, quick: 16 MiB].
+    #[arg(long, value_name = "SIZE")]
+    size: Option<ByteSize>,
+    /// Iterations of the program [default: 800, quick: 250].
+    #[arg(long, value_name = "COUNT")]
+    steps: Option<u64>,
+    /// Milliseconds of an iteration; up to five times as much is added.
+    #[arg(long, value_name = "MS", default_value_t = 2.0)]
+    compute_ms: f64,
+    /// Seconds between two failures, on average [default: 3, quick: 1].
+    #[arg(long, value_name = "SECONDS")]
+    mtbf: Option<f64>,
+    /// Rounds, with failures at other times in each [default: 3, quick: 2].
+    #[arg(long, value_name = "COUNT")]
+    rounds: Option<u64>,
+    /// Directory for files; they are removed at the end.
+    #[arg(long, value_name = "DIR", default_value = "outcrop-scratch")]
+    dir: PathBuf,
+}
+
+#[derive(Args)]
+pub(crate) struct AppsBenchArgs {
+    #[command(flatten)]
+    report: ReportArgs,
+    /// Size of the problems, where 1 is the usual one [quick: 0.25].
+    #[arg(long, value_name = "FACTOR", value_parser = scale)]
+    scale: Option<f64>,
+    /// Rounds; the medians count [default: 5, quick: 1].
+    #[arg(long, value_name = "COUNT")]
+    rounds: Option<usize>,
+    /// Directory for files; they are removed at the end.
+    #[arg(long, value_name = "DIR", default_value = "outcrop-scratch")]
+    dir: PathBuf,
+}
+
+fn scale(text: &str) -> Result<f64, String> {
+    let scale = text.parse().map_err(|_| "not a number".to_owned())?;
+    if (1e-3..=100.0).contains(&scale) { Ok(scale) } else { Err("from 0.001 to 100".to_owned()) }
 }
 
 pub(crate) fn run(command: &BenchCommand) -> Result<()> {
@@ -261,7 +376,11 @@ pub(crate) fn run(command: &BenchCommand) -> Result<()> {
         BenchCommand::Store(args) => (store::run(&args.options(), progress)?, &args.report),
         BenchCommand::Increment(args) => (increment::run(&args.options(), progress)?, &args.report),
         BenchCommand::Pool(args) => (pool::run(&args.options(), progress)?, &args.report),
+        BenchCommand::Interval(args) => (interval::run(&args.options()?, progress)?, &args.report),
+        BenchCommand::Apps(args) => (apps::run(&args.options(), progress)?, &args.report),
+        BenchCommand::Node(args) => (node::run(&args.options()?, progress)?, &args.report),
         BenchCommand::Ranks(args) => (ranks::run(&args.options(), progress)?, &args.report),
+        BenchCommand::PoolProcess { order } => return pool::process(order),
         BenchCommand::AllocProcess { order } => return alloc::process(order),
         BenchCommand::RanksProcess { order } => return ranks::process(order),
     };
@@ -278,9 +397,11 @@ impl BenchCommand {
             Self::Store(args) => Some(args.options().needs()),
             Self::Increment(args) => Some(args.options().needs()),
             Self::Pool(args) => Some(args.options().needs()),
-            Self::All(_) | Self::Alloc(_) | Self::Ranks(_) | Self::AllocProcess { .. } | Self::RanksProcess { .. } => {
-                None
-            }
+            Self::Interval(args) => Some(args.options()?.needs()),
+            Self::Apps(args) => Some(args.options().needs()),
+            Self::Node(args) => Some(args.options()?.needs()),
+            Self::All(_) | Self::Alloc(_) | Self::Ranks(_) => None,
+            Self::AllocProcess { .. } | Self::PoolProcess { .. } | Self::RanksProcess { .. } => None,
         })
     }
 }
@@ -367,13 +488,61 @@ impl IncrementArgs {
     }
 }
 
+impl AppsBenchArgs {
+    fn options(&self) -> apps::Options {
+        apps::Options {
+            scale: self.scale.unwrap_or(self.report.usual(1.0, 0.25)),
+            directory: self.dir.clone(),
+            rounds: self.rounds.unwrap_or(self.report.usual(5, 1)).max(1),
+        }
+    }
+}
+
 impl PoolBenchArgs {
     fn options(&self) -> pool::Options {
         pool::Options {
             state_bytes: self.report.size(self.size, 512 << 20, 64 << 20),
             directory: self.dir.clone(),
             rounds: self.rounds.unwrap_or(self.report.usual(7, 5)),
+            elsewhere_bytes: self.report.usual(128 << 20, 32 << 20),
+            lengths: self.lengths.clone().unwrap_or(
+                self.report.usual(vec![1_000_000, 4_000_000, 16_000_000, 64_000_000], vec![1_000_000, 4_000_000]),
+            ),
         }
+    }
+}
+
+impl IntervalBenchArgs {
+    fn options(&self) -> Result<interval::Options> {
+        let mtbf = std::time::Duration::try_from_secs_f64(self.mtbf.unwrap_or(self.report.usual(3.0, 1.0)));
+        ensure!((0.0..=1e6).contains(&self.compute_ms), "--compute-ms {} is not a time", self.compute_ms);
+        Ok(interval::Options {
+            state_bytes: self.report.size(self.size, 32 << 20, 16 << 20),
+            steps: self.steps.unwrap_or(self.report.usual(800, 250)),
+            compute_ms: self.compute_ms,
+            mtbf: mtbf.context("--mtbf")?,
+            rounds: self.rounds.unwrap_or(self.report.usual(3, 2)),
+            directory: self.dir.clone(),
+        })
+    }
+}
+
+impl NodeBenchArgs {
+    fn options(&self) -> Result<node::Options> {
+        let usual = self.report.usual(&[16, 18, 20, 22, 24, 26, 28, 30][..], &[16, 22, 26]);
+        let usual = || usual.iter().map(|&power| ByteSize(1 << power)).collect();
+        let writes = self.writes.clone().unwrap_or_else(usual).into_iter().map(|size| size.as_u64());
+        let program = std::env::current_exe().context("cannot find this program's own file")?;
+        Ok(node::Options {
+            burst_bytes: self.report.size(self.burst, 256 << 20, 64 << 20),
+            writes: writes.collect(),
+            ranks: self.ranks.clone().unwrap_or(self.report.usual(vec![1, 2, 4, 8], vec![1, 4])),
+            threads: self.drains.clone().unwrap_or(self.report.usual(vec![1, 2, 4], vec![1, 2])),
+            files: self.files.unwrap_or(self.report.usual(5000, 1000)),
+            rounds: self.rounds.unwrap_or(self.report.usual(3, 1)),
+            directory: self.dir.clone(),
+            program: (program, ["node", "serve"].map(str::to_owned).into()),
+        })
     }
 }
 

@@ -5,9 +5,12 @@
 
 mod bench;
 mod demo;
+mod model;
+mod node;
 mod pool;
 mod progress;
 mod rtm;
+mod run;
 mod say;
 mod sim;
 mod store;
@@ -76,6 +79,20 @@ enum Command {
     /// Show, verify and export the versions of a pool.
     #[command(subcommand)]
     Pool(pool::PoolCommand),
+    /// Run a program that nobody has changed, with its output in memory first.
+    ///
+    /// What the program writes below a directory lands in memory of this machine and drains to the
+    /// file system in the background. When the program has ended, `outcrop run` waits until
+    /// everything is drained. It ends with the exit code of the program (or by the same signal);
+    /// with 127 if there is no such program; with 17 if something could not be drained, which it
+    /// names.
+    Run(run::RunArgs),
+    /// Start, watch, drain and stop the daemon that caches output in memory.
+    #[command(subcommand)]
+    Node(node::NodeCommand),
+    /// Train the model by which pools decide when to persist.
+    #[command(subcommand)]
+    Model(model::ModelCommand),
     /// Run a reverse time migration of your own model.
     ///
     /// The configuration is TOML. Every key has a default, so an empty file gives a small salt
@@ -131,6 +148,11 @@ fn main() -> ExitCode {
     let lines = fmt::layer().with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr);
     tracing_subscriber::registry().with(lines).with(filter).init();
     let result = match Cli::parse().command {
+        Command::Run(args) => match run::run(&args) {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
+        Command::Node(command) => node::run(&command),
         Command::Demo(args) => demo::run(&args),
         Command::Rtm(args) => rtm::run(&args),
         Command::Survey(args) => survey::run(&args),
@@ -138,6 +160,7 @@ fn main() -> ExitCode {
         Command::Man { to } => write_manual(&to),
         Command::Store(command) => store::run(&command),
         Command::Pool(command) => pool::run(&command),
+        Command::Model(command) => model::run(&command),
         Command::Bench(command) => bench::run(&command),
     };
     match result {

@@ -81,7 +81,7 @@ fn show(args: &ShowArgs) -> Result<()> {
         let versions = views.iter().map(|view| {
             let structures = view.structures().map(|it| {
                 json!({
-                    "name": it.name, "element": it.element, "element_bytes": it.element_bytes, "shape": it.shape,
+                    "name": it.name, "kind": it.kind, "element": it.element, "element_bytes": it.element_bytes, "shape": it.shape,
                     "block_bytes": it.block_bytes,
                 })
             });
@@ -94,11 +94,13 @@ fn show(args: &ShowArgs) -> Result<()> {
         let skipped: Vec<_> =
             pool.skipped().iter().map(|(version, why)| json!({ "version": version, "why": why })).collect();
         return print_json(&json!({
-            "file_bytes": usage.file_bytes, "used_bytes": usage.used_bytes, "versions": versions, "damaged": skipped,
+            "file_bytes": usage.file_bytes, "used_bytes": usage.used_bytes, "flush": usage.flush, "versions": versions,
+            "damaged": skipped,
         }));
     }
     let used = table::bytes(usage.used_bytes);
-    say!("{}: {} versions, {used} of {} in use", args.file.display(), views.len(), table::bytes(usage.file_bytes));
+    let (file, count, all) = (args.file.display(), views.len(), table::bytes(usage.file_bytes));
+    say!("{file}: {count} versions, {used} of {all} in use, flushed by {}", usage.flush);
     let mut listed = table::new(&["version", "persisted", "structures"]);
     for view in &views {
         listed.add_row(vec![
@@ -110,12 +112,12 @@ fn show(args: &ShowArgs) -> Result<()> {
     say!("{listed}");
     if let Some(newest) = views.last() {
         say!("version {}", newest.version());
-        let mut listed = table::new(&["structure", "element", "shape", "size", "block"]);
+        let mut listed = table::new(&["structure", "kind", "element", "shape", "size", "block"]);
         for it in newest.structures() {
             let element = it.element.map_or_else(|| format!("{} bytes", it.element_bytes), str::to_owned);
             let shape = dimensions(&it).iter().map(usize::to_string).collect::<Vec<_>>().join(" x ");
             let (size, block) = (table::bytes(bytes(&it)), table::bytes(it.block_bytes));
-            listed.add_row(vec![region_name(&it.name).to_owned(), element, shape, size, block]);
+            listed.add_row(vec![region_name(&it.name).to_owned(), it.kind.to_owned(), element, shape, size, block]);
         }
         say!("{listed}");
     }

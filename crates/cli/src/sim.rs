@@ -62,7 +62,7 @@ struct ReportArgs {
     /// Print JSON instead of tables, and draw plots only with --output.
     #[arg(long)]
     json: bool,
-    /// Directory for the plots, as PNG and SVG [default: outcrop-sim].
+    /// Directory for the plots, as PNG [default: outcrop-sim].
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
     /// Simulate fewer points.
@@ -180,7 +180,7 @@ fn show(figure: &Figure, report: &ReportArgs) -> Result<()> {
     if !report.json {
         print(figure);
         let name = output.unwrap_or(Path::new(OUTPUT)).join(figure.name);
-        say!("plots: {0}.png, {0}.svg\n", name.display());
+        say!("plot: {}.png\n", name.display());
     }
     Ok(())
 }
@@ -234,16 +234,19 @@ fn fuzz(args: &FuzzArgs) -> Result<()> {
     let of_commit = FuzzProgress::new(args.seeds);
     let commit = outcrop_sim::fuzz_commit(args.start..end, threads, |tried| of_commit.show(tried));
     of_commit.end();
+    let of_node = FuzzProgress::new(args.seeds);
+    let node = outcrop_sim::fuzz_node(args.start..end, threads, |tried| of_node.show(tried));
+    of_node.end();
     if args.json {
         let object = |outcome: &std::result::Result<Coverage, Box<outcrop_sim::Failure>>| match outcome {
             Ok(tried) => json!({ "tried": tried, "failure": null }),
             Err(failure) => json!({ "tried": null, "failure": failure }),
         };
-        let (plan, commit) = (object(&plan), object(&commit));
-        let object = json!({ "start": args.start, "seeds": args.seeds, "plan": plan, "commit": commit });
+        let (plan, commit, node) = (object(&plan), object(&commit), object(&node));
+        let object = json!({ "start": args.start, "seeds": args.seeds, "plan": plan, "commit": commit, "node": node });
         say!("{}", serde_json::to_string_pretty(&object)?);
     }
-    for (what, outcome) in [("plan", plan), ("commit", commit)] {
+    for (what, outcome) in [("plan", plan), ("commit", commit), ("node", node)] {
         let Coverage { seeds, events, faults, refusals } = outcome.map_err(|failure| *failure)?;
         if !args.json {
             say!("{what}: {seeds} seeds, {events} events, {faults} faults, {refusals} refusals: no violation");

@@ -1,5 +1,8 @@
 //! The plots of the page: where the time of each way goes, and what it depends on.
 
+use std::collections::BTreeMap;
+
+use bytesize::ByteSize;
 use outcrop_sim::chart::{Chart, Content, Panel, Series};
 use serde_json::Value;
 
@@ -26,13 +29,17 @@ pub fn plots(results: &Results) -> Vec<Plot> {
         let chart = Chart { panels };
         (!chart.panels.is_empty()).then(|| Plot { bench: bench.to_owned(), title: title.to_owned(), chart })
     };
-    let known: [(&str, &str, Panels); 6] = [
+    let known: [(&str, &str, Panels); 10] = [
         ("tape", "Forward and backward pass: where the time goes", walls),
         ("rtm", "Reverse time migration: where the time goes", walls),
         ("alloc", "Time blocked of a short program", gaps),
         ("sim", "Really run and simulated: where the time goes", walls),
         ("store", "Checkpoints: medians", medians),
+        ("interval", "When to persist: where the time goes", walls),
         ("increment", "The cost of finding what has changed", tracking),
+        ("pool", "Until a changed array is durable", persisting),
+        ("node", "Bandwidth of writes as each rank perceives it", perceived),
+        ("apps", "Scientific programs: time by the way of keeping the state", scaling),
     ];
     known.into_iter().filter_map(plot).collect()
 }
@@ -122,4 +129,80 @@ fn tracking(runs: &[Value]) -> Vec<Panel> {
         Series::ours("as chosen", values("chosen_ms")),
     ];
     vec![panel("", "share of the pages that were written", "milliseconds", Content::Lines { ticks, series })]
+}
+
+/// Bandwidth by the length of writes, with one panel per number of ranks.
+fn perceived(runs: &[Value]) -> Vec<Panel> {
+    let mut by_ranks: BTreeMap<u64, Vec<&Value>> = BTreeMap::new();
+    for run in runs {
+        by_ranks.entry(run["ranks"].as_u64().unwrap_or_default()).or_default().push(run);
+    }
+    let of_ranks = |(ranks, runs): (u64, Vec<&Value>)| {
+        let (mut ticks, mut series): (Vec<String>, Vec<Series>) = (Vec::new(), Vec::new());
+        for run in runs {
+            let tick = ByteSize(run["write_bytes"].as_u64()?).display().iec().to_string();
+            if !ticks.contains(&tick) {
+                ticks.push(tick);
+            }
+            let (name, rate) = (way(run), run["gb_per_second"].as_f64()?);
+            match series.iter_mut().find(|series| series.name == name) {
+                Some(series) => series.values.push(rate),
+                None if name.starts_with("client, 2") => series.push(Series::ours(name, vec![rate])),
+                None => series.push(Series::new(name, vec![rate])),
+            }
+        }
+        let title = if ranks == 1 { "1 rank".to_owned() } else { format!("{ranks} ranks") };
+        Some(panel(&title, "length of a write", "GB/s per rank", Content::Lines { ticks, series }))
+    };
+    by_ranks.into_iter().filter_map(of_ranks).collect()
+}
+
+/// The time until a change is durable by how much has changed, with one panel per file system.
+fn persisting(runs: &[Value]) -> Vec<Panel> {
+    let runs: Vec<&Value> = runs.iter().filter(|run| run["changed_percent"].is_number()).collect();
+    let of_file_system = |runs: &[&Value]| {
+        let mut series: Vec<Series> = Vec::new();
+        let mut ticks: Vec<String> = Vec::new();
+        for run in runs {
+            let tick = format!("{} %", run["changed_percent"].as_f64()?);
+            if !ticks.contains(&tick) {
+                ticks.push(tick);
+            }
+            let (name, ms) = (way(run), run["ms_median"].as_f64()?);
+            match series.iter_mut().find(|series| series.name == name) {
+                Some(series) => series.values.push(ms),
+                None if name.starts_with("pool") => series.push(Series::ours(name, vec![ms])),
+                None => series.push(Series::new(name, vec![ms])),
+            }
+        }
+        let content = Content::Lines { ticks, series };
+        let title = runs[0]["file_system"].as_str().unwrap_or_default();
+        Some(Panel { is_log: true, ..panel(title, "part that has changed", "milliseconds", content) })
+    };
+    let cases = runs.chunk_by(|one, other| one["file_system"] == other["file_system"]);
+    cases.filter_map(of_file_system).collect()
+}
+
+/// The time of each program by the number of threads, with one line per way.
+fn scaling(runs: &[Value]) -> Vec<Panel> {
+    let is_strong =
+        |run: &&Value| run["threads"].is_number() && run["part"].as_str().is_some_and(|it| it.contains("same"));
+    let runs: Vec<&Value> = runs.iter().filter(is_strong).collect();
+    let of_program = |runs: &[&Value]| {
+        let (mut ticks, mut series) = (Vec::<String>::new(), Vec::<Series>::new());
+        for run in runs {
+            let tick = format!("{}", run["threads"]);
+            if !ticks.contains(&tick) {
+                ticks.push(tick);
+            }
+            let (name, seconds) = (run["kept"].as_str()?, run["ms_median"].as_f64()? / 1e3);
+            match series.iter_mut().find(|series| series.name == name) {
+                Some(series) => series.values.push(seconds),
+                None if name == "pool" => series.push(Series::ours(name, vec![seconds])),
+                None => series.push(Series::new(name, vec![seconds])),
+            }
+        }
+        Some(panel(runs[0]["program"].as_str()?, "threads", "seconds", Content::Lines { ticks, series }))
+    };
+    runs.chunk_by(|one, other| one["program"] == other["program"]).filter_map(of_program).collect()
 }

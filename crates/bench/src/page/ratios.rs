@@ -86,10 +86,41 @@ const RATIOS: &[Ratio] = &[
     ("ranks", "idle_ms_per_rank_and_second", "processor time of a rank in a second in which nobody does anything", "ms", NoAim),
     ("ranks", "call_ms_per_rank_and_second", "the same while it waits in a call", "ms", NoAim),
     ("ranks", "version_ms_per_rank_and_second", "the same while it waits for a version of another rank", "ms", NoAim),
-    ("pool", "compute_over_dram_max", "computing on a pool's array over plain memory, worst case", "", AtMost(1.1)),
+    ("pool", "compute_over_dram_max", "computing in a pool over plain memory, worst case", "", AtMost(1.1)),
+    ("pool", "array_over_dram", "the same: arrays, worst case", "", AtMost(1.1)),
+    ("pool", "tree_over_dram", "the same: an octree over a tree of boxes", "", AtMost(1.1)),
+    ("pool", "graph_over_dram", "the same: a graph over CSR in vectors", "", AtMost(1.1)),
     ("pool", "bytes_over_changed_1pct", "bytes written over bytes changed, 1 % changed", "", AtMost(2.0)),
     ("pool", "file_over_persist_1pct", "writing a whole file and fsync over persisting, 1 % changed", "", NoAim),
+    ("pool", "redb_over_persist_1pct", "redb, changed blocks and a commit, over persisting, 1 % changed", "", NoAim),
+    ("pool", "pmemobj_full_over_ours", "pmemobj's transaction over persisting, all changed, tmpfs", "", AtLeast(2.0)),
+    ("pool", "pmemobj_1pct_over_ours", "the same, 1 % changed", "", AtLeast(1.0)),
+    ("pool", "per_element_longest_over_shortest", "persisting a changed element in the longest array over the shortest", "", AtMost(1.1)),
     ("pool", "restore_speedup", "reading and rebuilding from a file over opening a pool", "", AtLeast(10.0)),
+    ("pool", "over_hand_written_lu", "LU in a pool over LU with versions written by hand", "", AtMost(1.05)),
+    ("apps", "over_hand_written_lu", "LU in a pool over LU with versions written by hand", "", AtMost(1.05)),
+    ("apps", "pool_over_memory_mean", "time in a pool over plain memory, mean of the programs", "", NoAim),
+    ("apps", "lu_pool_over_memory", "LU: time in a pool over plain memory", "", NoAim),
+    ("apps", "crack_pool_over_memory", "crack: the same", "", NoAim),
+    ("apps", "pagerank_pool_over_memory", "PageRank: the same", "", NoAim),
+    ("apps", "droplet_pool_over_memory", "droplet: the same", "", NoAim),
+    ("apps", "lu_file_over_pool", "LU: time with checkpoint files over a pool", "", NoAim),
+    ("apps", "crack_file_over_pool", "crack: the same", "", NoAim),
+    ("apps", "pagerank_file_over_pool", "PageRank: the same", "", NoAim),
+    ("apps", "droplet_file_over_pool", "droplet: the same", "", NoAim),
+    ("apps", "lu_restore_speedup", "LU: until a restored state is ready, file over pool", "", NoAim),
+    ("apps", "crack_restore_speedup", "crack: the same", "", NoAim),
+    ("apps", "pagerank_restore_speedup", "PageRank: the same; with files, the links are made again", "", NoAim),
+    ("apps", "droplet_restore_speedup", "droplet: the same", "", NoAim),
+    ("node", "client_over_memcpy", "bandwidth of client writes of 4 MiB and more over copies to touched shared memory", "", AtLeast(0.8)),
+    ("node", "burst_over_plain_write", "bandwidth of a burst that fits over plain writes", "", AtLeast(2.0)),
+    ("node", "overflow_over_plain_write", "bandwidth of a burst of four times the memory over plain writes", "", AtLeast(0.9)),
+    ("node", "small_file_over_native", "time to make, write and close a small file below a mount over the same without", "", AtMost(2.0)),
+    ("node", "drain_over_direct", "rate of writing and draining a burst over O_DIRECT", "", AtLeast(0.85)),
+    ("interval", "no_model_over_ours", "wall, persisting each iteration over our rule", "", AtLeast(1.0)),
+    ("interval", "paper_rule_over_ours", "wall, the paper's rule over ours", "", AtLeast(1.0)),
+    ("interval", "no_model_over_paper_rule", "wall, persisting each iteration over the paper's rule (there: 1.18)", "", NoAim),
+    ("interval", "ours_over_no_failures", "wall, our rule over a run without failures and versions", "", NoAim),
     ("python", "call_overhead_us", "a save or take of 4 KiB, beyond a NumPy copy", "µs", AtMost(10.0)),
     ("python", "dcp_default_over_ours", "blocked by dcp.async_save with its default stager, over Store.save", "", AtLeast(5.0)),
     ("python", "rtm_blocked_over_copy", "forward and backward pass: blocked over copying, save", "", AtMost(1.3)),
@@ -128,10 +159,19 @@ fn amount(value: f64) -> String {
     if value >= 1e6 { format!("{} million", number(value / 1e6)) } else { number(value) }
 }
 
+/// A setting, for people.
+fn count(settings: &Value, key: &str) -> String {
+    settings[key].as_f64().map_or_else(|| "?".to_owned(), |value| format!("{value}"))
+}
+
+fn bytes(settings: &Value, key: &str) -> String {
+    settings[key].as_u64().map_or_else(|| "?".to_owned(), tables::bytes)
+}
+
 /// Describes a benchmark, with the sizes that were used.
 pub(super) fn describe(bench: &str, settings: &Value) -> String {
-    let count = |key: &str| settings[key].as_f64().map_or_else(|| "?".to_owned(), |value| format!("{value}"));
-    let bytes = |key: &str| settings[key].as_u64().map_or_else(|| "?".to_owned(), tables::bytes);
+    let count = |key: &str| count(settings, key);
+    let bytes = |key: &str| bytes(settings, key);
     let snapshot = bytes("snapshot_bytes");
     let (host, state) = (bytes("host_bytes"), bytes("state_bytes"));
     match bench {
@@ -172,11 +212,6 @@ pub(super) fn describe(bench: &str, settings: &Value) -> String {
              changes all of it. Then the slowdown of a program that saves, the cost of finding what has changed, and the \
              rate of hashing.",
         ),
-        "pool" => format!(
-            "An array of {state} in a pool and in plain memory: medians of {} rounds, interleaved. All memory is touched \
-             before, and the files of the restore are in the page cache.",
-            count("rounds"),
-        ),
         "ranks" => format!(
             "Many processes of this machine, each a rank of one store with {state} of its own: the time to come together \
              and to save, and the processor time of ranks that wait for {} s, altogether and each.",
@@ -187,6 +222,43 @@ pub(super) fn describe(bench: &str, settings: &Value) -> String {
                      backward pass. The best of several rounds counts."
                 .to_owned()
         }
+        "node" => format!(
+            "The bandwidth that each rank perceives when it writes {} in a burst: plainly, with fsync, through the client \
+             of the node daemon, and below a mount of it. All memory is touched before, and each burst fits. Medians of {} \
+             rounds.",
+            bytes("burst_bytes"),
+            count("rounds"),
+        ),
+        _ => describe_pools(bench, settings),
+    }
+}
+
+/// The same for the benchmarks of pools.
+fn describe_pools(bench: &str, settings: &Value) -> String {
+    let count = |key: &str| count(settings, key);
+    let state = bytes(settings, "state_bytes");
+    match bench {
+        "pool" => format!(
+            "An array of {state} in a pool, in plain memory, in files, in redb and in a pool of pmemobj: medians of {} rounds, \
+             interleaved. All memory is touched before. pmemobj is made to believe that files are persistent memory, which \
+             is emulation.",
+            count("rounds"),
+        ),
+        "apps" => format!(
+            "Four scientific programs (LU decomposition, a crack, PageRank, a droplet on an octree) whose state is in plain \
+             memory, in emulated non-volatile memory, in checkpoint files, in a pool, and in a pool on emulated \
+             non-volatile memory: medians of {} rounds, in which the ways take turns.",
+            count("rounds"),
+        ),
+        "interval" => format!(
+            "A program with {state} in a pool that fails every {} s on average and goes on with its newest version: {} \
+             iterations of {} ms, with up to five times as much added, each of which changes a tenth of the state. The \
+             sum of {} rounds. All ways have the same sequence of times between failures, another one in each round.",
+            count("mtbf_seconds"),
+            count("steps"),
+            count("compute_ms"),
+            count("rounds"),
+        ),
         _ => String::new(),
     }
 }

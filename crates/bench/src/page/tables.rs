@@ -51,6 +51,8 @@ const COLUMNS: &[(&str, &str, &str)] = &[
     ("slowdown", "slowdown", "x"),
     ("checkpoint", "checkpoint_mib", "MiB"),
     ("written", "written_mib", "MiB"),
+    ("a changed element", "ns_per_changed_element", "ns"),
+    ("a computed element", "ns_per_computed_element", "ns"),
     ("less than by pages", "less_percent", "%"),
     ("the paper's", "paper_mb", "MB"),
     ("less in the paper", "paper_less_percent", "%"),
@@ -70,15 +72,22 @@ const COLUMNS: &[(&str, &str, &str)] = &[
     ("cores, all ranks", "cores", ""),
     ("processor time of a rank", "cpu_ms_per_second", "ms/s"),
     ("sleeps of a rank", "sleeps_per_second", "/s"),
+    ("versions", "versions", ""),
+    ("failures", "failures", ""),
+    ("iterations again", "iterations_again", ""),
 ];
 
 /// The runs of a report: a table for each part, with the columns that any of its runs has. Runs
 /// that differ in the number of processes and in the gap between saves become a table of gaps for
-/// each number of processes.
+/// each number of processes, and those that differ in the length of writes one for each number of
+/// ranks.
 pub fn tables(report: &Value) -> Vec<Table> {
     let runs = report["runs"].as_array().map(Vec::as_slice).unwrap_or_default();
     if runs.iter().any(|run| run["gap_ms"].is_number()) {
         return runs.chunk_by(|one, other| one["processes"] == other["processes"]).map(of_gaps).collect();
+    }
+    if runs.iter().any(|run| run["write_bytes"].is_number()) {
+        return runs.chunk_by(|one, other| one["ranks"] == other["ranks"]).map(of_writes).collect();
     }
     runs.chunk_by(|one, other| one["part"] == other["part"]).map(of_part).collect()
 }
@@ -95,25 +104,39 @@ fn of_part(part: &[Value]) -> Table {
     Table { heads, rows: part.iter().map(row).collect() }
 }
 
-/// Seconds blocked: a row for each way, a column for each gap.
+/// Seconds blocked, by the gap between saves.
 fn of_gaps(runs: &[Value]) -> Table {
-    let (mut gaps, mut ways) = (Vec::new(), Vec::new());
+    let head = format!("{} at a time: blocked, milliseconds between saves", number_or(&runs[0]["processes"]));
+    by(runs, head, "gap_ms", number_or, ("blocked_seconds", "s"))
+}
+
+/// Bandwidth, by the length of writes.
+fn of_writes(runs: &[Value]) -> Table {
+    let ranks = if runs[0]["ranks"] == 1 { "rank" } else { "ranks" };
+    let head = format!("{} {ranks}: GB/s of each, by the length of a write", number_or(&runs[0]["ranks"]));
+    let length = |bytes: &Value| ByteSize(bytes.as_u64().unwrap_or_default()).display().iec().to_string();
+    by(runs, head, "write_bytes", length, ("gb_per_second", ""))
+}
+
+/// One quantity: a row for each way, a column for each value of `key`.
+fn by(runs: &[Value], head: String, key: &str, shown: impl Fn(&Value) -> String, quantity: (&str, &str)) -> Table {
+    let (mut columns, mut ways) = (Vec::new(), Vec::new());
     for run in runs {
-        let (gap, way) = (&run["gap_ms"], way(run));
-        if !gaps.contains(gap) {
-            gaps.push(gap.clone());
+        let (column, way) = (&run[key], way(run));
+        if !columns.contains(column) {
+            columns.push(column.clone());
         }
         if !ways.contains(&way) {
             ways.push(way);
         }
     }
-    let mut heads =
-        vec![format!("{} at a time: blocked, milliseconds between saves", number_or(&runs[0]["processes"]))];
-    heads.extend(gaps.iter().map(number_or));
+    let mut heads = vec![head];
+    heads.extend(columns.iter().map(shown));
     let row = |name: &&str| {
-        let of = |gap: &Value| runs.iter().find(|run| way(run) == *name && run["gap_ms"] == *gap);
+        let of = |column: &Value| runs.iter().find(|run| way(run) == *name && run[key] == *column);
         let mut cells = vec![(*name).to_owned()];
-        cells.extend(gaps.iter().map(|gap| of(gap).map_or_else(String::new, |run| cell(run, "blocked_seconds", "s"))));
+        let value = |run: &Value| cell(run, quantity.0, quantity.1).trim_end().to_owned();
+        cells.extend(columns.iter().map(|column| of(column).map_or_else(String::new, value)));
         cells
     };
     Table { heads, rows: ways.iter().map(row).collect() }

@@ -55,6 +55,9 @@ enum Bench {
     Store,
     Increment,
     Pool,
+    Interval,
+    Apps,
+    Node,
     Ranks,
 }
 
@@ -68,6 +71,9 @@ impl Bench {
             Self::Store => "store",
             Self::Increment => "increment",
             Self::Pool => "pool",
+            Self::Interval => "interval",
+            Self::Apps => "apps",
+            Self::Node => "node",
             Self::Ranks => "ranks",
         }
     }
@@ -91,6 +97,22 @@ impl Bench {
             Self::Store => &["--size", "8 MiB", "--rounds", "2"],
             Self::Increment => &["--size", "8 MiB", "--checkpoints", "2", "--compute-ms", "5", "--looks", "2"],
             Self::Pool => &["--size", "1 MiB", "--rounds", "3"],
+            Self::Interval => &["--size", "1 MiB", "--steps", "40", "--mtbf", "0.1", "--rounds", "1"],
+            Self::Node => &[
+                "--burst",
+                "1 MiB",
+                "--writes",
+                "64KiB,1MiB",
+                "--ranks",
+                "1,2",
+                "--drains",
+                "1",
+                "--files",
+                "20",
+                "--rounds",
+                "1",
+            ],
+            Self::Apps => &["--scale", "0.004", "--rounds", "1"],
             Self::Ranks => &["--counts", "3", "--saves", "2", "--seconds", "0.2"],
         }
     }

@@ -1,8 +1,14 @@
 //! Integration tests of the program. One test program, so that only one has to be linked.
 
+mod apps;
 mod commands;
 mod common;
 mod hostile;
+// The very code that `cargo xtask install` runs; these tests need a part of it.
+#[allow(dead_code)]
+#[path = "../../../../xtask/src/install.rs"]
+mod install;
+mod node;
 mod pool;
 mod sim;
 mod store;

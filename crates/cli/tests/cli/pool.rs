@@ -2,7 +2,10 @@
 
 use std::{fs, path::Path};
 
-use outcrop::pool::{Block, Options, Pool, Versioned};
+use outcrop::{
+    Store,
+    pool::{Block, Options, Pool, SpillStore, Versioned},
+};
 use serde_json::Value;
 
 use crate::common::{entries, outcrop, text};
@@ -38,6 +41,7 @@ fn versions_are_shown_verified_and_exported() {
         serde_json::from_slice(&outcrop(dir.path(), &["pool", "show", "--json", "sim.pool"]).stdout).unwrap();
     assert_eq!((json["versions"][0]["version"].as_u64(), json["versions"][1]["version"].as_u64()), (Some(2), Some(3)));
     assert_eq!(json["versions"][1]["structures"][1]["element"], "f64");
+    assert_eq!(json["flush"], "msync");
     let verified = outcrop(dir.path(), &["pool", "verify", "sim.pool"]);
     assert_eq!(
         (verified.status.code(), text(&verified.stdout).trim()),
@@ -57,6 +61,41 @@ fn versions_are_shown_verified_and_exported() {
     assert_eq!(outcrop(dir.path(), &["pool", "export", "sim.pool", "--to", "out", "--force"]).status.code(), Some(0));
     let heat = fs::read(dir.path().join("out/heat.npy")).unwrap();
     assert_eq!(heat[heat.len() - 8..], 3f64.to_le_bytes());
+}
+
+#[test]
+fn structures_of_every_kind_are_shown_verified_and_exported() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = Pool::open(dir.path().join("sim.pool"), Options::versions(2)).unwrap();
+    let mut times = pool.list::<f64>("times", Block::default()).unwrap();
+    let mut mesh = pool.octree::<Cell>("mesh").unwrap();
+    let mut web = pool.graph::<f64, f32>("web").unwrap();
+    times.extend([1.0, 2.0, 3.0]);
+    mesh.refine(mesh.root(), |_, place| Cell { rho: place.size(), level: place.level, flag: 0 });
+    web.add_nodes([0.5; 4]);
+    web.add_edges(&[(0, 1, 1.0), (3, 2, 1.0)]);
+    pool.persist(&mut [&mut times, &mut mesh, &mut web]).unwrap();
+    drop((times, mesh, web, pool));
+
+    let shown = outcrop(dir.path(), &["pool", "show", "--json", "sim.pool"]);
+    let json: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    let parts = json["versions"][0]["structures"].as_array().unwrap();
+    let parts: Vec<_> = parts.iter().map(|it| (it["name"].as_str().unwrap(), it["kind"].as_str().unwrap())).collect();
+    let web = ["web", "web.offsets", "web.rows", "web.targets", "web.values"].map(|name| (name, "graph"));
+    assert_eq!(parts[..3], [("mesh", "octree"), ("mesh.links", "octree"), ("times", "list")]);
+    assert_eq!(parts[3..], web);
+    let shown = text(&outcrop(dir.path(), &["pool", "show", "sim.pool"]).stdout);
+    assert!(["octree", "list", "graph", "2 x 16"].iter().all(|word| shown.contains(word)), "{shown}");
+    let verified = outcrop(dir.path(), &["pool", "verify", "sim.pool"]);
+    assert_eq!(verified.status.code(), Some(0), "{}", text(&verified.stdout));
+    let exported = outcrop(dir.path(), &["pool", "export", "sim.pool", "--to", "out"]);
+    assert_eq!(exported.status.code(), Some(0), "{}", text(&exported.stderr));
+    let names = ["mesh.bin", "mesh.links.npy", "times.npy", "web.npy", "web.offsets.npy", "web.rows.npy"];
+    assert_eq!(entries(&dir.path().join("out"))[..6], names);
+    let links = fs::read(dir.path().join("out/mesh.links.npy")).unwrap();
+    assert!(text(&links[..100]).contains("'descr': '<u4', 'fortran_order': False, 'shape': (2, 16)"));
+    let times = fs::read(dir.path().join("out/times.npy")).unwrap();
+    assert_eq!(times[times.len() - 8..], 3f64.to_le_bytes());
 }
 
 #[test]
@@ -85,4 +124,26 @@ fn damage_is_said_and_nothing_is_created() {
     let busy = outcrop(dir.path(), &["pool", "verify", "sim.pool"]);
     assert_eq!(busy.status.code(), Some(18), "{}", text(&busy.stderr));
     drop(pool);
+}
+
+#[test]
+fn versions_that_were_spilled_are_read_as_those_of_a_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::builder().host("8 MiB").dir(dir.path().join("old"), None).pin(false).open().unwrap();
+    let pool = Pool::open(dir.path().join("sim.pool"), Options::versions(20).limit(1 << 20)).unwrap();
+    pool.spill_to(SpillStore::new(store.session("sim").unwrap()));
+    let mut heat = pool.array::<f64>("heat", [300, 100], Block::default()).unwrap();
+    for version in 1..=6 {
+        heat[..].fill(f64::from(version));
+        pool.persist(&mut [&mut heat]).unwrap();
+    }
+    drop((heat, pool, store));
+    let listed = text(&outcrop(dir.path(), &["ls", "old"]).stdout);
+    assert!(listed.contains("sim"), "{listed}");
+    let shown = text(&outcrop(dir.path(), &["show", "old", "sim", "2"]).stdout);
+    assert!(shown.contains("heat") && shown.contains("f64") && shown.contains("300 x 100"), "{shown}");
+    let restored = outcrop(dir.path(), &["restore", "old", "sim", "2", "--to", "out"]);
+    assert!(restored.status.success(), "{}", text(&restored.stderr));
+    let bytes = fs::read(dir.path().join("out/rank-00000/heat.bin")).unwrap();
+    assert!(bytes.len() == 240_000 && bytes.chunks(8).all(|value| value == 2f64.to_le_bytes()));
 }
