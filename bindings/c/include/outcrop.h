@@ -113,6 +113,9 @@ typedef struct outcrop_lent outcrop_lent;
 // A snapshot in the program's hands, to be read in place.
 typedef struct outcrop_past outcrop_past;
 
+// A file with arrays of which versions are durable.
+typedef struct outcrop_pool outcrop_pool;
+
 // One series of versions. Calls on one session are made one after the other.
 typedef struct outcrop_session outcrop_session;
 
@@ -289,7 +292,8 @@ outcrop_status outcrop_session_unprotect(outcrop_session *session, const char *n
 
 // Saves all protected regions as a version, which must be higher than all before. Returns when the
 // program may change them again. If an earlier version has failed to become durable and the
-// program does not know yet, that is the error, once, and nothing is saved.
+// program does not know yet, that is the error, once, and nothing is saved. A version that is on
+// no directory may be saved again then; with several ranks, after a rewind.
 outcrop_status outcrop_session_save(outcrop_session *session, uint64_t version);
 
 // Waits until a version is durable: on the directory `layer`, 1 being the first, on all ranks; or
@@ -305,13 +309,15 @@ outcrop_status outcrop_session_has_reached(outcrop_session *session, uint64_t ve
 // for the store. The region need not be protected yet.
 outcrop_status outcrop_session_region_options(outcrop_session *session, const char *name, const char *options);
 
-// Restores a version into all protected regions. If one of them has another size or type in that
-// version, nothing is changed.
+// Restores a version into all protected regions, or fails and changes none of them: if the version
+// is damaged anywhere, or a region has another size or type there. With several ranks, all of them
+// call it.
 outcrop_status outcrop_session_restore(outcrop_session *session, uint64_t version);
 
 // Restores the newest version that is undamaged on all ranks. `found` is 0 if there is no version
 // at all, which is no error; else it is 1, and `version` says which one it was, and
-// outcrop_session_skipped what was passed over for it. With several ranks, all of them call it.
+// outcrop_session_skipped what was passed over for it. If it fails, no region is changed. With
+// several ranks, all of them call it.
 outcrop_status outcrop_session_restore_latest(outcrop_session *session, uint64_t *version, int *found);
 
 // The newest version that all ranks have. `found` is 0 if there is none. With several ranks, all
@@ -379,6 +385,39 @@ outcrop_status outcrop_session_read(outcrop_session *session,
 // written, and `needed` says how many are: 1 if nothing was passed over. That is no failure.
 outcrop_status outcrop_session_skipped(outcrop_session *session, char *lines, size_t bytes, size_t *needed);
 
+// What outcrop_pool_open calls, with the version of the header.
+outcrop_status outcrop_pool_open_as(uint32_t header_version, const char *path, uint64_t versions, outcrop_pool **pool);
+
+// Closes a pool. What was not persisted is lost, and its arrays must not be used any more.
+outcrop_status outcrop_pool_close(outcrop_pool *pool);
+
+// Opens an array: `data` is where it is, until the pool is closed. It is as in the newest version,
+// or in the one that was restored; one that is not there is made of zeros. `element` is an
+// outcrop_element, of numbers; `shape` has as many numbers as `dimensions` says, up to three, in
+// row-major order. The program reads and writes it as its own memory, but not during a call with
+// this pool.
+outcrop_status outcrop_pool_array(outcrop_pool *pool,
+                                  const char *name,
+                                  int element,
+                                  size_t dimensions,
+                                  const size_t *shape,
+                                  void **data);
+
+// Makes a version of all arrays durable, and says its number at `version`, which may be NULL. What
+// has not changed is not written. If it fails, the newest version is the one that was.
+outcrop_status outcrop_pool_persist(outcrop_pool *pool, uint64_t *version);
+
+// Has all arrays be as in a version, where they are. What was not persisted is lost.
+outcrop_status outcrop_pool_restore(outcrop_pool *pool, uint64_t version);
+
+// The versions that there are, in ascending order: the first `room` of them at `versions`, which
+// may be NULL if that is 0. `count` says how many there are.
+outcrop_status outcrop_pool_versions(outcrop_pool *pool, uint64_t *versions, size_t room, size_t *count);
+
+// Copies an array as it is in a version to `data`, which has as many bytes as it. Damage is found
+// before anything is copied.
+outcrop_status outcrop_pool_read(outcrop_pool *pool, uint64_t version, const char *name, void *data, size_t bytes);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus
@@ -395,6 +434,11 @@ static inline outcrop_status outcrop_tape_open(const char *config, outcrop_tape 
 // Opens a store as a TOML text describes it. Sessions are opened one by one afterwards.
 static inline outcrop_status outcrop_store_open(const char *config, outcrop_store **store) {
   return outcrop_store_open_as(OUTCROP_HEADER_VERSION, config, store);
+}
+
+// Opens a pool, or creates it if there is no such file. It keeps so many versions, 1 to 31. Another process gets an error.
+static inline outcrop_status outcrop_pool_open(const char *path, uint64_t versions, outcrop_pool **pool) {
+  return outcrop_pool_open_as(OUTCROP_HEADER_VERSION, path, versions, pool);
 }
 
 #ifdef __cplusplus

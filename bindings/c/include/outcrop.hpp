@@ -521,6 +521,54 @@ class Store {
   detail::Handle<outcrop_store, outcrop_store_close> handle_;
 };
 
+// A file with arrays of which versions are durable.
+class Pool {
+ public:
+  // Opens a pool, or creates it if there is no such file. It keeps so many versions.
+  explicit Pool(const std::string &path, std::uint64_t versions = 2) {
+    detail::check(outcrop_pool_open(path.c_str(), versions, handle_.place()));
+  }
+
+  // Opens an array of up to three dimensions: ordinary memory, until the pool is closed. It is as in the newest version.
+  template <typename T>
+  T *array(const std::string &name, const std::vector<std::size_t> &shape) {
+    static_assert(sizeof(T) == 1 || detail::element<T>() != OUTCROP_U8, "a pool has arrays of numbers");
+    void *data = nullptr;
+    detail::check(outcrop_pool_array(handle_.get(), name.c_str(), detail::element<T>(), shape.size(), shape.data(), &data));
+    return static_cast<T *>(data);
+  }
+
+  // Makes a version of all arrays durable.
+  std::uint64_t persist() {
+    std::uint64_t version = 0;
+    detail::check(outcrop_pool_persist(handle_.get(), &version));
+    return version;
+  }
+
+  // Has all arrays be as in a version, where they are.
+  void restore(std::uint64_t version) { detail::check(outcrop_pool_restore(handle_.get(), version)); }
+
+  // The versions that there are, in ascending order.
+  std::vector<std::uint64_t> versions() {
+    std::size_t count = 0;
+    detail::check(outcrop_pool_versions(handle_.get(), nullptr, 0, &count));
+    std::vector<std::uint64_t> versions(count);
+    detail::check(outcrop_pool_versions(handle_.get(), versions.data(), versions.size(), &count));
+    return versions;
+  }
+
+  // Copies an array as it is in a version.
+  template <typename T>
+  void read(std::uint64_t version, const std::string &name, T *into, std::size_t count) {
+    detail::check(outcrop_pool_read(handle_.get(), version, name.c_str(), into, count * sizeof(T)));
+  }
+
+  void close() { handle_.close(); }
+
+ private:
+  detail::Handle<outcrop_pool, outcrop_pool_close> handle_;
+};
+
 }  // namespace outcrop
 
 #endif  // OUTCROP_HPP

@@ -9,12 +9,14 @@
 
 mod border;
 mod handles;
+mod pool;
 mod session;
 mod store;
 mod tape;
 mod versions;
 
 pub use border::*;
+pub use pool::*;
 pub use session::*;
 pub use store::*;
 pub use tape::*;

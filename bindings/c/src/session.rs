@@ -11,6 +11,7 @@ use outcrop::{
     bindings::check_region_name,
     store::{RegionOptions, Restored, SavedRegion, Skipped},
 };
+use outcrop_memory::{Access, Maps};
 
 use crate::{
     border::{Failure, Outcome, answer, call, check_memory, outcrop_status, text},
@@ -118,10 +119,27 @@ impl Region {
     fn end(&self) -> usize {
         self.data.addr().get() + self.bytes
     }
+
+    /// An error if the memory is known to be constant, or not there any more.
+    fn check_writable(&self) -> Outcome<()> {
+        let place = self.data.addr().get()..self.end();
+        // A system that does not say what is mapped is no reason to fail. What other threads map
+        // meanwhile may disturb a list, so a second one is believed.
+        let is_writable = || Maps::now().and_then(|maps| maps.allows(&place, Access::ReadWrite)).unwrap_or(true);
+        match self.bytes == 0 || is_writable() || is_writable() {
+            true => Ok(()),
+            false => Err(Failure::usage(format!(
+                "region {} cannot be written: is it constant, or was it freed? Nothing was changed",
+                self.name
+            ))),
+        }
+    }
 }
 
 impl Protected {
-    pub(crate) fn new(session: Session) -> Self {
+    pub(crate) fn new(mut session: Session) -> Self {
+        // A program that is told of a failed restore may go on with its memory as it was.
+        session.verify_before_restore(true);
         Self { session, regions: Vec::new(), skipped: Vec::new() }
     }
 
@@ -175,6 +193,7 @@ impl Protected {
             let (one, other) = (&pair[0].name, &pair[1].name);
             return Err(Failure::usage(format!("regions {one} and {other} overlap: they cannot be restored together")));
         }
+        self.regions.iter().try_for_each(Region::check_writable)?;
         // SAFETY: no two of them overlap.
         let mut parts: Vec<_> = self.regions.iter().map(|region| unsafe { region.part_mut() }).collect();
         let restored = restore(&mut self.session, &mut parts)?;
@@ -378,7 +397,8 @@ pub unsafe extern "C" fn outcrop_session_unprotect(
 
 /// Saves all protected regions as a version, which must be higher than all before. Returns when the
 /// program may change them again. If an earlier version has failed to become durable and the
-/// program does not know yet, that is the error, once, and nothing is saved.
+/// program does not know yet, that is the error, once, and nothing is saved. A version that is on
+/// no directory may be saved again then; with several ranks, after a rewind.
 #[unsafe(no_mangle)]
 pub extern "C" fn outcrop_session_save(session: *mut outcrop_session, version: u64) -> outcrop_status {
     call(|| with(session, |session| session.save(version)))
@@ -447,8 +467,9 @@ pub unsafe extern "C" fn outcrop_session_region_options(
     })
 }
 
-/// Restores a version into all protected regions. If one of them has another size or type in that
-/// version, nothing is changed.
+/// Restores a version into all protected regions, or fails and changes none of them: if the version
+/// is damaged anywhere, or a region has another size or type there. With several ranks, all of them
+/// call it.
 #[unsafe(no_mangle)]
 pub extern "C" fn outcrop_session_restore(session: *mut outcrop_session, version: u64) -> outcrop_status {
     call(|| {
@@ -458,7 +479,8 @@ pub extern "C" fn outcrop_session_restore(session: *mut outcrop_session, version
 
 /// Restores the newest version that is undamaged on all ranks. `found` is 0 if there is no version
 /// at all, which is no error; else it is 1, and `version` says which one it was, and
-/// outcrop_session_skipped what was passed over for it. With several ranks, all of them call it.
+/// outcrop_session_skipped what was passed over for it. If it fails, no region is changed. With
+/// several ranks, all of them call it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outcrop_session_restore_latest(
     session: *mut outcrop_session,

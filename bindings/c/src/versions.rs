@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_void};
 use outcrop::{Element, PartMut};
 
 use crate::{
-    border::{Failure, answer, call, give_bytes, memory_mut, outcrop_status, text},
+    border::{Failure, Outcome, answer, call, give_bytes, memory_mut, outcrop_status, text},
     handles::with,
     session::{outcrop_session, saved_region},
 };
@@ -20,19 +20,29 @@ pub unsafe extern "C" fn outcrop_session_versions(
     count: *mut usize,
 ) -> outcrop_status {
     call(|| {
-        // SAFETY: the program keeps to the header.
-        let count = unsafe { answer(count, "number of versions") }?;
-        if versions.is_null() && room > 0 {
-            return Err(Failure::usage("there is room for versions, but its address is NULL"));
-        }
         let found = with(session, |session| Ok(session.session.versions()))?;
-        count.write(found.len());
-        for (at, version) in found.iter().enumerate().take(room) {
-            // SAFETY: the program has said that there is room for so many.
-            unsafe { versions.add(at).write(*version) };
-        }
-        Ok(())
+        // SAFETY: the program keeps to the header.
+        unsafe { give_versions(&found, versions, room, count) }
     })
+}
+
+/// Gives the program as many versions as there is room for, and says how many there are.
+///
+/// # Safety
+/// `versions` is NULL, or has so much room that nobody else uses during the call; `count` is as for
+/// [`answer`].
+pub(crate) unsafe fn give_versions(found: &[u64], versions: *mut u64, room: usize, count: *mut usize) -> Outcome<()> {
+    // SAFETY: the caller vouches for it.
+    let count = unsafe { answer(count, "number of versions") }?;
+    if versions.is_null() && room > 0 {
+        return Err(Failure::usage("there is room for versions, but its address is NULL"));
+    }
+    count.write(found.len());
+    for (at, version) in found.iter().enumerate().take(room) {
+        // SAFETY: the caller vouches for it.
+        unsafe { versions.add(at).write(*version) };
+    }
+    Ok(())
 }
 
 /// The names of all regions of a version, each with a zero byte at its end. If `bytes` are not

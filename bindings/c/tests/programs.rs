@@ -16,7 +16,7 @@ use std::{
 };
 
 use outcrop::catalog::Catalog;
-use outcrop_testing::skip;
+use outcrop_testing::{amount, covered, skip};
 use tempfile::TempDir;
 
 /// What is found with every compiler's help.
@@ -89,6 +89,10 @@ struct Program {
 impl Program {
     /// Compiles sources, with the language's own compiler; nothing if there is none.
     fn compile(sources: &[&str]) -> Option<Self> {
+        Self::compile_with(sources, &[])
+    }
+
+    fn compile_with(sources: &[&str], flags: &[&str]) -> Option<Self> {
         let last = *sources.last().unwrap();
         let (compiler, standard) = match Path::new(last).extension().and_then(|extension| extension.to_str()) {
             Some("c") => ("gcc", "-std=c11"),
@@ -102,7 +106,7 @@ impl Program {
         let path = directory.path().join("program");
         let lib = prefix().join("lib");
         let mut command = Command::new(compiler);
-        command.current_dir(directory.path()).arg(standard).args(WARNINGS);
+        command.current_dir(directory.path()).arg(standard).args(WARNINGS).args(flags);
         if compiler == "gfortran" {
             // That numbers come back to the last bit is what is tested.
             command.arg("-Wno-compare-reals");
@@ -112,6 +116,14 @@ impl Program {
         command.args(["-pthread", "-loutcrop", "-lm"]).arg(format!("-Wl,-rpath,{}", lib.display()));
         run(&mut command);
         Some(Self { path, directory })
+    }
+
+    /// What interrupts the calls of a program that it is linked with.
+    fn interrupting() -> Option<PathBuf> {
+        let object = Path::new(env!("CARGO_TARGET_TMPDIR")).join("interrupted.o");
+        let source = root().join("bindings/c/tests/interrupted.c");
+        has("gcc").then(|| run(Command::new("gcc").args(WARNINGS).arg("-c").arg(source).arg("-o").arg(&object)))?;
+        Some(object)
     }
 
     /// A directory for it to work in.
@@ -134,7 +146,7 @@ impl Program {
 
     fn checked_for(&self, leaks: &str) -> Command {
         let mut command = quiet(Command::new("valgrind"));
-        let suppressions = root().join("bindings/c/tests/valgrind.supp");
+        let suppressions = prefix().join("share/outcrop/valgrind.supp");
         command.args(["--quiet", "--error-exitcode=99", leaks]).env("LD_LIBRARY_PATH", with_symbols());
         command.arg(format!("--suppressions={}", suppressions.display())).arg(&self.path);
         command
@@ -173,11 +185,105 @@ fn tests_itself(sources: &[&str], words: &str) -> Option<String> {
     let said = run(program.command().arg(program.place("plain")));
     assert!(said.contains(words), "{said}");
     let left: Vec<_> = fs::read_dir(program.place("plain")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert!(left.iter().all(|name| name == "store"), "a tape has left something behind: {left:?}");
+    assert!(left.iter().all(|name| name == "store" || name == "a.pool"), "a tape has left something behind: {left:?}");
     if has("valgrind") {
         run(program.checked().arg(program.place("checked")));
     }
     Some(said)
+}
+
+/// The programs that test something by themselves, and what they say when all was well.
+const BY_THEMSELVES: [(&[&str], &str); 9] = [
+    (&["c/tests/bad_input.c"], "all was refused as it should be"),
+    (&["c/tests/ranks.c"], "the ranks came back together"),
+    (&["c/tests/threads.c"], "all threads had their own"),
+    (&["c/tests/hostile.c"], HARMLESS),
+    (&["c/tests/hostile.cpp"], HARMLESS),
+    (&["c/tests/calls.cpp"], "every call did what it should"),
+    (&["c/tests/shapes.c"], "shapes came back"),
+    (&["fortran/outcrop.f90", "fortran/tests/calls.f90"], "every call did what it should"),
+    (&["fortran/outcrop.f90", "fortran/tests/hostile.f90"], HARMLESS),
+];
+
+const HARMLESS: &str = "no hostile call did harm";
+
+/// With the sanitizers of addresses and undefined behaviour, which find no leak either. Nothing is
+/// suppressed.
+#[test]
+fn sanitizers_find_nothing() {
+    let flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1"];
+    for (sources, words) in BY_THEMSELVES {
+        // To read numbers from where they are not aligned is what it does.
+        let Some(program) = Program::compile_with(sources, &flags) else { return };
+        let said = run(program.command().arg(program.place("plain")));
+        assert!(said.contains(words), "{said}");
+    }
+    let examples: [&[&str]; 4] = [
+        &["c/examples/heat.c"],
+        &["c/examples/heat.cpp"],
+        &["c/examples/adjoint.c"],
+        &["fortran/outcrop.f90", "fortran/examples/heat.f90"],
+    ];
+    for sources in examples {
+        let Some(program) = Program::compile_with(sources, &flags) else { return };
+        run(program.command().arg(program.place("plain")).arg("60"));
+        run(program.command().arg(program.place("plain")).arg("80"));
+    }
+}
+
+#[test]
+fn signals_disturb_no_program() {
+    let languages = ["c/tests/threads.c", "c/tests/bad_input.c", "c/tests/calls.cpp", "fortran/tests/calls.f90"];
+    for (sources, words) in BY_THEMSELVES {
+        if !languages.contains(sources.last().unwrap()) {
+            continue;
+        }
+        let mut sources = sources.to_vec();
+        let Some(interrupted) = Program::interrupting() else { return };
+        let interrupted = interrupted.to_str().unwrap().to_owned();
+        let last = sources.pop().unwrap();
+        sources.extend([interrupted.as_str(), last]);
+        let Some(program) = Program::compile(&sources) else { return };
+        let said = run(program.command().arg(program.place("plain")));
+        assert!(said.contains(words), "{said}");
+    }
+}
+
+#[test]
+fn no_hostile_call_from_c_does_harm() {
+    tests_itself(&["c/tests/hostile.c"], HARMLESS);
+}
+
+#[test]
+fn no_hostile_call_from_cpp_does_harm() {
+    tests_itself(&["c/tests/hostile.cpp"], HARMLESS);
+}
+
+#[test]
+fn no_hostile_call_from_fortran_does_harm() {
+    tests_itself(&["fortran/outcrop.f90", "fortran/tests/hostile.f90"], HARMLESS);
+}
+
+#[test]
+fn random_calls_do_what_a_model_says() {
+    let Some(program) = Program::compile(&["c/tests/model.c"]) else { return };
+    let (seeds, lives) = (amount(3, 500), amount(4, 12));
+    let first: u64 = std::env::var("OUTCROP_MODEL_SEED").map_or(1, |seed| seed.parse().unwrap());
+    for seed in first..first + seeds {
+        for ranks in [1, 2, 4, 7] {
+            let place = program.place("model");
+            let arguments = [seed.to_string(), ranks.to_string(), lives.to_string()];
+            let output = program.command().arg(&place).args(&arguments).output().unwrap();
+            let said = text(&output);
+            assert!(
+                output.status.success() && said.contains("all was as the model says"),
+                "OUTCROP_MODEL_SEED={seed}, {ranks} ranks: {}\n{said}",
+                output.status
+            );
+            fs::remove_dir_all(place).unwrap();
+        }
+    }
+    covered("random programs in C with 1 to 7 ranks", seeds * 4);
 }
 
 #[test]
@@ -241,6 +347,12 @@ fn memory_may_be_freed_when_it_is_not_protected_any_more() {
     let Some(program) = Program::compile(&["c/tests/freed.c"]) else { return };
     let said = run(program.command().arg(program.place("plain")));
     assert!(said.contains("what was freed had been saved"), "{said}");
+}
+
+#[test]
+fn pools_keep_what_they_should() {
+    tests_itself(&["c/tests/pool.c"], "pools kept what they should");
+    tests_itself(&["c/tests/pool.cpp"], "pools kept what they should");
 }
 
 #[test]

@@ -1,10 +1,11 @@
-//! The native half of the Python package `outcrop`: tapes and stores over NumPy arrays. The other
-//! half is in `python/outcrop`.
+//! The native half of the Python package `outcrop`: tapes, stores and pools over NumPy arrays. The
+//! other half is in `python/outcrop`.
 
 mod archive;
 mod arrays;
 mod errors;
 mod exit;
+mod pool;
 mod slot;
 mod store;
 mod tape;
@@ -13,13 +14,14 @@ mod waiting;
 
 use pyo3::prelude::*;
 
-/// Tapes and stores for NumPy arrays; use the package `outcrop`.
+/// Tapes, stores and pools for NumPy arrays; use the package `outcrop`.
 #[pymodule]
 mod _outcrop {
     #[pymodule_export]
     use crate::{
         archive::{_versions, Archive},
         exit::_end_badly,
+        pool::{Pool, PoolMemory},
         slot::{Lent, Slot},
         store::{Session, Store},
         tape::Tape,

@@ -229,7 +229,7 @@ impl Tape {
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
-        self.shared.look(py, |tape| Ok(tape.keys().len()))
+        self.shared.look(py, |tape| Ok(tape.count()))
     }
 
     fn __contains__(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<bool> {

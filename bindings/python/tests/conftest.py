@@ -1,5 +1,6 @@
 """What the tests share."""
 
+import collections
 import os
 import subprocess
 import sys
@@ -8,6 +9,14 @@ import pytest
 
 # How long a process may take, in seconds. It is there to end what hangs, and nothing else: test machines are busy.
 PATIENCE = 900
+
+# What sweeps have covered, by its name. The last lines that pytest prints say it, and `cargo xtask soak` makes a table of them.
+covered = collections.Counter()
+
+
+def pytest_terminal_summary(terminalreporter):
+    for what, count in covered.items():
+        terminalreporter.write_line(f"COVERED {what}: {count}")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use outcrop_testing::{must_run_all, skip};
+use outcrop_testing::{covered, must_run_all, skip};
 
 /// PyTorch, without what it depends on.
 const TORCH: &str = "torch==2.15.0";
@@ -149,4 +149,7 @@ fn the_package_passes_its_tests() {
     // pytest does: who has only the end of it can read why.
     assert!(output.status.success(), "the tests of the Python package ended with {}:\n{said}", output.status);
     print!("{said}");
+    let sweeps: Vec<_> = said.lines().filter_map(|line| line.strip_prefix("COVERED ")?.split_once(": ")).collect();
+    assert!(sweeps.len() >= 2, "the random calls do not say how many they were:\n{said}");
+    sweeps.iter().for_each(|(what, count)| covered(what, count));
 }

@@ -49,6 +49,23 @@ def test_every_failed_version_is_reported_once(store):
     store.close()
 
 
+def test_a_version_that_failed_may_be_saved_again_once_it_was_reported(store):
+    session = store.session("run")
+    noise = np.random.default_rng(1).random
+    session.save(1, u=noise(190_000))
+    session.save(2, u=noise(190_000))
+    with pytest.raises(outcrop.Storage):
+        session.wait(2)
+    small = noise(1000)
+    session.save(2, u=small)
+    session.wait(2)
+    with pytest.raises(outcrop.Exists):
+        session.save(2, u=small)
+    assert session.versions == [1, 2]
+    np.testing.assert_array_equal(session[2]["u"], small)
+    store.close()
+
+
 def test_closing_names_all_that_failed(store):
     session = store.session("run")
     heard = [version for error in save_too_much(session) for version in names(error)]

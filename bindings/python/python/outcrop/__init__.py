@@ -11,17 +11,23 @@
         session = store.session("run")
         session.save(step, field=field, rng=rng.bit_generator.state)
         session.latest().into(field=field)
+
+    with outcrop.Pool("sim.pool") as pool:
+        heat = pool.array("heat", (1000, 1000))     # ordinary memory
+        pool.persist()                              # durable, and only what has changed is written
 """
 
 from ._arrays import Box, Boxed, box_of, boxed
 from ._outcrop import __version__
 from .errors import Busy, Damaged, Exists, Full, Held, Missing, OutcropError, Storage, TooLarge, Usage, WrongType
+from .pool import Pool
 from .store import SavedRegion, Session, Store, Version, read, versions
 from .tape import Tape
 
 __all__ = [
     "Tape",
     "Store",
+    "Pool",
     "Session",
     "Version",
     "SavedRegion",

@@ -1,9 +1,10 @@
 /* Every mistake that a program can make: all of them end with VELOC_FAILURE, and none with the program.
  *
- * misuse CONFIG NO_MODE MISSING */
+ * misuse CONFIG NO_MODE MISSING READ_ONLY */
 #include "check.h"
 
 #include <limits.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -147,6 +148,38 @@ static void memory(void) {
     FAILS(VELOC_Restart("memory", 4)); /* it cannot be written */
 }
 
+static void *in_thread(void *numbers) {
+    WORKS(VELOC_Mem_protect(1, numbers, 100, sizeof(int)));
+    WORKS(VELOC_Checkpoint("thread", 1));
+    return NULL;
+}
+
+static void thread(void) {
+    static int numbers[100] = {1, 2, 3};
+    pthread_t other;
+    WORKS(VELOC_Mem_clear());
+    CHECK(pthread_create(&other, NULL, in_thread, numbers) == 0 && pthread_join(other, NULL) == 0);
+    numbers[1] = 7;
+    WORKS(VELOC_Restart("thread", 1));
+    CHECK(numbers[1] == 2);
+}
+
+static void places(void) {
+    static char bytes[1000];
+    memset(bytes, 3, sizeof bytes);
+    WORKS(VELOC_Mem_clear());
+    WORKS(VELOC_Mem_protect(1, bytes + 3, 100, sizeof(double))); /* not aligned */
+    WORKS(VELOC_Checkpoint("places", 1));
+    memset(bytes, 4, sizeof bytes);
+    WORKS(VELOC_Restart("places", 1));
+    CHECK(bytes[2] == 4 && bytes[3] == 3 && bytes[802] == 3 && bytes[803] == 4);
+    WORKS(VELOC_Mem_protect(2, bytes + 103, 100, 1)); /* within the first */
+    WORKS(VELOC_Checkpoint("places", 2));
+    memset(bytes, 5, sizeof bytes);
+    WORKS(VELOC_Restart("places", 2)); /* both had the same bytes */
+    CHECK(bytes[3] == 3 && bytes[103] == 3 && bytes[203] == 3 && bytes[803] == 5);
+}
+
 static void child(void) {
     static int number;
     WORKS(VELOC_Mem_clear());
@@ -168,7 +201,7 @@ static void child(void) {
 }
 
 int main(int argc, char **argv) {
-    CHECK(argc > 3);
+    CHECK(argc > 4);
     before_init(argv);
     WORKS(VELOC_Init_single(1, argv[1]));
     WORKS(VELOC_Init_single(1, argv[1])); /* again */
@@ -176,12 +209,15 @@ int main(int argc, char **argv) {
     order();
     sizes();
     memory();
+    thread();
+    places();
     child();
     WORKS(VELOC_Finalize(1));
     FAILS(VELOC_Finalize(1));
     FAILS(VELOC_Checkpoint("x", 9));
     WORKS(VELOC_Init_single(1, argv[1]));
     WORKS(VELOC_Finalize(0));
+    FAILS(VELOC_Init_single(1, argv[4])); /* a directory that cannot be written */
     printf("all mistakes were survived\n");
     return 0;
 }

@@ -3,6 +3,8 @@
  * steps mpi|ID CONFIG STEP...: with MPI, or by itself under a number. In a step, `:` separates words and `,` ids. */
 #include "check.h"
 
+#include <signal.h>
+#include <sys/time.h>
 #include <unistd.h>
 #include <veloc.h>
 
@@ -106,6 +108,17 @@ static void checkpoint(const char *verb, char **words) {
     }
 }
 
+static void nothing(int number) {
+    (void)number;
+}
+
+static void interrupt(void) {
+    struct sigaction action = {0};
+    const struct itimerval every = {{0, 1000}, {0, 1000}};
+    action.sa_handler = nothing; /* without SA_RESTART */
+    CHECK(sigaction(SIGALRM, &action, NULL) == 0 && setitimer(ITIMER_REAL, &every, NULL) == 0);
+}
+
 static void step(char *text) {
     char *words[6] = {0}, *rest = NULL;
     int count = 0;
@@ -132,6 +145,8 @@ static void step(char *text) {
         CHECK(VELOC_Cleanup(words[1]) == VELOC_SUCCESS);
     else if (is(verb, "cleanup_fails"))
         CHECK(VELOC_Cleanup(words[1]) == VELOC_FAILURE);
+    else if (is(verb, "interrupt")) /* every call from here on, by a signal every millisecond */
+        interrupt();
     else if (is(verb, "barrier"))
         MPI_Barrier(MPI_COMM_WORLD);
     else if (is(verb, "sleep")) {

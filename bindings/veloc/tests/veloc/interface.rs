@@ -22,7 +22,9 @@ fn no_mistake_is_a_crash_and_each_has_its_sentence() {
     fs::write(&no_mode, format!("scratch = {}\n", dir.path().display())).unwrap();
     let mut command = Command::new(program("misuse.c"));
     command.env("OUTCROP_HOSTT", "1 MiB").env("VELOC_SCRATH", "x");
-    let output = run(command.arg(config).arg(no_mode).arg(dir.path().join("missing.cfg")));
+    let read_only = dir.path().join("read_only.cfg");
+    fs::write(&read_only, "scratch = /proc/outcrop\npersistent = /proc/outcrop\nmode = sync\n").unwrap();
+    let output = run(command.arg(config).arg(no_mode).arg(dir.path().join("missing.cfg")).arg(read_only));
     let said = told(&output);
     assert!(said.contains("all mistakes were survived"), "{said}");
     for sentence in [
@@ -86,7 +88,7 @@ fn a_message_is_written_at_once() {
         lines
     });
     let mut command = Command::new(program("misuse.c"));
-    command.arg(config).args(["missing.cfg", "missing.cfg"]).stdout(Stdio::null());
+    command.arg(config).args(["missing.cfg"; 3]).stdout(Stdio::null());
     let kept = theirs.try_clone().unwrap();
     let status = command.stderr(Stdio::from(OwnedFd::from(theirs))).status().unwrap();
     drop(command);

@@ -7,4 +7,5 @@ mod heat;
 #[path = "../../../../xtask/src/install.rs"]
 mod install;
 mod interface;
+mod model;
 mod steps;

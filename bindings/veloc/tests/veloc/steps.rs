@@ -73,6 +73,18 @@ fn a_restart_goes_on_with_an_increment() {
 }
 
 #[test]
+fn signals_disturb_nothing() {
+    if !has_mpi() {
+        return;
+    }
+    let _turn = turn();
+    let (_dir, config) = place("async");
+    let saves: Vec<_> = (1..30).map(|version| format!("fill:{version} save:x:{version}")).collect();
+    single(&config, &format!("interrupt protect:1:100000 {} wait", saves.join(" ")));
+    single(&config, "interrupt protect:1:100000 test:x:0:29 restart:x:29 expect:1:29:100000");
+}
+
+#[test]
 fn selective_checkpoints_have_what_was_selected() {
     if !has_mpi() {
         return;
