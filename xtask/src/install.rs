@@ -28,15 +28,15 @@ const FORTRAN: [&str; 6] = [
 
 /// Puts everything below `prefix`: what was built is in `built`, the rest below `root`.
 pub(crate) fn put(root: &Path, built: &Path, prefix: &Path) -> Result<()> {
-    put_object(&built.join("outcrop"), &prefix.join("bin/outcrop"))?;
-    put_manual(&built.join("outcrop"), &prefix.join("share/man/man1"))?;
+    put_program(&built.join("outcrop"), prefix)?;
     put_veloc(root, &built.join("libveloc_client.a"), prefix)?;
     put_library(root, built, prefix)
 }
 
-/// Has the program write its manual pages.
-pub(crate) fn put_manual(program: &Path, to: &Path) -> Result<()> {
-    let status = Command::new(program).arg("man").arg(to).status();
+/// Puts the program below `prefix`, and has it write its manual pages.
+pub(crate) fn put_program(program: &Path, prefix: &Path) -> Result<()> {
+    put_object(program, &prefix.join("bin/outcrop"))?;
+    let status = Command::new(program).arg("man").arg(prefix.join("share/man/man1")).status();
     let status = status.with_context(|| format!("cannot start {}", program.display()))?;
     ensure!(status.success(), "{} man ended with {status}", program.display());
     Ok(())
@@ -75,6 +75,7 @@ pub(crate) fn put_library(root: &Path, built: &Path, prefix: &Path) -> Result<()
         put_file(&root.join("bindings/fortran").join(name), &prefix.join("share/outcrop/fortran").join(name))?;
     }
     let package = root.join("bindings/c/package");
+    put_file(&package.join("valgrind.supp"), &prefix.join("share/outcrop/valgrind.supp"))?;
     let version = [("@VERSION@", VERSION)];
     put_text(&package.join("outcrop.pc"), &lib.join("pkgconfig/outcrop.pc"), &version)?;
     for name in ["OutcropConfig.cmake", "OutcropConfigVersion.cmake"] {

@@ -6,6 +6,7 @@
 mod header;
 mod install;
 mod links;
+mod model;
 mod mutants;
 mod settings;
 mod soak;
@@ -18,7 +19,8 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
-const USAGE: &str = "usage: cargo xtask check | tidy | soak | mutants | header | settings | install --prefix DIR
+const USAGE: &str =
+    "usage: cargo xtask check | tidy | soak | mutants | model | header | settings | install --prefix DIR
 
 check:    format, clippy, tidy, and whether the C header and the pages on settings are up to date
 tidy:     what no linter knows: which crate may use which, sizes of files, first lines, wrapped prose
@@ -26,6 +28,7 @@ soak:     all tests with their sweeps at full size, and a table of what they cov
 mutants:  whether tests notice faults that are put into a copy of the tree: all, or
           hand [WORD...]               those made by hand, with these words in their names
           CRATE... [-- ARGUMENT...]    those that cargo-mutants makes in plan, format, catalog, commit, store or pool
+model:    measure this machine, which must be idle, and make the built-in cost model and its test data again
 header:   make the C header again
 settings: make docs/settings.md and the Python types of settings again
 install:  build everything and put programs, libraries, headers and modules below DIR";
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::check(),
         ["soak"] => soak::run(),
         ["mutants", ref arguments @ ..] => mutants::run(arguments),
+        ["model"] => model::write(),
         ["header"] => root().and_then(|root| header::write(&root)),
         ["settings"] => root().and_then(|root| settings::write(&root)),
         ["install", "--prefix", prefix] => install(Path::new(prefix)),

@@ -26,11 +26,44 @@ const TOOL_VERSION: &str = "27.1.0";
 /// The crates that cargo-mutants tries by default, each with the packages whose tests should
 /// notice, and with words that are in the names of these tests.
 const CRATES: &[(&str, &[&str], &[&str])] = &[
-    ("plan", &["outcrop-plan", "outcrop-sim"], &[]),
+    // Without the fuzzing of another crate.
+    ("plan", &["outcrop-plan", "outcrop-sim"], &["--skip", "no_world"]),
     ("format", &["outcrop-format", "outcrop-catalog"], &[]),
-    ("catalog", &["outcrop-catalog", "outcrop"], &[]),
+    (
+        "catalog",
+        &["outcrop-catalog", "outcrop"],
+        &[
+            "tests::",
+            "changes",
+            "golden",
+            "listing",
+            "read",
+            "store::",
+            "store_damage",
+            "store_faults",
+            "store_merge",
+            "store_open",
+        ],
+    ),
     ("commit", &["outcrop-commit", "outcrop-sim"], &["tests::", "fuzz::no_world"]),
-    ("store", &["outcrop-store", "outcrop"], &["tests::", "store"]),
+    (
+        "store",
+        &["outcrop-store", "outcrop"],
+        // Without crash images, kills and random histories, which take minutes.
+        &[
+            "tests::",
+            "shapes::",
+            "store::",
+            "store_damage",
+            "store_faults",
+            "store_ledger",
+            "store_merge",
+            "store_open",
+            "store_ra",
+            "store_re",
+            "store_track",
+        ],
+    ),
     ("pool", &["outcrop-pool"], &[]),
 ];
 

@@ -13,6 +13,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("region", &[]),
     ("format", &["region"]),
     ("commit", &["plan", "format"]),
+    ("cost", &["plan"]),
+    ("grants", &["format"]),
     // What touches the system, one concern each.
     ("memory", &[]),
     ("io", &["memory"]),
@@ -23,7 +25,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("settings", &["plan", "format", "layers", "track"]),
     // Arrays in persistent memory; no planner belongs on their hot path.
     ("pool-derive", &[]),
-    ("pool", &["pool-derive", "format", "local", "memory"]),
+    ("pool", &["pool-derive", "cost", "plan", "format", "local", "memory"]),
     // Processes of one job.
     ("ranks", &["format", "local"]),
     // The reader of what survives, measurements, and what carries out the plan.
@@ -34,21 +36,26 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "store",
         &["commit", "region", "ranks", "settings", "plan", "format", "layers", "track", "catalog", "engine", "survey"],
     ),
+    // The node daemon, its client, and programs that nobody changes.
+    ("node", &["grants", "format", "memory", "io", "local"]),
+    ("intercept", &["node", "format", "memory", "io", "local"]),
     // What users import.
     (
         "outcrop",
         &[
-            "region", "ranks", "settings", "store", "pool", "plan", "format", "layers", "track", "catalog", "engine",
-            "survey",
+            "region", "ranks", "settings", "store", "pool", "node", "plan", "format", "layers", "track", "catalog",
+            "engine", "survey",
         ],
     ),
     // Programs and other languages.
     ("rtm", &["outcrop"]),
-    ("sim", &["plan", "commit", "format"]),
-    ("bench", &["outcrop", "layers", "memory", "rtm", "sim", "track"]),
-    ("cli", &["outcrop", "bench", "rtm", "survey", "sim"]),
-    ("c", &["outcrop"]),
+    ("science", &["pool"]),
+    ("sim", &["plan", "commit", "format", "grants"]),
+    ("bench", &["outcrop", "node", "intercept", "cost", "layers", "memory", "rtm", "science", "sim", "track"]),
+    ("cli", &["outcrop", "node", "intercept", "bench", "rtm", "survey", "sim"]),
+    ("c", &["outcrop", "memory"]),
     ("veloc", &["outcrop", "memory", "format"]),
+    ("preload", &[]),
     ("python", &["outcrop"]),
     ("xtask", &["settings"]),
     // For tests.
@@ -64,7 +71,7 @@ const EVERYBODYS: &str = "error";
 const FOR_TESTS: &[&str] = &["testing", "crash", "cuda-stand-in"];
 
 /// What tests may use besides what their crate may use.
-const TESTS_MAY_USE: &[(&str, &[&str])] = &[("outcrop", &["local"])];
+const TESTS_MAY_USE: &[(&str, &[&str])] = &[("outcrop", &["local"]), ("intercept", &["preload"])];
 
 /// Uses of a crate by one that may not.
 pub(super) fn wrong_dependencies(metadata: &serde_json::Value) -> Vec<String> {

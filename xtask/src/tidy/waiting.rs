@@ -2,9 +2,11 @@
 
 /// Where threads poll with a pause, and why. ARCHITECTURE.md names the same reasons.
 const MAY_SLEEP: &[(&str, &str)] = &[
+    ("crates/intercept/src/run.rs", "nobody says when the last process leaves a directory"),
     ("crates/io/src/ring.rs", "the kernel has no memory for a ring"),
     ("crates/layers/src/throttled.rs", "it is there to be slow"),
     ("crates/local/src/alive.rs", "another process has a lock for a moment"),
+    ("crates/pool/src/nvm.rs", "it is there to be slow"),
     ("crates/ranks/src/directory.rs", "ranks read each other's files"),
     ("bindings/veloc/src/ranks.rs", "ranks read each other's files"),
 ];
