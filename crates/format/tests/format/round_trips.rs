@@ -35,26 +35,24 @@ fn extent() -> impl Strategy<Value = (u64, u32, Option<PackId>, u64, Coding, u32
 
 /// A region with as many of these extents as fit.
 fn region() -> impl Strategy<Value = IndexRegion> {
-    (name(), blocks(), vec(extent(), 0..6)).prop_map(
-        |(name, blocks, extents)| {
-            let mut region = IndexRegion::new(name, blocks).unwrap();
-            let mut next = 0;
-            for (gap, count, other, at, coding, seed) in extents {
-                let first_block = next + gap;
-                let pack = other.unwrap_or(OWN);
-                let all: Vec<u64> = (first_block..first_block + u64::from(count)).collect();
-                let hashes: Vec<Hash> = all.iter().map(|block| hash_of(*block, seed)).collect();
-                let stored: Vec<Stored> = all.iter().map(|block| stored_of(&blocks, *block, seed)).collect();
-                let stored = if coding.is_raw() { &[][..] } else { &stored };
-                let extent = Extent { first_block, count, pack, at: PAGE_BYTES as u64 + at, coding };
-                // Not all of them fit in the region.
-                if region.push(extent, &hashes, stored).is_ok() {
-                    next = extent.blocks().end;
-                }
+    (name(), blocks(), vec(extent(), 0..6)).prop_map(|(name, blocks, extents)| {
+        let mut region = IndexRegion::new(name, blocks).unwrap();
+        let mut next = 0;
+        for (gap, count, other, at, coding, seed) in extents {
+            let first_block = next + gap;
+            let pack = other.unwrap_or(OWN);
+            let all: Vec<u64> = (first_block..first_block + u64::from(count)).collect();
+            let hashes: Vec<Hash> = all.iter().map(|block| hash_of(*block, seed)).collect();
+            let stored: Vec<Stored> = all.iter().map(|block| stored_of(&blocks, *block, seed)).collect();
+            let stored = if coding.is_raw() { &[][..] } else { &stored };
+            let extent = Extent { first_block, count, pack, at: PAGE_BYTES as u64 + at, coding };
+            // Not all of them fit in the region.
+            if region.push(extent, &hashes, stored).is_ok() {
+                next = extent.blocks().end;
             }
-            region
-        },
-    )
+        }
+        region
+    })
 }
 
 fn hash_of(block: u64, seed: u32) -> Hash {
