@@ -2,6 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+/// The processor time of this process until now, in seconds.
+pub(crate) fn processor_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
+
 /// The durations of many calls of one kind.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Calls(Vec<Duration>);

@@ -14,15 +14,18 @@ mod memory;
 pub mod model;
 pub mod node;
 pub mod page;
+mod passes;
 pub mod pool;
 pub mod ranks;
 mod report;
 pub mod rtm;
 mod scratch;
+mod stencil;
 pub mod store;
 pub mod tape;
 pub mod train;
 mod ways;
+pub mod whole;
 mod workload;
 
 pub use disk::file_system;

@@ -12,11 +12,13 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use outcrop::{Part, Reached, Retention, Session, Store, store::SharedDirectory};
-use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::{Machine, Report, Scratch, clock::Calls};
+use crate::{
+    Machine, Report, Scratch,
+    clock::{Calls, processor_seconds},
+};
 
 /// Long enough for hundreds of processes to start on few cores.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -229,11 +231,6 @@ fn effort(work: impl FnOnce() -> Result<()>) -> Result<Effort> {
     work()?;
     let seconds = start.elapsed().as_secs_f64();
     Ok(Effort { seconds: (processor_seconds() - processor) / seconds, sleeps: (self::sleeps()? - sleeps) / seconds })
-}
-
-fn processor_seconds() -> f64 {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 /// How many times the living threads have gone to sleep.

@@ -1,12 +1,7 @@
 //! `outcrop bench tape`: a forward and a backward pass, with every way to keep the states between
 //! them.
 
-use std::{
-    collections::BTreeMap,
-    hint::black_box,
-    path::{Path, PathBuf},
-    time::Instant,
-};
+use std::{collections::BTreeMap, hint::black_box, path::PathBuf, time::Instant};
 
 use anyhow::{Result, ensure};
 use outcrop::Tape;
@@ -16,9 +11,9 @@ use crate::{
     Machine, Needs, Report, Scratch,
     clock::Calls,
     disk::Rates,
-    memory,
-    ways::{Direct, Files, Fresh, Mapped, Nothing, OnTape, Ring, Touched, Way},
-    workload::{Workload, advance, correlate},
+    passes::{Make, Run, measure},
+    ways::{Direct, Files, Fresh, Mapped, Nothing, OnTape, Ring, Touched},
+    workload::{Arithmetic, Workload},
 };
 
 /// What to measure.
@@ -43,46 +38,6 @@ impl Options {
     pub fn needs(&self) -> Needs {
         let memory_bytes = self.total_bytes + self.host_bytes + 3 * self.snapshot_bytes;
         Needs { file_bytes: self.total_bytes + (1 << 30), memory_bytes }
-    }
-}
-
-/// The result of one way.
-struct Run {
-    name: String,
-    wall_seconds: f64,
-    /// The wall time of every round. This run was the best of them.
-    rounds_seconds: Vec<f64>,
-    saves: Calls,
-    takes: Calls,
-    /// The takes that found their state in memory, if known.
-    hits: Calls,
-    sum: f64,
-    /// The peak of memory in use, beyond what was in use before.
-    memory_bytes: u64,
-    details: serde_json::Value,
-}
-
-impl Run {
-    fn blocked_seconds(&self) -> f64 {
-        self.saves.seconds() + self.takes.seconds()
-    }
-
-    fn to_json(&self) -> serde_json::Value {
-        json!({
-            "way": self.name,
-            "wall_seconds": self.wall_seconds,
-            "wall_seconds_rounds": self.rounds_seconds,
-            "blocked_seconds": self.blocked_seconds(),
-            "save_ms_mean": self.saves.mean() * 1e3,
-            "save_ms_p50": self.saves.quantile(0.5) * 1e3,
-            "save_ms_p99": self.saves.quantile(0.99) * 1e3,
-            "take_ms_mean": self.takes.mean() * 1e3,
-            "take_ms_p50": self.takes.quantile(0.5) * 1e3,
-            "take_ms_p99": self.takes.quantile(0.99) * 1e3,
-            "hits": self.hits.count(),
-            "memory_mib": self.memory_bytes as f64 / (1 << 20) as f64,
-            "details": self.details,
-        })
     }
 }
 
@@ -125,8 +80,6 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
     });
     Ok(Report { bench: "tape", machine: Machine::here(), settings, runs: rows, ratios })
 }
-
-type Make<'a> = Box<dyn Fn(&Path) -> Result<Box<dyn Way>> + 'a>;
 
 /// The tape, the ring and plain transfers, without computing that could hide them.
 fn disk_bound(options: &Options, bare: &Workload, progress: &mut dyn FnMut(&str)) -> Result<[Run; 3]> {
@@ -178,7 +131,9 @@ fn best_of(
     let mut best: Vec<Run> = Vec::new();
     for round in 0..options.rounds.max(1) {
         for (index, make) in makes.iter().enumerate() {
-            let run = measure(options, workload, |path| {
+            let warm_bytes = options.host_bytes + workload.own_bytes();
+            let mut arithmetic = workload.depth;
+            let run = measure(&options.directory, workload, &mut arithmetic, warm_bytes, |path| {
                 let way = make(path)?;
                 progress(way.name());
                 Ok(way)
@@ -195,46 +150,6 @@ fn best_of(
         }
     }
     Ok(best)
-}
-
-/// One forward and backward pass. The time to open a way counts; the time to remove its files does
-/// not.
-fn measure(options: &Options, workload: &Workload, make: impl FnOnce(&Path) -> Result<Box<dyn Way>>) -> Result<Run> {
-    let scratch = tempfile::tempdir_in(&options.directory)?;
-    memory::warm(options.host_bytes + workload.own_bytes());
-    memory::reset_peak();
-    let memory_before = memory::now_bytes();
-    let start = Instant::now();
-    let mut way = make(scratch.path())?;
-    let (mut saves, mut takes, mut hits) = (Calls::default(), Calls::default(), Calls::default());
-    way.forward(workload, &mut saves)?;
-    let mut adjoint = vec![1.0f32; workload.len];
-    let mut next = vec![0.0f32; workload.len];
-    let mut sum = 0.0;
-    let mut aside = 0.0;
-    for step in (0..workload.count).rev() {
-        advance(&adjoint, &mut next, workload.depth);
-        std::mem::swap(&mut adjoint, &mut next);
-        let looking = Instant::now();
-        let hits_before = way.hits();
-        aside += looking.elapsed().as_secs_f64();
-        let mut reading = std::time::Duration::ZERO;
-        let begin = Instant::now();
-        way.take(step, &mut |past| {
-            let start = Instant::now();
-            sum += correlate(past, workload.depth);
-            reading = start.elapsed();
-        })?;
-        let blocked = begin.elapsed() - reading;
-        takes.add(blocked);
-        if hits_before.is_some() && way.hits() > hits_before {
-            hits.add(blocked);
-        }
-    }
-    let wall_seconds = start.elapsed().as_secs_f64() - aside;
-    let memory_bytes = memory::peak_bytes().saturating_sub(memory_before);
-    let (name, details) = (way.name().to_owned(), way.details());
-    Ok(Run { name, wall_seconds, rounds_seconds: vec![wall_seconds], saves, takes, hits, sum, memory_bytes, details })
 }
 
 /// The time of a plain copy of one state into touched memory.

@@ -36,7 +36,7 @@ impl Workload {
         let mut next = vec![0.0f32; self.len];
         let mut time = |depth| {
             let start = Instant::now();
-            (0..3).for_each(|_| advance(&now, black_box(&mut next), Some(depth)));
+            (0..3).for_each(|_| Some(depth).advance(&now, black_box(&mut next)));
             start.elapsed().as_secs_f64() / 3.0
         };
         time(1);
@@ -47,31 +47,42 @@ impl Workload {
     }
 }
 
-/// Computes the next state from this one.
-pub(crate) fn advance(now: &[f32], next: &mut [f32], depth: Option<u32>) {
-    let Some(depth) = depth else { return };
-    // In blocks that fit into the first-level cache, so that depth costs arithmetic and not memory
-    // bandwidth.
-    for (now, next) in now.chunks(1024).zip(next.chunks_mut(1024)) {
-        next.copy_from_slice(now);
-        for _ in 0..depth {
-            next.iter_mut().for_each(|value| *value = *value * 0.999 + 0.5);
-        }
-        next.iter_mut().for_each(|value| *value += 1.0);
-    }
+/// What a program computes between the states.
+pub(crate) trait Arithmetic {
+    /// Computes the next state from this one.
+    fn advance(&mut self, now: &[f32], next: &mut [f32]);
+
+    /// What the backward pass computes from a state and from its own: a number that is the same for
+    /// every way.
+    fn correlate(&mut self, past: &[f32], adjoint: &[f32]) -> f64;
 }
 
-/// What the backward pass computes from a state: a sum that is the same for every way.
-pub(crate) fn correlate(past: &[f32], depth: Option<u32>) -> f64 {
-    if depth.is_none() {
-        return past.first().copied().map_or(0.0, f64::from);
+/// Operations per value, as [`Workload::depth`] says: bound by the processor, not by memory.
+impl Arithmetic for Option<u32> {
+    fn advance(&mut self, now: &[f32], next: &mut [f32]) {
+        let Some(depth) = *self else { return };
+        // In blocks that fit into the first-level cache, so that depth costs arithmetic and not
+        // memory bandwidth.
+        for (now, next) in now.chunks(1024).zip(next.chunks_mut(1024)) {
+            next.copy_from_slice(now);
+            for _ in 0..depth {
+                next.iter_mut().for_each(|value| *value = *value * 0.999 + 0.5);
+            }
+            next.iter_mut().for_each(|value| *value += 1.0);
+        }
     }
-    // Many independent sums, so that reading the state takes the time.
-    let mut sums = [0.0f32; 64];
-    for lanes in past.chunks_exact(sums.len()) {
-        sums.iter_mut().zip(lanes).for_each(|(sum, value)| *sum += value);
+
+    fn correlate(&mut self, past: &[f32], _: &[f32]) -> f64 {
+        if self.is_none() {
+            return past.first().copied().map_or(0.0, f64::from);
+        }
+        // Many independent sums, so that reading the state takes the time.
+        let mut sums = [0.0f32; 64];
+        for lanes in past.chunks_exact(sums.len()) {
+            sums.iter_mut().zip(lanes).for_each(|(sum, value)| *sum += value);
+        }
+        sums.iter().map(|&sum| f64::from(sum)).sum()
     }
-    sums.iter().map(|&sum| f64::from(sum)).sum()
 }
 
 /// Checks the size of a state.

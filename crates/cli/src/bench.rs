@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use bytesize::ByteSize;
 use clap::{Args, Subcommand};
 use outcrop_bench::{
-    Needs, Report, alloc, apps, increment, interval, model, node, page, pool, ranks, rtm, store, tape,
+    Needs, Report, alloc, apps, increment, interval, model, node, page, pool, ranks, rtm, store, tape, whole,
 };
 use outcrop_rtm::{Config, Migration, Shots};
 
@@ -30,6 +30,15 @@ pub(crate) enum BenchCommand {
     /// ring, O_DIRECT without overlap, plain files with and without fsync, a mapped file, fresh
     /// memory, and memory touched (pre-faulted) in advance.
     Tape(TapeArgs),
+    /// Compare what a whole program pays, from its first line to its last: a loop bound by memory.
+    ///
+    /// A stencil in three dimensions, forward and backward, with one core computing and with all of
+    /// them. Compares storing nothing, copies alone, the tape with save and with lend, a
+    /// hand-written asynchronous ring, O_DIRECT without overlap, and plain files. Opening, closing
+    /// and removing files count. Also measures processor seconds.
+    ///
+    /// Ratios: ring_wall_over_tape: larger is better. The others: smaller is better.
+    Loop(LoopArgs),
     /// Run the migration of the demo with its snapshots on a tape, in memory and in files.
     Rtm(RtmBenchArgs),
     /// Compare what a short program pays to start: ways to allocate, touch and pin memory for its
@@ -167,6 +176,31 @@ pub(crate) struct TapeArgs {
     /// for a state].
     #[arg(long, value_name = "MS")]
     compute_ms: Option<f64>,
+}
+
+#[derive(Args)]
+pub(crate) struct LoopArgs {
+    #[command(flatten)]
+    report: ReportArgs,
+    /// Points along each edge of the cube that is a state [default: 216: 40 MB, quick: 160: 16 MB].
+    #[arg(long, value_name = "POINTS")]
+    side: Option<usize>,
+    /// Number of states [default: 80, quick: 60].
+    #[arg(long, value_name = "COUNT")]
+    states: Option<usize>,
+    /// Host memory of the tape and of the ring [default: 1 GiB, quick: 256 MiB].
+    #[arg(long, value_name = "SIZE")]
+    host: Option<ByteSize>,
+    /// Sweeps over the cube between two states [default: what takes all cores twice as long as the
+    /// disk takes for a state].
+    #[arg(long, value_name = "COUNT")]
+    sweeps: Option<usize>,
+    /// Rounds; the medians count [default: 5, quick: 3].
+    #[arg(long, visible_alias = "repeat", value_name = "COUNT")]
+    rounds: Option<usize>,
+    /// Directory for files; they are removed at the end.
+    #[arg(long, value_name = "DIR", default_value = "outcrop-scratch")]
+    dir: PathBuf,
 }
 
 #[derive(Args)]
@@ -370,6 +404,7 @@ pub(crate) fn run(command: &BenchCommand) -> Result<()> {
     let (report, how) = match command {
         BenchCommand::All(args) => return all::run(args),
         BenchCommand::Tape(args) => (tape::run(&args.options(), progress)?, &args.report),
+        BenchCommand::Loop(args) => (whole::run(&args.options(), progress)?, &args.report),
         BenchCommand::Rtm(args) => (rtm::run(&args.config(), &args.room.room(), progress)?, &args.report),
         BenchCommand::Alloc(args) => (alloc::run(&args.options(), progress)?, &args.report),
         BenchCommand::Sim(args) => (model::run(&args.options(), progress)?, &args.report),
@@ -392,6 +427,7 @@ impl BenchCommand {
     fn needs(&self) -> Result<Option<Needs>> {
         Ok(match self {
             Self::Tape(args) => Some(args.options().needs()),
+            Self::Loop(args) => Some(args.options().needs()),
             Self::Rtm(args) => Some(rtm::needs(&Migration::new(&args.config())?)),
             Self::Sim(args) => Some(args.options().needs()),
             Self::Store(args) => Some(args.options().needs()),
@@ -436,6 +472,19 @@ impl TapeArgs {
             directory: self.dir.clone(),
             compute_ms: self.compute_ms,
             rounds: self.report.usual(3, 2),
+        }
+    }
+}
+
+impl LoopArgs {
+    fn options(&self) -> whole::Options {
+        whole::Options {
+            side: self.side.unwrap_or(self.report.usual(216, 160)),
+            states: self.states.unwrap_or(self.report.usual(80, 60)),
+            host_bytes: self.report.size(self.host, 1 << 30, 256 << 20),
+            directory: self.dir.clone(),
+            rounds: self.rounds.unwrap_or(self.report.usual(5, 3)),
+            sweeps: self.sweeps,
         }
     }
 }

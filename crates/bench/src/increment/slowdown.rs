@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     clock::Calls,
-    workload::{Workload, advance, write_pages},
+    workload::{Arithmetic, Workload, write_pages},
 };
 
 /// The shares of pages that a step writes to. The first one has its own ratio.
@@ -73,7 +73,7 @@ fn run(workload: &Workload, state: &mut [f32], percent: f64, keeper: &mut dyn Ke
             (start, saves) = (Instant::now(), Calls::default());
         }
         if step >= WARM_UP {
-            advance(&now, black_box(&mut next), workload.depth);
+            workload.depth.clone().advance(&now, black_box(&mut next));
         }
         write_pages(state, percent, step);
         saves.time(|| keeper.save(step as u64, state))?;

@@ -29,8 +29,9 @@ pub fn plots(results: &Results) -> Vec<Plot> {
         let chart = Chart { panels };
         (!chart.panels.is_empty()).then(|| Plot { bench: bench.to_owned(), title: title.to_owned(), chart })
     };
-    let known: [(&str, &str, Panels); 10] = [
+    let known: [(&str, &str, Panels); 11] = [
         ("tape", "Forward and backward pass: where the time goes", walls),
+        ("loop", "A loop that is bound by memory: where the time goes", walls),
         ("rtm", "Reverse time migration: where the time goes", walls),
         ("alloc", "Time blocked of a short program", gaps),
         ("sim", "Really run and simulated: where the time goes", walls),

@@ -55,6 +55,20 @@ const RATIOS: &[Ratio] = &[
     ("tape", "disk_bound_wall_over_disk", "nothing computed: wall over the time of the disk", "", AtMost(1.1)),
     ("tape", "disk_bound_ring_over_tape", "nothing computed: wall, ring over tape", "", AtLeast(1.0)),
     ("tape", "disk_bound_direct_over_tape", "nothing computed: wall, O_DIRECT over tape", "", NoAim),
+    ("loop", "wall_over_no_storing_1", "one core computes: wall of the whole program, save and take, over storing nothing", "", AtMost(1.12)),
+    ("loop", "wall_over_no_storing_all", "all cores compute: the same", "", AtMost(1.2)),
+    ("loop", "lend_wall_over_no_storing_1", "one core computes: lend and take, over storing nothing", "", NoAim),
+    ("loop", "lend_wall_over_no_storing_all", "all cores compute: the same", "", NoAim),
+    ("loop", "copies_wall_over_no_storing_1", "one core computes: copies alone, over storing nothing", "", NoAim),
+    ("loop", "copies_wall_over_no_storing_all", "all cores compute: the same", "", NoAim),
+    ("loop", "ring_wall_over_tape_1", "one core computes: wall, ring over save and take", "", AtLeast(1.15)),
+    ("loop", "ring_wall_over_tape_all", "all cores compute: the same", "", AtLeast(1.15)),
+    ("loop", "saves_over_ring_1", "one core computes: time in saves, over the ring's", "", AtMost(0.6)),
+    ("loop", "saves_over_ring_all", "all cores compute: the same", "", AtMost(0.6)),
+    ("loop", "lends_over_ring_1", "one core computes: time in lends, over the ring's saves", "", AtMost(0.1)),
+    ("loop", "lends_over_ring_all", "all cores compute: the same", "", AtMost(0.1)),
+    ("loop", "take_us", "a take without copying out, median", "µs", AtMost(50.0)),
+    ("loop", "cpu_seconds_per_gb", "processor seconds per GB saved and read back, beyond storing nothing", "s", AtMost(0.3)),
     ("rtm", "wall_over_memory", "wall, tape over fresh memory", "", NoAim),
     ("rtm", "wall_over_compute", "wall over computing, tape", "", NoAim),
     ("rtm", "files_wall_over_tape", "wall, plain files over tape", "", NoAim),
@@ -181,6 +195,15 @@ pub(super) fn describe(bench: &str, settings: &Value) -> String {
              rounds: the best counts, and the range is in brackets. *Disk-bound* ways compute nothing.",
             bytes("total_bytes"),
             settings["compute_ms"].as_f64().map_or_else(|| "?".to_owned(), number),
+        ),
+        "loop" => format!(
+            "A stencil in three dimensions, bound by memory, forward and backward: {} states of {state}, {host} of host \
+             memory, {} sweeps over the field between two states. From the first line of the program to the last, with \
+             opening, closing and removing files. Medians of {} rounds, in each of which the ways run in another order; \
+             the range is in brackets. O_DIRECT and files have one round.",
+            count("states"),
+            count("sweeps"),
+            count("rounds"),
         ),
         "rtm" => format!(
             "The migration of `outcrop demo` with every way of keeping its snapshots: {} shots, {} snapshots each, {host} \

@@ -35,6 +35,8 @@ impl Table {
 const COLUMNS: &[(&str, &str, &str)] = &[
     ("without saves", "without_seconds", "s"),
     ("wall", "wall_seconds", "s"),
+    ("of that, closing", "close_seconds", "s"),
+    ("processor", "cpu_seconds", "s"),
     ("computing", "compute_seconds", "s"),
     ("blocked", "blocked_seconds", "s"),
     ("first round", "first_blocked_seconds", "s"),
@@ -43,6 +45,7 @@ const COLUMNS: &[(&str, &str, &str)] = &[
     ("in takes", "take_seconds", "s"),
     ("per save", "save_ms_mean", "ms"),
     ("per take", "take_ms_mean", "ms"),
+    ("per take", "take_us", "µs"),
     ("per call", "call_us", "µs"),
     ("memory", "memory_mib", "MiB"),
     ("median", "ms_median", "ms"),

@@ -12,13 +12,13 @@ use anyhow::Result;
 pub(crate) use direct::Direct;
 pub(crate) use files::Files;
 pub(crate) use mapped::Mapped;
-pub(crate) use memory::{Fresh, Nothing, Touched};
+pub(crate) use memory::{Copies, Fresh, Nothing, Touched};
 pub(crate) use ring::Ring;
 pub(crate) use tape::OnTape;
 
 use crate::{
     clock::Calls,
-    workload::{Workload, advance},
+    workload::{Arithmetic, Workload},
 };
 
 /// Keeps states in the forward pass and returns them, newest first, in the backward pass.
@@ -32,8 +32,8 @@ pub(crate) trait Way {
     fn take(&mut self, step: usize, read: &mut dyn FnMut(&[f32])) -> Result<()>;
 
     /// Runs the forward pass. A way with slots to compute into overrides it.
-    fn forward(&mut self, workload: &Workload, saves: &mut Calls) -> Result<()> {
-        save_all(self, workload, saves)
+    fn forward(&mut self, workload: &Workload, arithmetic: &mut dyn Arithmetic, saves: &mut Calls) -> Result<()> {
+        save_all(self, workload, arithmetic, saves)
     }
 
     /// How many reads found their state in memory, if known.
@@ -48,11 +48,16 @@ pub(crate) trait Way {
 }
 
 /// A forward pass that computes in its own memory and saves each state.
-fn save_all<W: Way + ?Sized>(way: &mut W, workload: &Workload, saves: &mut Calls) -> Result<()> {
+fn save_all<W: Way + ?Sized>(
+    way: &mut W,
+    workload: &Workload,
+    arithmetic: &mut dyn Arithmetic,
+    saves: &mut Calls,
+) -> Result<()> {
     let mut now = vec![0.0f32; workload.len];
     let mut next = vec![0.0f32; workload.len];
     for step in 0..workload.count {
-        advance(&now, &mut next, workload.depth);
+        arithmetic.advance(&now, &mut next);
         saves.time(|| way.save(step, &next))?;
         std::mem::swap(&mut now, &mut next);
     }

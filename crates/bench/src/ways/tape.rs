@@ -8,7 +8,7 @@ use outcrop::{Order, Tape};
 use super::{Way, save_all};
 use crate::{
     clock::Calls,
-    workload::{Workload, advance},
+    workload::{Arithmetic, Workload},
 };
 
 /// States on a tape, copied there or computed directly into their slots.
@@ -30,9 +30,9 @@ impl Way for OnTape {
         if self.is_lent { "tape, lend" } else { "tape, save" }
     }
 
-    fn forward(&mut self, workload: &Workload, saves: &mut Calls) -> Result<()> {
+    fn forward(&mut self, workload: &Workload, arithmetic: &mut dyn Arithmetic, saves: &mut Calls) -> Result<()> {
         if !self.is_lent {
-            return save_all(self, workload, saves);
+            return save_all(self, workload, arithmetic, saves);
         }
         let mut now = None;
         let zero = vec![0.0f32; workload.len];
@@ -40,7 +40,7 @@ impl Way for OnTape {
             let start = Instant::now();
             let mut next = self.tape.lend::<f32>(step, workload.len)?;
             let lent = start.elapsed();
-            advance(now.as_deref().unwrap_or(&zero), &mut next, workload.depth);
+            arithmetic.advance(now.as_deref().unwrap_or(&zero), &mut next);
             let start = Instant::now();
             now = Some(next.seal_and_keep());
             saves.add(lent + start.elapsed());

@@ -49,6 +49,7 @@ pub(crate) struct AllArgs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Bench {
     Tape,
+    Loop,
     Rtm,
     Alloc,
     Sim,
@@ -65,6 +66,7 @@ impl Bench {
     fn name(self) -> &'static str {
         match self {
             Self::Tape => "tape",
+            Self::Loop => "loop",
             Self::Rtm => "rtm",
             Self::Alloc => "alloc",
             Self::Sim => "sim",
@@ -91,6 +93,7 @@ impl Bench {
     fn tiny(self) -> &'static [&'static str] {
         match self {
             Self::Tape => &["--total", "48 MiB", "--snapshot", "1 MiB", "--host", "8 MiB", "--compute-ms", "1"],
+            Self::Loop => &["--side", "24", "--states", "12", "--host", "256 KiB", "--sweeps", "2", "--rounds", "1"],
             Self::Rtm => &["--quick"],
             Self::Alloc => &["--host", "16 MiB", "--snapshot", "2 MiB", "--gaps", "0,2", "--rounds", "2"],
             Self::Sim => &["--host", "16 MiB", "--snapshot", "2 MiB", "--snapshots", "16"],

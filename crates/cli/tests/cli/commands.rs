@@ -167,6 +167,28 @@ fn benchmarks_report_every_ratio() {
 }
 
 #[test]
+fn the_benchmark_of_a_loop_compares_whole_programs() {
+    let directory = tempfile::tempdir().unwrap();
+    let sizes = ["--side", "24", "--states", "12", "--host", "256 KiB", "--sweeps", "2", "--rounds", "2"];
+    let output = outcrop(directory.path(), &[&["bench", "loop", "--json"], &sizes[..]].concat());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let runs = report["runs"].as_array().unwrap();
+    for run in runs {
+        // Closing is a part of the program, and computing takes a processor.
+        assert!(run["wall_seconds"].as_f64() > run["close_seconds"].as_f64(), "{run}");
+        assert!(run["cpu_seconds"].as_f64() > Some(0.0), "{run}");
+    }
+    for key in ["wall_over_no_storing_1", "ring_wall_over_tape_1", "cpu_seconds_per_gb", "take_us"] {
+        assert!(report["ratios"][key].is_number(), "{key}: {report}");
+    }
+    assert!(entries(directory.path()).is_empty(), "nothing is left");
+    let output = outcrop(directory.path(), &["bench", "loop", "--side", "4"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(text(&output.stderr).contains("from 8 to 2048 points"), "{output:?}");
+}
+
+#[test]
 fn the_benchmark_of_stores_compares_checkpoints_with_copies_and_files() {
     let directory = tempfile::tempdir().unwrap();
     let output = outcrop(directory.path(), &["bench", "store", "--json", "--size", "8 MiB", "--rounds", "2"]);

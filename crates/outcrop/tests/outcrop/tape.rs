@@ -6,6 +6,7 @@ use outcrop::{
     Blank, ErrorKind, Order, Part, Tape,
     layers::{Dir, DirOptions, Host, Method, Throttled},
 };
+use outcrop_testing::until;
 
 /// Values that identify their snapshot.
 fn values(step: usize, len: usize) -> Vec<f32> {
@@ -46,7 +47,8 @@ fn snapshots_sink_to_a_directory_and_come_back() {
     assert!(stats.layers[1].written_bytes > 20 << 20 && stats.layers[1].read_bytes > 20 << 20, "{stats:?}");
     assert!(stats.layers[1].write_rate() > 0.0 && stats.layers[1].read_rate() > 0.0);
     assert_eq!(stats.hits + stats.late + stats.misses, 300);
-    assert_eq!(stats.layers[0].used_bytes + stats.layers[1].used_bytes, 0);
+    // A drain of a snapshot that has been taken meanwhile may still be under way.
+    until("nothing is in use", || tape.stats().layers.iter().all(|layer| layer.used_bytes == 0));
 }
 
 #[test]
