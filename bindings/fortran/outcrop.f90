@@ -68,7 +68,7 @@ module outcrop
   ! What a tape has done until now.
   type, bind(c), public :: outcrop_tape_stats
     integer(c_int64_t) :: saves, saved_bytes, reads, hits, late, misses
-    real(c_double) :: save_seconds, wait_seconds, read_seconds, move_seconds
+    real(c_double) :: save_seconds, wait_seconds, read_seconds, move_seconds, helper_seconds
   end type
 
   ! Snapshots that sink and come back up.

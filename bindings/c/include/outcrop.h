@@ -148,6 +148,8 @@ typedef struct {
   double read_seconds;
   // Seconds in which bytes were moved between layers.
   double move_seconds;
+  // Seconds of processor time that the helper threads have taken.
+  double helper_seconds;
 } outcrop_tape_stats_t;
 
 #ifdef __cplusplus

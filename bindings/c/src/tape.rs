@@ -70,6 +70,8 @@ pub struct outcrop_tape_stats_t {
     pub read_seconds: f64,
     /// Seconds in which bytes were moved between layers.
     pub move_seconds: f64,
+    /// Seconds of processor time that the helper threads have taken.
+    pub helper_seconds: f64,
 }
 
 impl From<&Stats> for outcrop_tape_stats_t {
@@ -85,6 +87,7 @@ impl From<&Stats> for outcrop_tape_stats_t {
             wait_seconds: stats.wait_seconds,
             read_seconds: stats.read_seconds,
             move_seconds: stats.move_seconds,
+            helper_seconds: stats.helper_seconds,
         }
     }
 }

@@ -199,6 +199,8 @@ pub(crate) struct CallCount {
     pub(crate) save_ns: AtomicU64,
     pub(crate) wait_ns: AtomicU64,
     pub(crate) read_ns: AtomicU64,
+    /// Processor time of the helpers.
+    pub(crate) helper_ns: AtomicU64,
 }
 
 impl Shared {

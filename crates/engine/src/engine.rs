@@ -248,6 +248,7 @@ impl Engine {
             misses: counters.misses,
             waiting: core.waiting,
             move_seconds: seconds_of(&core.moving, now_ns),
+            helper_seconds: seconds(&calls.helper_ns),
             bookkeeping_bytes: core.bookkeeping_bytes()
                 + self.shared.host.as_ref().map_or(0, |(_, host)| host.bookkeeping_bytes()),
             copy_threads: self.shared.copier.threads_used(),

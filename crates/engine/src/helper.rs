@@ -1,13 +1,15 @@
 //! The helper threads, which move bytes while the program computes.
 
 use std::{
+    cell::Cell,
     collections::{BTreeMap, HashMap, VecDeque},
     hash::Hasher,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering::Relaxed},
 };
 
 use outcrop_layers::{ALIGN, Feed, Host, Layer, Memory, Transfer};
 use outcrop_plan::{Event, Extents, Fault, LayerIndex, Purpose, Timestamp};
+use rustix::time::{ClockId, clock_gettime};
 use smallvec::SmallVec;
 use twox_hash::XxHash3_64;
 
@@ -56,7 +58,20 @@ pub(crate) fn run(shared: &Arc<Shared>) {
             Work::Chore(Chore::Touch(layer, range)) => touch(shared, layer, range),
             Work::Chore(Chore::Pin(layer)) => pin::begin(shared, layer),
         }
+        count_processor_time(shared);
     }
+}
+
+thread_local! {
+    /// The processor time of this helper that has been counted.
+    static COUNTED_NS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Adds the processor time that this helper has taken since the last call to the statistics.
+fn count_processor_time(shared: &Shared) {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let now_ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
+    shared.calls.helper_ns.fetch_add(now_ns - COUNTED_NS.replace(now_ns), Relaxed);
 }
 
 /// Sleeps until there is work. Returns `None` when the engine closes.
@@ -293,6 +308,7 @@ impl LaneFeed<'_> {
         let (from, to) = self.lane;
         let id = moving.id;
         let now_ns = self.shared.now_ns();
+        count_processor_time(self.shared);
         let mut core = self.shared.lock();
         core.layers[from].reading.end(Timestamp(now_ns));
         core.layers[to].writing.end(Timestamp(now_ns));

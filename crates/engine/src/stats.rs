@@ -31,6 +31,9 @@ pub struct Stats {
     pub waiting: u32,
     /// Seconds in which at least one move was under way.
     pub move_seconds: f64,
+    /// Seconds of processor time that the helper threads have taken: draining, prefetching, touching
+    /// memory, checksums. The copies of saves are in `save_seconds`.
+    pub helper_seconds: f64,
     /// Bytes of memory that the lists of snapshots take, beside what the layers hold: some 200 for
     /// each snapshot, 100 more for one that is in host memory, and each layout once.
     pub bookkeeping_bytes: u64,
@@ -79,6 +82,14 @@ pub struct LayerStats {
     pub pin_refusal: Option<String>,
     /// The last error of this layer.
     pub fault: Option<String>,
+}
+
+impl Stats {
+    /// Processor seconds of the helper threads per GB that they moved between layers.
+    pub fn helper_seconds_per_gb(&self) -> f64 {
+        let moved_bytes: u64 = self.layers.iter().map(|layer| layer.written_bytes).sum();
+        if moved_bytes > 0 { self.helper_seconds / (moved_bytes as f64 / 1e9) } else { 0.0 }
+    }
 }
 
 impl LayerStats {

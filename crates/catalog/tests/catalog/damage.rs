@@ -104,6 +104,33 @@ fn a_sound_store_has_no_findings() {
     assert!(lost(&files, &saved).is_empty());
 }
 
+/// Manifests and indexes with right checksums that refer to what is not there.
+#[test]
+fn borrowed_blocks_that_do_not_exist_are_found_before_anything_is_read() {
+    let regions = [Region::new("field", 256, pattern(1, 700))];
+    for is_unnamed in [true, false] {
+        let directory = tempfile::tempdir().unwrap();
+        let mut writer = Writer::new(directory.path(), "heat", 2);
+        writer.is_deduplicating = true;
+        writer.save(0, 1, &regions);
+        if !is_unnamed {
+            // The first of its blocks would still lie in the file, if the whole file were blocks.
+            writer.misplace(256);
+        }
+        writer.save(1, 1, &regions);
+        if is_unnamed {
+            let own = writer.chain(1).into_iter().filter(|pack| !pack.is_borrowed).collect();
+            writer.write_manifest(1, 1, 0, &regions, own);
+        }
+        let catalog = Catalog::new(Arc::new(MemoryFiles::load(directory.path())));
+        let versions = catalog.versions("heat").unwrap();
+        assert!(catalog.reader(&versions[0].manifests[&0]).is_ok());
+        let error = catalog.reader(&versions[0].manifests[&1]).err().expect("its blocks are nowhere");
+        let reason = if is_unnamed { "which the manifest does not name" } else { "where no blocks are" };
+        assert!(error.is_damage() && error.to_string().contains(reason), "{error}");
+    }
+}
+
 #[test]
 fn every_changed_byte_is_found_and_so_is_what_it_harms() {
     let (files, saved) = small_store();

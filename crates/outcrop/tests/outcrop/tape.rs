@@ -1,6 +1,9 @@
 //! What a program can do with a tape: save, lend, take and get, in any order, over any stack.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use outcrop::{
     Blank, ErrorKind, Order, Part, Tape,
@@ -39,6 +42,7 @@ fn assert_within_limits(tape: &Tape) {
 #[test]
 fn snapshots_sink_to_a_directory_and_come_back() {
     let scratch = tempfile::tempdir().unwrap();
+    let opened = Instant::now();
     let mut tape = Tape::builder().host("2 MiB").dir(scratch.path(), "64 MiB").open().unwrap();
     round_trip(&mut tape, 300);
     assert_within_limits(&tape);
@@ -47,6 +51,9 @@ fn snapshots_sink_to_a_directory_and_come_back() {
     assert!(stats.layers[1].written_bytes > 20 << 20 && stats.layers[1].read_bytes > 20 << 20, "{stats:?}");
     assert!(stats.layers[1].write_rate() > 0.0 && stats.layers[1].read_rate() > 0.0);
     assert_eq!(stats.hits + stats.late + stats.misses, 300);
+    let lived_seconds = opened.elapsed().as_secs_f64();
+    assert!(stats.helper_seconds > 0.0 && stats.helper_seconds_per_gb() > stats.helper_seconds, "{stats:?}");
+    assert!(stats.helper_seconds < lived_seconds * 3.0, "two helpers in {lived_seconds} s: {stats:?}");
     // A drain of a snapshot that has been taken meanwhile may still be under way.
     until("nothing is in use", || tape.stats().layers.iter().all(|layer| layer.used_bytes == 0));
 }
