@@ -13,7 +13,7 @@ use crate::{
     disk::Rates,
     passes::{Make, Run, measure},
     ways::{Direct, Files, Fresh, Mapped, Nothing, OnTape, Ring, Touched},
-    workload::{Arithmetic, Workload},
+    workload::Workload,
 };
 
 /// What to measure.
