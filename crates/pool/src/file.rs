@@ -1,10 +1,10 @@
 //! The file of a pool: its pages, and which of them are in use.
 
-use std::{io::ErrorKind, ops::Range, sync::Arc};
+use std::{io::ErrorKind, ops::Range, os::fd::BorrowedFd, sync::Arc};
 
 use outcrop_format::{PAGE_BYTES, POOL_PAGES_MAX, PoolEntry, pool_check};
 
-use crate::{Error, Medium, Result, space::Space};
+use crate::{Error, Medium, Result, medium::OfThisCrate, space::Space};
 
 /// A pool grows by at least so many pages.
 const GROWTH_PAGES: u64 = 16;
@@ -61,6 +61,11 @@ impl PoolFile {
 
     pub(crate) fn read(&self, at: u64, into: &mut [u8]) -> Result<()> {
         self.medium.read(at, into).map_err(|source| self.failed("read", source))
+    }
+
+    /// The descriptor, if the file can be mapped.
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.medium.file(OfThisCrate)
     }
 
     /// The entries of a page, if they are what was written.

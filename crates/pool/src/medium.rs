@@ -25,14 +25,22 @@ pub trait Medium: Send + Sync {
     /// Makes what was written to these ranges durable.
     fn flush(&self, ranges: &[Range<u64>]) -> io::Result<()>;
 
-    /// The file, if its bytes can be mapped.
-    fn file(&self) -> Option<BorrowedFd<'_>>;
+    /// The file, if its bytes can be mapped. Arrays show it as their memory, so nobody may change
+    /// it but the pool: only media of this crate have one, because only they can name the argument.
+    #[doc(hidden)]
+    fn file(&self, _: OfThisCrate) -> Option<BorrowedFd<'_>> {
+        None
+    }
 
     /// How it flushes, for people: `msync`, or the instruction that writes cache lines back.
     fn flush_way(&self) -> &'static str {
         "by a medium of the program"
     }
 }
+
+/// What only this crate can name.
+#[derive(Debug, Clone, Copy)]
+pub struct OfThisCrate;
 
 /// A file that is mapped, directly if it is on persistent memory.
 pub(crate) struct Mapped {
@@ -115,7 +123,7 @@ impl Medium for Mapped {
         Ok(self.mapping.flush_all(ranges)?)
     }
 
-    fn file(&self) -> Option<BorrowedFd<'_>> {
+    fn file(&self, _: OfThisCrate) -> Option<BorrowedFd<'_>> {
         self.mapping.descriptor()
     }
 

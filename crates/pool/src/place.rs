@@ -79,7 +79,7 @@ impl Part {
     /// Has the medium alone keep blocks that are durable. Returns those of which that is not
     /// possible.
     pub(crate) fn give_back(&mut self, file: &PoolFile, blocks: &[usize]) -> Vec<usize> {
-        let Some(descriptor) = file.medium.file().filter(|_| PAGE_BYTES == outcrop_memory::page_bytes()) else {
+        let Some(descriptor) = file.descriptor().filter(|_| PAGE_BYTES == outcrop_memory::page_bytes()) else {
             return blocks.to_vec();
         };
         let (bytes, pages) = (self.described.block_bytes as usize, self.described.block_pages());

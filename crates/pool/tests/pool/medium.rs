@@ -3,7 +3,6 @@
 use std::{
     io,
     ops::Range,
-    os::fd::BorrowedFd,
     sync::{
         Arc,
         atomic::{AtomicI64, Ordering::Relaxed},
@@ -72,9 +71,5 @@ impl Medium for Recorded {
         self.call()?;
         self.stores.flush(ranges);
         Ok(())
-    }
-
-    fn file(&self) -> Option<BorrowedFd<'_>> {
-        None
     }
 }
