@@ -16,6 +16,8 @@ pub(crate) struct PoolFile {
     pub(crate) space: Space,
     /// It grows to at most so many pages.
     pub(crate) pages_max: u64,
+    /// At most so many pages are taken for what has changed: to grow once takes one flush.
+    pub(crate) expected_pages: u64,
     /// A write or a flush has failed: what the medium holds is not known.
     pub(crate) is_poisoned: bool,
 }
@@ -23,6 +25,8 @@ pub(crate) struct PoolFile {
 impl PoolFile {
     /// Free pages. The pool grows if there are none.
     pub(crate) fn take(&mut self, pages: u64) -> Result<u64> {
+        let expected = self.expected_pages.max(pages);
+        self.expected_pages = expected - pages;
         if let Some(page) = self.space.take(pages) {
             return Ok(page);
         }
@@ -32,8 +36,8 @@ impl PoolFile {
             let reason = format!("it has reached its limit of {} bytes", pages_max * PAGE_BYTES as u64);
             return Err(Error::Full { location: self.location.clone(), reason });
         };
-        let longer = now.saturating_add(pages.max(GROWTH_PAGES).max(now / 4)).min(pages_max);
-        // If there is no room for a quarter more, there may be for what is needed.
+        let longer = now.saturating_add(expected.max(GROWTH_PAGES).max(now / 4)).min(pages_max);
+        // If there is no room for so much more, there may be for what is needed.
         let grown = self.medium.grow(longer * PAGE_BYTES as u64);
         let grown = grown.map(|()| longer).or_else(|error| match least < longer {
             true => self.medium.grow(least * PAGE_BYTES as u64).map(|()| least),

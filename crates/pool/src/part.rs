@@ -219,6 +219,11 @@ impl Part {
         self.dirty[block] = 0;
     }
 
+    /// The pages of all blocks that are marked.
+    pub(crate) fn marked_pages(&self) -> u64 {
+        self.dirty.iter().filter(|mark| **mark != 0).count() as u64 * self.described.block_pages()
+    }
+
     /// Has so many marks, all alike.
     fn set_marks(&mut self, blocks: usize, mark: u8) {
         self.dirty.clear();

@@ -538,6 +538,7 @@ impl State {
             Error::Misfit(format!("the pool {location} has had the last number of a version; export it to a new one"))
         })?;
         let (nonce, oldest) = (self.nonce, self.oldest.max((version + 1).saturating_sub(options.versions)).max(1));
+        self.file.expected_pages = parts.iter().map(|part| part.marked_pages()).sum();
         let mut draft = Draft::new(&mut self.file);
         let changes = parts.iter_mut().map(|part| part.draft(&mut draft)).collect::<Result<Vec<Change>>>()?;
         let mut contents = PoolContents::default();

@@ -7,6 +7,7 @@ use std::{
 
 use outcrop_pool::{Block, Error, Options, Pool, Versioned};
 use outcrop_testing::alone;
+use rayon::prelude::*;
 use tempfile::{TempDir, tempdir};
 
 use crate::trees::panic_of;
@@ -60,6 +61,37 @@ fn elements_are_where_their_types_want_them() {
     let refused = pool.array::<[u64; 0]>("nothing", 7, Block::default()).map(drop);
     assert!(matches!(refused, Err(Error::Misfit(_))), "{refused:?}");
     assert!(view.array::<[u64; 0]>("nested").is_err());
+}
+
+#[test]
+fn indexes_are_compared_in_each_dimension() {
+    let dir = tempdir().unwrap();
+    let pool = pool(&dir, "a.pool");
+    let mut line = pool.array::<u64>("line", 60, Block::default()).unwrap();
+    let mut plane = pool.array::<u64>("plane", [12, 5], Block::default()).unwrap();
+    let mut room = pool.array::<u64>("room", [3, 4, 5], Block::default()).unwrap();
+    for at in 0..60 {
+        line[at] = at as u64;
+        plane[[at / 5, at % 5]] = at as u64;
+        room[[at / 20, at / 5 % 4, at % 5]] = at as u64;
+    }
+    assert!(line[..] == plane[..] && line[..] == room[..]);
+    // Inside the memory, and outside the shape.
+    panic_of(|| plane[[0, 5]]);
+    panic_of(|| plane[[0, 5]] = 1);
+    panic_of(|| room[[0, 4, 0]]);
+    panic_of(|| room[[0, 0, 5]] = 1);
+    panic_of(|| room[[3, 0, 0]]);
+    panic_of(|| line[60] = 1);
+    panic_of(|| line[7..61].fill(1));
+    panic_of(|| line[61..].fill(1));
+    assert!(line[..] == plane[..] && line[..] == room[..]);
+    // Chunks of a slice go to the threads of rayon, with all dimensions.
+    let rows = room[..].par_chunks_mut(5).enumerate();
+    rows.for_each(|(row, values)| values.iter_mut().for_each(|value| *value += row as u64));
+    let version = pool.persist(&mut [&mut line, &mut plane, &mut room]).unwrap();
+    let old = pool.view(version).unwrap().array::<u64>("room").unwrap();
+    assert_eq!((old.shape(), old[59], old.par_iter().sum::<u64>()), ([3, 4, 5], 70, 59 * 30 + 66 * 5));
 }
 
 /// Some processors tell lines of their caches apart by the lower bits of an address only.
