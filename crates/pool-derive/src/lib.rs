@@ -57,7 +57,8 @@ fn implement(input: &DeriveInput) -> Result<proc_macro2::TokenStream, Error> {
         })
         .collect();
     let padded = format!("`{name}` has padding, whose bytes mean nothing: reorder its fields or add some");
-    let aligned = format!("`{name}` is aligned to more than a page of a pool, which is all that its memory is aligned to");
+    let aligned =
+        format!("`{name}` is aligned to more than a page of a pool, which is all that its memory is aligned to");
     let pool = pool();
     Ok(quote! {
         // SAFETY: all fields are elements, and the assertion below shows that there is nothing

@@ -6,7 +6,7 @@ use outcrop_format::{PAGE_BYTES, POOL_PAGES_MAX, PoolEntry, pool_check};
 
 use crate::{Error, Medium, Result, medium::OfThisCrate, space::Space};
 
-/// A pool grows by at least so many pages.
+/// A pool grows by at least so many pages, and by what it expects to need.
 const GROWTH_PAGES: u64 = 16;
 
 pub(crate) struct PoolFile {
@@ -36,18 +36,18 @@ impl PoolFile {
             let reason = format!("it has reached its limit of {} bytes", pages_max * PAGE_BYTES as u64);
             return Err(Error::Full { location: self.location.clone(), reason });
         };
-        let longer = now.saturating_add(expected.max(GROWTH_PAGES).max(now / 4)).min(pages_max);
+        // A page of entries is for 256 blocks; there is the list of structures, too.
+        let more = expected.saturating_add(expected / 128 + GROWTH_PAGES).max(now / 4);
+        let longer = now.saturating_add(more).min(pages_max);
         // If there is no room for so much more, there may be for what is needed.
         let grown = self.medium.grow(longer * PAGE_BYTES as u64);
-        let grown = grown.map(|()| longer).or_else(|error| match least < longer {
+        let grown = grown.map(|()| longer).or_else(|error| match least < longer && is_full(&error) {
             true => self.medium.grow(least * PAGE_BYTES as u64).map(|()| least),
             false => Err(error),
         });
-        let pages_now = grown.map_err(|source| match source.kind() {
-            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-                Error::Full { location: self.location.clone(), reason: source.to_string() }
-            }
-            _ => self.failed("grow", source),
+        let pages_now = grown.map_err(|source| match is_full(&source) {
+            true => Error::Full { location: self.location.clone(), reason: source.to_string() },
+            false => self.failed("grow", source),
         })?;
         self.space.grow(pages_now);
         self.space.take(pages).ok_or_else(|| Error::Misfit("a pool that has grown has no room".to_owned()))
@@ -89,6 +89,11 @@ impl PoolFile {
     pub(crate) fn failed(&self, attempt: &'static str, source: std::io::Error) -> Error {
         Error::File { attempt, location: self.location.clone(), source }
     }
+}
+
+/// Whether a medium has no more room.
+fn is_full(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
 }
 
 /// Reads what an entry refers to, and compares its checksum.

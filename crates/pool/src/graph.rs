@@ -273,8 +273,9 @@ impl<N: Versioned, E: Versioned> GraphView<N, E> {
 
     #[inline]
     fn edge_range(&self, from: u64, to: u64) -> Range<usize> {
+        let range = from as usize..to as usize;
         let is_there = from <= to && to <= self.targets.len().min(self.values.len()) as u64;
-        if is_there { from as usize..to as usize } else { self.damaged("where edges begin") }
+        if is_there { range } else { self.damaged("where edges begin") }
     }
 }
 

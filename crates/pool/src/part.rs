@@ -442,8 +442,7 @@ pub(crate) fn shown(
             let range = first * bytes..end * bytes;
             let at = blocks[first].page() * PAGE_BYTES as u64;
             let is_there = at + range.len() as u64 <= file.medium.bytes();
-            let is_mapped = match file.descriptor().filter(|_| is_there && PAGE_BYTES == outcrop_memory::page_bytes())
-            {
+            let is_mapped = match file.descriptor().filter(|_| is_there && PAGE_BYTES == outcrop_memory::page_bytes()) {
                 // SAFETY: a durable version refers to these pages, and the working version, or the
                 // view that this is for, keeps them: nothing writes them until this part shows
                 // something else. The lock of the pool keeps other programs away.
