@@ -57,13 +57,17 @@ fn implement(input: &DeriveInput) -> Result<proc_macro2::TokenStream, Error> {
         })
         .collect();
     let padded = format!("`{name}` has padding, whose bytes mean nothing: reorder its fields or add some");
+    let aligned =
+        format!("`{name}` is aligned to more than a page of a pool, which is all that its memory is aligned to");
     let pool = pool();
     Ok(quote! {
         // SAFETY: all fields are elements, and the assertion below shows that there is nothing
         // between them. Names, types and offsets of the fields are in the hash.
         unsafe impl #pool::Versioned for #name {
             const LAYOUT: u64 = {
-                assert!(0 #(+ ::core::mem::size_of::<#types>())* == ::core::mem::size_of::<#name>(), #padded);
+                // By their full names: a program may have macros of its own that are called so.
+                ::core::assert!(0 #(+ ::core::mem::size_of::<#types>())* == ::core::mem::size_of::<#name>(), #padded);
+                ::core::assert!(::core::mem::align_of::<#name>() <= #pool::layout::ALIGN_MAX, #aligned);
                 let hash = #pool::layout::START;
                 #(
                     let hash = #pool::layout::hash(hash, #texts.as_bytes());

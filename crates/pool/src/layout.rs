@@ -33,6 +33,29 @@
 /// struct Cell { rho: f64, level: u32 }
 /// ```
 ///
+/// More alignment than the memory of a pool has:
+///
+/// ```compile_fail
+/// #[derive(outcrop_pool::Versioned, Clone, Copy)]
+/// #[repr(align(8192))]
+/// struct Cell { rho: [f64; 1024] }
+/// ```
+///
+/// A generic structure, which may have padding with some types:
+///
+/// ```compile_fail
+/// #[derive(outcrop_pool::Versioned, Clone, Copy)]
+/// struct Cell<T> { rho: T, flag: u32 }
+/// ```
+///
+/// Macros of the program do not get in between:
+///
+/// ```compile_fail
+/// macro_rules! assert { ($($anything:tt)*) => {} }
+/// #[derive(outcrop_pool::Versioned, Clone, Copy)]
+/// struct Cell { rho: f64, level: u32 }
+/// ```
+///
 /// The same without these is fine:
 ///
 /// ```
@@ -43,7 +66,8 @@
 /// # Safety
 ///
 /// Every pattern of bytes is a valid value, there is no padding, no pointer and no interior
-/// mutability, and two types with the same `LAYOUT` have the same fields at the same offsets.
+/// mutability, the alignment is at most [`ALIGN_MAX`], and two types with the same `LAYOUT` have the
+/// same fields at the same offsets.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be an element of a pool",
     label = "not allowed in a pool",
@@ -55,6 +79,9 @@ pub unsafe trait Versioned: Copy + Send + Sync + 'static {
     /// A hash of the layout: names, types and offsets of all fields.
     const LAYOUT: u64;
 }
+
+/// The most that an element may be aligned to: arrays begin at a page.
+pub const ALIGN_MAX: usize = outcrop_format::PAGE_BYTES;
 
 macro_rules! plain {
     ($($type:ty)*) => {

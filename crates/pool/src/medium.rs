@@ -25,8 +25,12 @@ pub trait Medium: Send + Sync {
     /// Makes what was written to these ranges durable.
     fn flush(&self, ranges: &[Range<u64>]) -> io::Result<()>;
 
-    /// The file, if its bytes can be mapped.
-    fn file(&self) -> Option<BorrowedFd<'_>>;
+    /// The file, if its bytes can be mapped. Arrays show it as their memory, so nobody may change
+    /// it but the pool: only media of this crate have one, because only they can name the argument.
+    #[doc(hidden)]
+    fn file(&self, _: OfThisCrate) -> Option<BorrowedFd<'_>> {
+        None
+    }
 
     /// How it flushes, for people: `msync`, or the instruction that writes cache lines back.
     fn flush_way(&self) -> &'static str {
@@ -34,11 +38,15 @@ pub trait Medium: Send + Sync {
     }
 }
 
+/// What only this crate can name.
+#[derive(Debug, Clone, Copy)]
+pub struct OfThisCrate;
+
 /// A file that is mapped, directly if it is on persistent memory.
 pub(crate) struct Mapped {
     mapping: Mapping,
     /// Copies to the mapping, if the file is memory itself: nothing is written back from there, so
-    /// a store costs no fault.
+    /// a store costs no fault, once the page was touched.
     copier: Option<Copier>,
 }
 
@@ -76,7 +84,14 @@ impl Medium for Mapped {
     }
 
     fn grow(&self, bytes: u64) -> io::Result<()> {
-        Ok(self.mapping.grow(bytes)?)
+        let before = self.bytes();
+        self.mapping.grow(bytes)?;
+        if self.copier.is_some() && before < bytes {
+            // All at once takes a tenth of the time of a fault for each page. Failing costs only
+            // that.
+            let _ = self.mapping.touch(before..bytes);
+        }
+        Ok(())
     }
 
     fn read(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
@@ -115,7 +130,7 @@ impl Medium for Mapped {
         Ok(self.mapping.flush_all(ranges)?)
     }
 
-    fn file(&self) -> Option<BorrowedFd<'_>> {
+    fn file(&self, _: OfThisCrate) -> Option<BorrowedFd<'_>> {
         self.mapping.descriptor()
     }
 

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::Medium;
+use crate::{Medium, medium::OfThisCrate};
 
 /// The speed of non-volatile memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -252,8 +252,8 @@ impl Medium for Emulated {
         Ok(())
     }
 
-    fn file(&self) -> Option<BorrowedFd<'_>> {
-        self.medium.file()
+    fn file(&self, inside: OfThisCrate) -> Option<BorrowedFd<'_>> {
+        self.medium.file(inside)
     }
 
     fn flush_way(&self) -> &'static str {

@@ -40,7 +40,8 @@ pub(crate) fn open(medium: Box<dyn Medium>, location: String, bytes_max: Option<
     let pages = medium.bytes() / PAGE_BYTES as u64;
     let space = Space::new(POOL_FIRST_PAGE, pages);
     let pages_max = bytes_max.map_or(POOL_PAGES_MAX, |bytes| bytes / PAGE_BYTES as u64);
-    let mut file = PoolFile { medium: medium.into(), location, space, pages_max, is_poisoned: false };
+    let mut file =
+        PoolFile { medium: medium.into(), location, space, pages_max, expected_pages: 0, is_poisoned: false };
     if is_new(&file)? {
         create(&mut file)?;
     }

@@ -219,6 +219,11 @@ impl Part {
         self.dirty[block] = 0;
     }
 
+    /// The pages of all blocks that are marked.
+    pub(crate) fn marked_pages(&self) -> u64 {
+        self.dirty.iter().filter(|mark| **mark != 0).count() as u64 * self.described.block_pages()
+    }
+
     /// Has so many marks, all alike.
     fn set_marks(&mut self, blocks: usize, mark: u8) {
         self.dirty.clear();
@@ -386,17 +391,26 @@ pub(crate) const BYTES_MAX: usize = isize::MAX as usize / 2;
 /// Address space for the growth of a list. It costs nothing until it is used.
 const RESERVED_BYTES: usize = 64 << 30;
 
+/// A few pages, so that no two structures of one length are a power of two apart. Programs read
+/// element *i* of several: some processors tell lines of their caches apart by a few bits of the
+/// address, and would miss each time.
+const APART_BYTES: usize = 5 * PAGE_BYTES;
+
 /// Memory with room to grow, as much as the system allows.
 fn reserved(bytes: usize) -> Result<Overlay> {
     let more = [bytes.saturating_add(RESERVED_BYTES), bytes.saturating_mul(2)];
-    let found = more.into_iter().find_map(|bytes| Overlay::new(bytes).ok());
-    Ok(found.map_or_else(|| Overlay::new(bytes), Ok)?)
+    let found = more.into_iter().find_map(|bytes| apart(bytes).ok());
+    found.map_or_else(|| apart(bytes), Ok)
+}
+
+fn apart(bytes: usize) -> Result<Overlay> {
+    Ok(Overlay::new(bytes.saturating_add(APART_BYTES))?)
 }
 
 /// Memory for the blocks of a structure.
 pub(crate) fn memory(structure: &PoolStructure, grows: bool) -> Result<Overlay> {
     let bytes = room(structure)?;
-    if grows { reserved(bytes) } else { Ok(Overlay::new(bytes)?) }
+    if grows { reserved(bytes) } else { apart(bytes) }
 }
 
 /// The bytes of all blocks in memory.
@@ -428,8 +442,7 @@ pub(crate) fn shown(
             let range = first * bytes..end * bytes;
             let at = blocks[first].page() * PAGE_BYTES as u64;
             let is_there = at + range.len() as u64 <= file.medium.bytes();
-            let is_mapped = match file.medium.file().filter(|_| is_there && PAGE_BYTES == outcrop_memory::page_bytes())
-            {
+            let is_mapped = match file.descriptor().filter(|_| is_there && PAGE_BYTES == outcrop_memory::page_bytes()) {
                 // SAFETY: a durable version refers to these pages, and the working version, or the
                 // view that this is for, keeps them: nothing writes them until this part shows
                 // something else. The lock of the pool keeps other programs away.

@@ -55,7 +55,7 @@ impl Placement {
         self.held = is_held.map(|is_held| is_held.then_some(0)).collect();
     }
 
-    fn copies(&self) -> impl Iterator<Item = (usize, u64)> {
+    fn copies(&self) -> impl Iterator<Item = (usize, u64)> + Clone {
         self.held.iter().enumerate().filter_map(|(block, held)| Some((block, (*held)?)))
     }
 }
@@ -79,7 +79,7 @@ impl Part {
     /// Has the medium alone keep blocks that are durable. Returns those of which that is not
     /// possible.
     pub(crate) fn give_back(&mut self, file: &PoolFile, blocks: &[usize]) -> Vec<usize> {
-        let Some(descriptor) = file.medium.file().filter(|_| PAGE_BYTES == outcrop_memory::page_bytes()) else {
+        let Some(descriptor) = file.descriptor().filter(|_| PAGE_BYTES == outcrop_memory::page_bytes()) else {
             return blocks.to_vec();
         };
         let (bytes, pages) = (self.described.block_bytes as usize, self.described.block_pages());
@@ -118,17 +118,20 @@ impl Part {
 
 /// Has DRAM keep no more copies than so many bytes, as far as possible. Returns how many it keeps.
 pub(crate) fn limit(parts: &mut [&mut Part], file: &PoolFile, bytes_max: Option<u64>) -> u64 {
-    let mut copies = Vec::new();
-    for (number, part) in parts.iter().enumerate() {
+    let copies = parts.iter().enumerate().flat_map(|(number, part)| {
         let (bytes, blocks) = (part.described.block_bytes, part.described.blocks() as usize);
-        let held = part.placement.copies().take_while(|(block, _)| *block < blocks);
-        copies.extend(held.map(|(block, changed_in)| {
+        let held = part.placement.copies().take_while(move |(block, _)| *block < blocks);
+        held.map(move |(block, changed_in)| {
             let hint = part.placement.hint(block);
             InDram { part: number, block, bytes, changed_in, hint }
-        }));
+        })
+    });
+    let mut bytes: u64 = copies.clone().map(|copy| copy.bytes).sum();
+    let bytes_max = bytes_max.unwrap_or(u64::MAX);
+    if bytes <= bytes_max {
+        return bytes;
     }
-    let mut bytes: u64 = copies.iter().map(|copy| copy.bytes).sum();
-    let leaving = leaving(copies, bytes, bytes_max.unwrap_or(u64::MAX));
+    let leaving = leaving(copies.collect(), bytes, bytes_max);
     for leaving in leaving.chunk_by(|one, other| one.part == other.part) {
         let blocks: Vec<usize> = leaving.iter().map(|copy| copy.block).collect();
         let part = &mut parts[leaving[0].part];
@@ -141,9 +144,6 @@ pub(crate) fn limit(parts: &mut [&mut Part], file: &PoolFile, bytes_max: Option<
 /// Which copies leave DRAM: those without a hint first, and then those that have not changed for
 /// longest. By part and block.
 fn leaving(mut copies: Vec<InDram>, mut bytes: u64, bytes_max: u64) -> Vec<InDram> {
-    if bytes <= bytes_max {
-        return Vec::new();
-    }
     copies.sort_by_key(|copy| (copy.hint == Some(Home::Dram), copy.changed_in, copy.part, copy.block));
     let leave = |copy: &InDram| {
         let leaves = bytes > bytes_max;

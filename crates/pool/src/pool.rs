@@ -371,6 +371,11 @@ impl Pool {
         if let Some(known) = known {
             check_same(&described, known)?;
         }
+        // Elements are marked without a comparison, by a shift.
+        if !(described.block_bytes / u64::from(described.element_bytes).max(1)).is_power_of_two() {
+            let problem = format!("the blocks of \"{name}\" have a number of elements that is no power of two");
+            return Err(Error::Misfit(problem));
+        }
         let mut part = Part::new(described, Arc::clone(&opened))?;
         if let Some(known) = known {
             let loaded = part.load(&state.file, known)?;
@@ -474,7 +479,7 @@ impl Pool {
 
     /// That the file still has a name, if it was opened by one: otherwise it ends with the process.
     fn check_named(&self, state: &State) -> Result<()> {
-        let Some(file) = state.file.medium.file().filter(|_| self.0.lock.is_some()) else { return Ok(()) };
+        let Some(file) = state.file.descriptor().filter(|_| self.0.lock.is_some()) else { return Ok(()) };
         let stat = rustix::fs::fstat(file).map_err(|errno| state.file.failed("look at", errno.into()))?;
         match stat.st_nlink {
             0 => {
@@ -533,6 +538,7 @@ impl State {
             Error::Misfit(format!("the pool {location} has had the last number of a version; export it to a new one"))
         })?;
         let (nonce, oldest) = (self.nonce, self.oldest.max((version + 1).saturating_sub(options.versions)).max(1));
+        self.file.expected_pages = parts.iter().map(|part| part.marked_pages()).sum();
         let mut draft = Draft::new(&mut self.file);
         let changes = parts.iter_mut().map(|part| part.draft(&mut draft)).collect::<Result<Vec<Change>>>()?;
         let mut contents = PoolContents::default();

@@ -4,7 +4,7 @@
 use std::{
     ops::Range,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     thread,
@@ -48,8 +48,8 @@ impl Blocks<'_> {
             draft: Mutex::new(draft),
             next: AtomicUsize::new(0),
         };
-        let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
-        let threads = threads.min(self.dirty.len() * self.block_bytes / BYTES_PER_THREAD);
+        let wanted = self.dirty.len() * self.block_bytes / BYTES_PER_THREAD;
+        let threads = if wanted > 1 { wanted.min(threads_max()) } else { 1 };
         let mut changes = thread::scope(|scope| {
             // If the system allows no more threads, this one does it alone.
             let start = |_| thread::Builder::new().spawn_scoped(scope, || writer.work()).ok();
@@ -69,6 +69,13 @@ impl Blocks<'_> {
     fn content(&self, block: usize) -> &[u8] {
         &self.memory[block * self.block_bytes..(block + 1) * self.block_bytes]
     }
+}
+
+/// As many as this machine has cores for. To find out takes some twenty system calls, so it is asked
+/// once.
+fn threads_max() -> usize {
+    static THREADS: OnceLock<usize> = OnceLock::new();
+    *THREADS.get_or_init(|| thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX))
 }
 
 /// What threads that write share.

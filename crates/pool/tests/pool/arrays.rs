@@ -1,5 +1,7 @@
 //! Arrays, as a program uses them.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use outcrop_pool::{Array, Block, Error, Options, Pool, Structure, Versioned};
 use outcrop_testing::{alone, amount, mount_memory, with_own_mounts};
 use rayon::prelude::*;
@@ -128,6 +130,27 @@ fn old_versions_go_and_their_room_is_used_again() {
     drop((old, view));
     pool.persist(&mut [&mut grid]).unwrap();
     assert!(pool.usage().used_bytes < used);
+}
+
+/// Each time takes a flush.
+#[test]
+fn a_pool_grows_once_for_all_that_has_changed() {
+    let medium = Recorded::new(Vec::new());
+    let pool = Pool::on(medium.clone(), Options::versions(2)).unwrap();
+    let mut grid = pool.array::<u64>("grid", 1 << 18, Block::elements(512)).unwrap();
+    let mut times = pool.list::<u64>("times", Block::default()).unwrap();
+    let grown: Vec<u64> = (1..=8)
+        .map(|round| {
+            let before = medium.grown.load(Relaxed);
+            grid[..].fill(round);
+            times.resize(100_000, round);
+            times[..].fill(round);
+            pool.persist(&mut [&mut grid, &mut times]).unwrap();
+            medium.grown.load(Relaxed) - before
+        })
+        .collect();
+    assert_eq!(grown, [1, 1, 1, 0, 0, 0, 0, 0]);
+    assert!(pool.usage().file_bytes < 9 << 20, "{:?}", pool.usage());
 }
 
 #[test]

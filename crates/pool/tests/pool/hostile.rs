@@ -73,6 +73,19 @@ fn sizes_that_are_not_there_cost_nothing() {
 }
 
 #[test]
+fn blocks_have_a_power_of_two_of_elements() {
+    // A mark for each block of 1536 elements, and not for each of 512.
+    for elements in [1536, 1 << 20] {
+        let pool = open(file(vec![structure(elements, 3 * PAGE as u64, PoolEntry::ZEROS)], &[]));
+        let refused = pool.array::<u64>("a", elements as usize, Block::default()).map(|mut array| {
+            (0..array.len()).for_each(|index| array[index] = 1);
+        });
+        assert!(matches!(refused, Err(Error::Misfit(_))), "{refused:?}");
+        assert!(pool.view(1).unwrap().array::<u64>("a").unwrap().iter().all(|element| *element == 0));
+    }
+}
+
+#[test]
 fn a_list_has_one_dimension() {
     for shape in [[1 << 24, 0, 1], [1 << 24, 1, 0], [0, 7, 7], [4, 2, 1]] {
         let mut list = structure(0, PAGE as u64, PoolEntry::ZEROS);

@@ -14,6 +14,7 @@ mod lists;
 mod medium;
 mod model;
 mod place;
+mod safe;
 mod spill;
 mod trees;
 mod worth;

@@ -3,10 +3,9 @@
 use std::{
     io,
     ops::Range,
-    os::fd::BorrowedFd,
     sync::{
         Arc,
-        atomic::{AtomicI64, Ordering::Relaxed},
+        atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
     },
 };
 
@@ -19,13 +18,16 @@ pub(crate) struct Recorded {
     pub(crate) stores: Stores,
     /// How many calls succeed before one fails.
     left: Arc<AtomicI64>,
+    /// How often it has grown.
+    pub(crate) grown: Arc<AtomicU64>,
     /// It is full at this length.
     pub(crate) bytes_max: u64,
 }
 
 impl Recorded {
     pub(crate) fn new(bytes: Vec<u8>) -> Self {
-        Self { stores: Stores::new(bytes), left: Arc::new(AtomicI64::new(i64::MAX)), bytes_max: u64::MAX }
+        let left = Arc::new(AtomicI64::new(i64::MAX));
+        Self { stores: Stores::new(bytes), left, grown: Arc::default(), bytes_max: u64::MAX }
     }
 
     /// Fails after so many calls, and from then on if `is_lasting`.
@@ -52,6 +54,7 @@ impl Medium for Recorded {
             return Err(io::ErrorKind::StorageFull.into());
         }
         self.stores.grow(bytes as usize);
+        self.grown.fetch_add(1, Relaxed);
         Ok(())
     }
 
@@ -72,9 +75,5 @@ impl Medium for Recorded {
         self.call()?;
         self.stores.flush(ranges);
         Ok(())
-    }
-
-    fn file(&self) -> Option<BorrowedFd<'_>> {
-        None
     }
 }
