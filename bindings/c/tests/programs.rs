@@ -9,14 +9,17 @@ mod install;
 
 use std::{
     fs,
-    os::unix::{fs::symlink, process::ExitStatusExt},
+    os::unix::{
+        fs::{PermissionsExt, symlink},
+        process::ExitStatusExt,
+    },
     path::{Path, PathBuf},
     process::{Command, Output},
     sync::OnceLock,
 };
 
 use outcrop::catalog::Catalog;
-use outcrop_testing::{amount, covered, skip};
+use outcrop_testing::{amount, covered, mount_memory, skip, with_own_mounts};
 use tempfile::TempDir;
 
 /// What is found with every compiler's help.
@@ -353,6 +356,66 @@ fn memory_may_be_freed_when_it_is_not_protected_any_more() {
 fn pools_keep_what_they_should() {
     tests_itself(&["c/tests/pool.c"], "pools kept what they should");
     tests_itself(&["c/tests/pool.cpp"], "pools kept what they should");
+}
+
+/// Serves if a program has started this one as its node daemon; does nothing as a test.
+#[test]
+fn serves() {
+    if let Some(options) = outcrop_node::ServeOptions::from_environment().unwrap() {
+        outcrop_node::serve(options).unwrap();
+    }
+}
+
+/// A directory with a program `outcrop` in it, which is this one as a node daemon.
+fn with_daemon(program: &Program) -> String {
+    let (bin, own) = (program.place("bin"), std::env::current_exe().unwrap());
+    let mut command = Command::new(own);
+    let command = outcrop_testing::carry_out(&mut command, "serves");
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words: Vec<_> = words.map(|word| format!("'{}'", word.to_str().unwrap())).collect();
+    let script = bin.join("outcrop");
+    fs::write(&script, format!("#!/bin/sh\nexec {}\n", words.join(" "))).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    format!("{}:{}", bin.display(), std::env::var("PATH").unwrap())
+}
+
+#[test]
+fn output_goes_to_memory_of_the_node_first() {
+    for source in ["c/tests/node.c", "c/tests/node.cpp"] {
+        let Some(program) = Program::compile(&[source]) else { return };
+        let path = with_daemon(&program);
+        let said = run(program.command().arg(program.place("plain")).env("PATH", &path));
+        assert!(said.contains("nothing was lost"), "{said}");
+        if has("valgrind") {
+            run(program.checked().arg(program.place("checked")).env("PATH", &path));
+        }
+        let flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1"];
+        let Some(program) = Program::compile_with(&[source], &flags) else { return };
+        let path = with_daemon(&program);
+        run(program.command().arg(program.place("plain")).env("PATH", &path));
+    }
+}
+
+#[test]
+fn a_full_target_is_said_of_the_write_that_finds_it_so() {
+    let Some(program) = Program::compile(&["c/tests/node.c"]) else { return };
+    let path = with_daemon(&program);
+    with_own_mounts(|directory| {
+        let target = directory.join("target");
+        fs::create_dir(&target).unwrap();
+        mount_memory(&target, c"size=1m");
+        let said = run(program.command().arg(directory).arg(&target).env("PATH", &path));
+        assert!(said.contains("the right write was told"), "{said}");
+    });
+}
+
+#[test]
+fn a_missing_daemon_is_said_with_the_remedy() {
+    let Some(program) = Program::compile(&["c/tests/node.cpp"]) else { return };
+    let place = program.place("plain");
+    let output = program.command().arg(&place).env("PATH", "/nowhere").output().unwrap();
+    let said = text(&output);
+    assert!(!output.status.success() && said.contains("install outcrop, or name it: program ="), "{said}");
 }
 
 #[test]
