@@ -9,17 +9,14 @@ mod install;
 
 use std::{
     fs,
-    os::unix::{
-        fs::{PermissionsExt, symlink},
-        process::ExitStatusExt,
-    },
+    os::unix::{fs::symlink, process::ExitStatusExt},
     path::{Path, PathBuf},
     process::{Command, Output},
     sync::OnceLock,
 };
 
 use outcrop::catalog::Catalog;
-use outcrop_testing::{amount, covered, mount_memory, skip, with_own_mounts};
+use outcrop_testing::{amount, covered, mount_memory, program_in, skip, with_own_mounts};
 use tempfile::TempDir;
 
 /// What is found with every compiler's help.
@@ -366,17 +363,9 @@ fn serves() {
     }
 }
 
-/// A directory with a program `outcrop` in it, which is this one as a node daemon.
+/// The value of `PATH` by which a program finds this one as its node daemon.
 fn with_daemon(program: &Program) -> String {
-    let (bin, own) = (program.place("bin"), std::env::current_exe().unwrap());
-    let mut command = Command::new(own);
-    let command = outcrop_testing::carry_out(&mut command, "serves");
-    let words = std::iter::once(command.get_program()).chain(command.get_args());
-    let words: Vec<_> = words.map(|word| format!("'{}'", word.to_str().unwrap())).collect();
-    let script = bin.join("outcrop");
-    fs::write(&script, format!("#!/bin/sh\nexec {}\n", words.join(" "))).unwrap();
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-    format!("{}:{}", bin.display(), std::env::var("PATH").unwrap())
+    program_in(&program.place("bin"), "outcrop", "serves")
 }
 
 #[test]
@@ -415,7 +404,7 @@ fn a_missing_daemon_is_said_with_the_remedy() {
     let place = program.place("plain");
     let output = program.command().arg(&place).env("PATH", "/nowhere").output().unwrap();
     let said = text(&output);
-    assert!(!output.status.success() && said.contains("install outcrop, or name it: program ="), "{said}");
+    assert!(!output.status.success() && said.contains("start the node daemon outcrop (it has to be in PATH"), "{said}");
 }
 
 #[test]

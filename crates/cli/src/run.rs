@@ -87,6 +87,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     for directory in &under {
         outcrop_intercept::fuse::clear_stale(directory)?;
     }
+    args.daemon.check_trace(via == Via::Fuse)?;
     let (cache, client, memory) = cache(args, via)?;
     let options = RunOptions {
         under,

@@ -45,16 +45,8 @@ impl fmt::Debug for Node {
 impl Node {
     /// Connects to the daemon, which is started if there is none and the settings say so.
     pub fn connect(settings: NodeSettings) -> Result<Self> {
-        let settings = settings.in_force()?;
-        let (is_started, program) = (settings.is_started, settings.program.clone());
-        let connect = to_connect(settings)?;
-        let client = patiently(move || Client::connect(&connect))?.map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound if is_started => {
-                let message = format!("{error}; install {0}, or name it: program = '/path/{0}'", program.display());
-                Error::new(ErrorKind::Missing, message)
-            }
-            _ => failed("", error),
-        })?;
+        let connect = to_connect(settings.in_force()?)?;
+        let client = patiently(move || Client::connect(&connect))?.map_err(|error| failed("", error))?;
         Ok(Self { client })
     }
 
