@@ -1,6 +1,7 @@
 // The node daemon: every call, what is refused, pending writes, threads, forked children, daemons that are killed.
 //
-//   node DIRECTORY            everything but the next
+//   node DIRECTORY            everything but the next two
+//   node DIRECTORY forked     forked children
 //   node DIRECTORY TARGET     a target that is full: which write is told
 
 #define _GNU_SOURCE
@@ -20,7 +21,7 @@ static const char *directory;
 static outcrop_node *a_node(const char *more) {
   char config[8192];
   outcrop_node *node;
-  snprintf(config, sizeof config, "directory = '%s/node'\nmemory = '16 MiB'\nidle_seconds = 0.1\n%s", directory, more);
+  snprintf(config, sizeof config, "directory = '%s/node'\nmemory = '16 MiB'\nidle_seconds = 3\n%s", directory, more);
   FINE(outcrop_node_connect(config, &node));
   return node;
 }
@@ -127,7 +128,7 @@ static void every_call(void) {
   FINE(outcrop_node_disconnect(node));
 }
 
-static void refused(const char *program) {
+static void refused(void) {
   char config[4096], path[4096], text[4];
   outcrop_node *node = a_node(""), *other;
   outcrop_node_file *file = a_file(node, "refused"), *none;
@@ -155,8 +156,12 @@ static void refused(const char *program) {
   DEMAND(none == NULL);
   REFUSED(OUTCROP_STORAGE, "irectory", outcrop_node_open(node, directory, &none));
   REFUSED(OUTCROP_USAGE, "regular file", outcrop_node_open(node, "/dev/null", &none));
-  // A program that runs cannot be written to, not even by root.
-  REFUSED(OUTCROP_STORAGE, program, outcrop_node_open(node, program, &none));
+  // A program that runs cannot be written to, not even by root: the daemon, for instance.
+  snprintf(path, sizeof path, "/proc/%d/exe", (int)daemon_of(node));
+  const ssize_t length = readlink(path, config, sizeof config - 1);
+  DEMAND(length > 0);
+  config[length] = 0;
+  REFUSED(OUTCROP_STORAGE, config, outcrop_node_open(node, config, &none));
   snprintf(path, sizeof path, "%s/no/such/file", directory);
   REFUSED(OUTCROP_STORAGE, "No such file", outcrop_node_open(node, path, &none));
 
@@ -353,16 +358,20 @@ static void full(const char *target) {
 int main(int count, char **words) {
   DEMAND(count == 2 || count == 3);
   directory = words[1];
+  if (count == 3 && strcmp(words[2], "forked") == 0) {
+    forked();
+    puts("no child has used what is not its own");
+    return EXIT_SUCCESS;
+  }
   if (count == 3) {
     full(words[2]);
     puts("the right write was told");
     return EXIT_SUCCESS;
   }
   every_call();
-  refused(words[0]);
+  refused();
   many_pending();
   threads();
-  forked();
   killed();
   puts("nothing was lost");
   return EXIT_SUCCESS;

@@ -20,7 +20,7 @@
 int main(int argc, char **argv) try {
   DEMAND(argc == 2);
   const std::string directory = argv[1], path = directory + "/file";
-  outcrop::Node node("directory = '" + directory + "/node'\nmemory = '8 MiB'\nidle_seconds = 0.1");
+  outcrop::Node node("directory = '" + directory + "/node'\nmemory = '8 MiB'\nidle_seconds = 3");
   std::vector<double> values(200'000), back(values.size());
   std::iota(values.begin(), values.end(), 0.5);
   const std::uint64_t bytes = values.size() * sizeof(double);

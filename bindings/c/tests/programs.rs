@@ -386,6 +386,19 @@ fn output_goes_to_memory_of_the_node_first() {
 }
 
 #[test]
+fn a_forked_child_does_not_use_the_node_of_its_parent() {
+    let Some(program) = Program::compile(&["c/tests/node.c"]) else { return };
+    let path = with_daemon(&program);
+    let said = run(program.command().arg(program.place("plain")).arg("forked").env("PATH", &path));
+    assert!(said.contains("no child has used what is not its own"), "{said}");
+    if has("valgrind") {
+        // What its parent has open is lost to a child, and must be.
+        let mut checked = program.checked_for("--leak-check=no");
+        run(checked.arg(program.place("checked")).arg("forked").env("PATH", &path));
+    }
+}
+
+#[test]
 fn a_full_target_is_said_of_the_write_that_finds_it_so() {
     let Some(program) = Program::compile(&["c/tests/node.c"]) else { return };
     let path = with_daemon(&program);

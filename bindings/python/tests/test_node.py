@@ -21,7 +21,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def node(tmp_path):
-    with Node(directory=tmp_path / "node", memory="16 MiB", idle_seconds=0.1) as node:
+    with Node(directory=tmp_path / "node", memory="16 MiB", idle_seconds=3) as node:
         yield node
 
 
@@ -94,14 +94,14 @@ def test_what_is_pending_is_written_before_the_program_ends(run, tmp_path):
     run(
         """
 import sys, numpy as np, outcrop
-node = outcrop.Node(directory=sys.argv[1] + "/node", memory="8 MiB", idle_seconds=0.1)
+node = outcrop.Node(directory=sys.argv[1] + "/node", memory="8 MiB", idle_seconds=3)
 file = node.open(sys.argv[1] + "/file")
 for nth in range(30):
     file.write_async(nth << 20, np.full(1 << 20, nth, "u1"))
 """,
         tmp_path,
     )
-    with Node(directory=tmp_path / "node", idle_seconds=0.1) as node:
+    with Node(directory=tmp_path / "node", idle_seconds=3) as node:
         node.drain_all()
     assert (np.fromfile(tmp_path / "file", "u1") == np.repeat(np.arange(30), MIB)).all()
 
@@ -241,7 +241,7 @@ def test_ctrl_c_ends_a_call_that_waits(run, tmp_path):
     said = run(
         """
 import os, signal, sys, threading, time, numpy as np, outcrop
-node = outcrop.Node(directory=sys.argv[1] + "/node", memory="8 MiB", idle_seconds=0.1)
+node = outcrop.Node(directory=sys.argv[1] + "/node", memory="8 MiB", idle_seconds=3)
 file = node.open(sys.argv[1] + "/file")
 daemon = node.status()["process"]
 os.kill(daemon, signal.SIGSTOP)  # It answers nobody.

@@ -322,6 +322,9 @@ impl ClientFile {
     /// Reads once. `None` if the daemon died meanwhile: what was read may be wrong.
     fn read_some(&self, line: &mut Line, offset: u64, into: &mut [u8]) -> Result<Option<usize>, Trouble> {
         let bytes = (into.len() as u64).min(NODE_FILE_BYTES_MAX.saturating_sub(offset));
+        if bytes == 0 {
+            return Ok(Some(0));
+        }
         let reply = line.call(&NodeRequest::Read { file: self.id(line)?, offset, bytes }, None)?;
         let NodeReplyKind::Cached { end, known_to, parts } = done(reply)? else { return Err(strange().into()) };
         let length = end.max(self.file.metadata().map_err(Trouble::Failed)?.len());

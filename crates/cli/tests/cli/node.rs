@@ -90,7 +90,7 @@ fn wrong_wishes_are_refused() {
         (&["run", "--no-such-option", "--", "true"], 2, "--no-such-option"),
         (&["run", "--memory", "9999999 GiB", "--", "true"], 10, "lower limit"),
         (&["run", "--via", "magic", "--", "true"], 2, "magic"),
-        (&["run", "--via", "preload", "--trace", "t.json", "--", "true"], 10, "--via fuse"),
+        (&["run", "--via", "seccomp", "--trace", "t.json", "--", "true"], 10, "--via fuse"),
         (&["run", "--under", "nowhere", "--", "true"], 10, "nowhere"),
         (&["run", "--exclude", "../a", "--", "true"], 2, "pattern"),
         (&["run"], 2, "PROGRAM"),
@@ -123,7 +123,7 @@ fn a_program_ends_as_without_us_and_its_files_are_there() {
         assert_eq!(killed.status.signal(), Some(Signal::USR2.as_raw()), "{via}: {killed:?}");
         assert_eq!(fs::read(work.path().join("a")).unwrap(), b"two\n", "{via}");
     }
-    for via in ["fuse", "seccomp", "preload"] {
+    for via in ["fuse", "seccomp"] {
         let missing = of_node(work.path(), place.path(), &["run", "--via", via, "--", "no-such-program"]);
         assert_eq!(code(&missing), 127, "{missing:?}");
         assert!(stderr(&missing).contains("no-such-program"), "{missing:?}");
