@@ -136,8 +136,8 @@ impl NodeFile {
         Ok(Self { open: OfProcess::new("file", Mutex::new(Some(Arc::new(file)))) })
     }
 
-    /// Writes an array, or what has a buffer, at an offset in bytes. Returns when it is in memory of
-    /// the node, which is when it may change again.
+    /// Writes an array, or what has a buffer, at an offset in bytes. Returns when it is in memory
+    /// of the node, which is when it may change again.
     #[pyo3(signature = (offset, data, /))]
     fn write(&self, py: Python<'_>, offset: &Bound<'_, PyAny>, data: &Bound<'_, PyAny>) -> PyResult<()> {
         // The array outlives the call if Ctrl-C ends it.

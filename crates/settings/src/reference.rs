@@ -19,8 +19,8 @@ const INTRODUCTION: &str = "\
 
 Tapes, stores and clients of the node daemon have the same settings in every language. Rust has a
 builder call for each of a tape or store. C, C++ and Fortran read a TOML text with a setting on each
-line, Python has a keyword argument for each. The values on this page are written as in TOML; in Python, `true` is `True` and a table is a
-dictionary.
+line, Python has a keyword argument for each. The values on this page are written as in TOML; in
+Python, `true` is `True` and a table is a dictionary.
 
 A variable of the environment overrides what the program says: `OUTCROP_` and the name in
 capitals, such as `OUTCROP_HOST=\"8 GiB\"`, `OUTCROP_PIN=false` or `OUTCROP_DIR='[{path =

@@ -65,8 +65,8 @@ pub fn carry_out<'a>(command: &'a mut Command, name: &str) -> &'a mut Command {
     command.args(["--exact", name, "--nocapture", "--test-threads=1"])
 }
 
-/// Makes a program of this name in a directory, which is this one as it carries out the test `test`.
-/// Returns the value of `PATH` by which it is found first.
+/// Makes a program of this name in a directory, which is this one as it carries out the test
+/// `test`. Returns the value of `PATH` by which it is found first.
 pub fn program_in(directory: &Path, name: &str, test: &str) -> String {
     fs::create_dir_all(directory).unwrap();
     let mut command = this_program();
