@@ -110,8 +110,17 @@ typedef enum {
 // A slot in the program's hands, to compute into.
 typedef struct outcrop_lent outcrop_lent;
 
+// A connection to the node daemon of this user.
+typedef struct outcrop_node outcrop_node;
+
+// A file of which the newest bytes may be in memory of the node.
+typedef struct outcrop_node_file outcrop_node_file;
+
 // A snapshot in the program's hands, to be read in place.
 typedef struct outcrop_past outcrop_past;
+
+// A write that was begun.
+typedef struct outcrop_pending outcrop_pending;
 
 // A file with arrays of which versions are durable.
 typedef struct outcrop_pool outcrop_pool;
@@ -420,6 +429,66 @@ outcrop_status outcrop_pool_versions(outcrop_pool *pool, uint64_t *versions, siz
 // before anything is copied.
 outcrop_status outcrop_pool_read(outcrop_pool *pool, uint64_t version, const char *name, void *data, size_t bytes);
 
+// What outcrop_node_connect calls, with the version of the header.
+outcrop_status outcrop_node_connect_as(uint32_t header_version, const char *config, outcrop_node **node);
+
+// Ends a connection. Files that were opened with it stay open. The daemon goes on draining.
+outcrop_status outcrop_node_disconnect(outcrop_node *node);
+
+// Opens a file to be read and written; it is created if it is missing, and keeps what it has.
+outcrop_status outcrop_node_open(outcrop_node *node, const char *path, outcrop_node_file **file);
+
+// Closes a file, when its pending writes are done, and reports a failure to drain it that was not
+// reported before. What was written is drained after it.
+outcrop_status outcrop_node_close(outcrop_node_file *file);
+
+// Writes bytes at an offset of a file. Returns when they are in memory of the node, which is when
+// `data` may change again; waits if there is no memory left. If an earlier write could not be
+// drained, the error says so, once. Several threads may write to one file at once.
+outcrop_status outcrop_node_write(outcrop_node_file *file, uint64_t offset, const void *data, size_t bytes);
+
+// Begins to write bytes at an offset of a file, and returns at once. Another thread copies them to
+// memory of the node meanwhile. `data` must stay as it is until `pending` is done. Every pending
+// write has to be waited for, once. Up to 64 may be pending; one more waits for one of them.
+outcrop_status outcrop_node_write_async(outcrop_node_file *file,
+                                        uint64_t offset,
+                                        const void *data,
+                                        size_t bytes,
+                                        outcrop_pending **pending);
+
+// Whether a pending write is done, well or not: then `data` may change again. It does not end the
+// handle.
+outcrop_status outcrop_pending_test(outcrop_pending *pending, int *is_done);
+
+// Waits until a pending write is done, and returns what outcrop_node_write would have returned.
+// The handle ends.
+outcrop_status outcrop_pending_wait(outcrop_pending *pending);
+
+// Reads up to so many bytes from an offset of a file, the newest, wherever they are. `count` says
+// how many: fewer at the end of the file.
+outcrop_status outcrop_node_read(outcrop_node_file *file, uint64_t offset, void *data, size_t bytes, size_t *count);
+
+// How many bytes a file has.
+outcrop_status outcrop_node_size(outcrop_node_file *file, uint64_t *bytes);
+
+// Cuts a file off, or extends it with zeros.
+outcrop_status outcrop_node_resize(outcrop_node_file *file, uint64_t bytes);
+
+// Waits until everything that was written to a file is in it, pending writes included.
+outcrop_status outcrop_node_drain(outcrop_node_file *file);
+
+// Drains a file, and makes it durable.
+outcrop_status outcrop_node_sync(outcrop_node_file *file);
+
+// Drains all files of all programs of this user on this machine. Those that could not be drained
+// are tried again.
+outcrop_status outcrop_node_drain_all(outcrop_node *node);
+
+// What the daemon holds, for whom, and what it could not drain, as a JSON text with a zero byte at
+// its end. If `bytes` are not enough for it, nothing is written, and `needed` says how many are;
+// with 0 of them `text` may be NULL. That is no failure.
+outcrop_status outcrop_node_status_json(outcrop_node *node, char *text, size_t bytes, size_t *needed);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus
@@ -441,6 +510,12 @@ static inline outcrop_status outcrop_store_open(const char *config, outcrop_stor
 // Opens a pool, or creates it if there is no such file. It keeps so many versions, 1 to 31. Another process gets an error.
 static inline outcrop_status outcrop_pool_open(const char *path, uint64_t versions, outcrop_pool **pool) {
   return outcrop_pool_open_as(OUTCROP_HEADER_VERSION, path, versions, pool);
+}
+
+// Connects to the node daemon of this user as a TOML text describes it: `memory = "4 GiB"`, or an empty text. If there is no daemon, it
+// is started.
+static inline outcrop_status outcrop_node_connect(const char *config, outcrop_node **node) {
+  return outcrop_node_connect_as(OUTCROP_HEADER_VERSION, config, node);
 }
 
 #ifdef __cplusplus

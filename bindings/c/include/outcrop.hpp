@@ -569,6 +569,116 @@ class Pool {
   detail::Handle<outcrop_pool, outcrop_pool_close> handle_;
 };
 
+// A write that was begun. Its buffer must stay as it is until it is done, which the destructor waits for.
+class Pending {
+ public:
+  // Whether it is done, well or not.
+  bool done() const {
+    int done = 0;
+    detail::check(outcrop_pending_test(handle_.get(), &done));
+    return done != 0;
+  }
+
+  // Waits until it is done, and throws what write() would have thrown. Once.
+  void wait() { handle_.close(); }
+
+ private:
+  friend class NodeFile;
+
+  detail::Handle<outcrop_pending, outcrop_pending_wait> handle_;
+};
+
+// A file of which the newest bytes may be in memory of the node. Several threads may use it.
+class NodeFile {
+ public:
+  // Returns when the values are in memory of the node.
+  template <typename T>
+  void write(std::uint64_t offset, const T *values, std::size_t count) {
+    detail::check_element<T>();
+    detail::check(outcrop_node_write(handle_.get(), offset, values, detail::product(count, sizeof(T))));
+  }
+
+  template <typename T>
+  void write(std::uint64_t offset, const std::vector<T> &values) {
+    write(offset, values.data(), values.size());
+  }
+
+  // Returns at once. The values must stay as they are until it is done.
+  template <typename T>
+  [[nodiscard]] Pending write_async(std::uint64_t offset, const T *values, std::size_t count) {
+    detail::check_element<T>();
+    Pending pending;
+    const std::size_t bytes = detail::product(count, sizeof(T));
+    detail::check(outcrop_node_write_async(handle_.get(), offset, values, bytes, pending.handle_.place()));
+    return pending;
+  }
+
+  template <typename T>
+  [[nodiscard]] Pending write_async(std::uint64_t offset, const std::vector<T> &values) {
+    return write_async(offset, values.data(), values.size());
+  }
+
+  // Reads the newest bytes, and says how many there were: fewer at the end of the file.
+  std::size_t read(std::uint64_t offset, void *into, std::size_t bytes) {
+    std::size_t count = 0;
+    detail::check(outcrop_node_read(handle_.get(), offset, into, bytes, &count));
+    return count;
+  }
+
+  // How many bytes it has.
+  std::uint64_t size() const {
+    std::uint64_t bytes = 0;
+    detail::check(outcrop_node_size(handle_.get(), &bytes));
+    return bytes;
+  }
+
+  // Cuts it off, or extends it with zeros.
+  void resize(std::uint64_t bytes) { detail::check(outcrop_node_resize(handle_.get(), bytes)); }
+
+  // Waits until everything that was written is in the file.
+  void drain() { detail::check(outcrop_node_drain(handle_.get())); }
+
+  // Drains, and makes the file durable.
+  void sync() { detail::check(outcrop_node_sync(handle_.get())); }
+
+  void close() { handle_.close(); }
+
+ private:
+  friend class Node;
+
+  detail::Handle<outcrop_node_file, outcrop_node_close> handle_;
+};
+
+// A connection to the node daemon of this user.
+class Node {
+ public:
+  // Connects as a TOML text describes it. If there is no daemon, it is started.
+  explicit Node(const std::string &config = "") { detail::check(outcrop_node_connect(config.c_str(), handle_.place())); }
+
+  // Opens a file to be read and written; it is created if it is missing.
+  NodeFile open(const std::string &path) {
+    NodeFile file;
+    detail::check(outcrop_node_open(handle_.get(), path.c_str(), file.handle_.place()));
+    return file;
+  }
+
+  // Drains all files of all programs of this user on this machine.
+  void drain_all() { detail::check(outcrop_node_drain_all(handle_.get())); }
+
+  // What the daemon holds, for whom, and what it could not drain.
+  std::string status_json() const {
+    std::string json = detail::text(
+        [this](char *text, std::size_t bytes, std::size_t *needed) { return outcrop_node_status_json(handle_.get(), text, bytes, needed); });
+    json.pop_back();
+    return json;
+  }
+
+  void close() { handle_.close(); }
+
+ private:
+  detail::Handle<outcrop_node, outcrop_node_disconnect> handle_;
+};
+
 }  // namespace outcrop
 
 #endif  // OUTCROP_HPP

@@ -16,7 +16,7 @@ use std::{
 };
 
 use outcrop::catalog::Catalog;
-use outcrop_testing::{amount, covered, skip};
+use outcrop_testing::{amount, covered, mount_memory, program_in, skip, with_own_mounts};
 use tempfile::TempDir;
 
 /// What is found with every compiler's help.
@@ -353,6 +353,71 @@ fn memory_may_be_freed_when_it_is_not_protected_any_more() {
 fn pools_keep_what_they_should() {
     tests_itself(&["c/tests/pool.c"], "pools kept what they should");
     tests_itself(&["c/tests/pool.cpp"], "pools kept what they should");
+}
+
+/// Serves if a program has started this one as its node daemon; does nothing as a test.
+#[test]
+fn serves() {
+    if let Some(options) = outcrop_node::ServeOptions::from_environment().unwrap() {
+        outcrop_node::serve(options).unwrap();
+    }
+}
+
+/// The value of `PATH` by which a program finds this one as its node daemon.
+fn with_daemon(program: &Program) -> String {
+    program_in(&program.place("bin"), "outcrop", "serves")
+}
+
+#[test]
+fn output_goes_to_memory_of_the_node_first() {
+    for source in ["c/tests/node.c", "c/tests/node.cpp"] {
+        let Some(program) = Program::compile(&[source]) else { return };
+        let path = with_daemon(&program);
+        let said = run(program.command().arg(program.place("plain")).env("PATH", &path));
+        assert!(said.contains("nothing was lost"), "{said}");
+        if has("valgrind") {
+            run(program.checked().arg(program.place("checked")).env("PATH", &path));
+        }
+        let flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1"];
+        let Some(program) = Program::compile_with(&[source], &flags) else { return };
+        let path = with_daemon(&program);
+        run(program.command().arg(program.place("plain")).env("PATH", &path));
+    }
+}
+
+#[test]
+fn a_forked_child_does_not_use_the_node_of_its_parent() {
+    let Some(program) = Program::compile(&["c/tests/node.c"]) else { return };
+    let path = with_daemon(&program);
+    let said = run(program.command().arg(program.place("plain")).arg("forked").env("PATH", &path));
+    assert!(said.contains("no child has used what is not its own"), "{said}");
+    if has("valgrind") {
+        // What its parent has open is lost to a child, and must be.
+        let mut checked = program.checked_for("--leak-check=no");
+        run(checked.arg(program.place("checked")).arg("forked").env("PATH", &path));
+    }
+}
+
+#[test]
+fn a_full_target_is_said_of_the_write_that_finds_it_so() {
+    let Some(program) = Program::compile(&["c/tests/node.c"]) else { return };
+    let path = with_daemon(&program);
+    with_own_mounts(|directory| {
+        let target = directory.join("target");
+        fs::create_dir(&target).unwrap();
+        mount_memory(&target, c"size=1m");
+        let said = run(program.command().arg(directory).arg(&target).env("PATH", &path));
+        assert!(said.contains("the right write was told"), "{said}");
+    });
+}
+
+#[test]
+fn a_missing_daemon_is_said_with_the_remedy() {
+    let Some(program) = Program::compile(&["c/tests/node.cpp"]) else { return };
+    let place = program.place("plain");
+    let output = program.command().arg(&place).env("PATH", "/nowhere").output().unwrap();
+    let said = text(&output);
+    assert!(!output.status.success() && said.contains("start the node daemon outcrop (it has to be in PATH"), "{said}");
 }
 
 #[test]

@@ -1,10 +1,12 @@
-//! The native half of the Python package `outcrop`: tapes, stores and pools over NumPy arrays. The
+//! The native half of the Python package `outcrop`: tapes, stores, pools and the node daemon,
+//! over NumPy arrays. The
 //! other half is in `python/outcrop`.
 
 mod archive;
 mod arrays;
 mod errors;
 mod exit;
+mod node;
 mod pool;
 mod slot;
 mod store;
@@ -14,13 +16,14 @@ mod waiting;
 
 use pyo3::prelude::*;
 
-/// Tapes, stores and pools for NumPy arrays; use the package `outcrop`.
+/// Tapes, stores, pools and files of a node for NumPy arrays; use the package `outcrop`.
 #[pymodule]
 mod _outcrop {
     #[pymodule_export]
     use crate::{
         archive::{_versions, Archive},
         exit::_end_badly,
+        node::{Node, NodeFile, Pending},
         pool::{Pool, PoolMemory},
         slot::{Lent, Slot},
         store::{Session, Store},

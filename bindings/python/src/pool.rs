@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use numpy::{PyArrayDescr, PyUntypedArray};
@@ -17,6 +17,7 @@ use pyo3::{prelude::*, types::PyDict};
 use crate::{
     arrays::{dtype, element, shape_of, view},
     errors::{number, raise, size},
+    waiting::lock,
 };
 
 /// A file with arrays of which versions are durable.
@@ -178,8 +179,4 @@ impl Pool {
         py.detach(|| drop(lock(open).take()));
         Ok(())
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,9 +1,6 @@
 //! Stores and their sessions, as the Python half of the package uses them.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::BTreeSet, sync::Mutex};
 
 use numpy::{PyArrayDescrMethods, PyUntypedArrayMethods};
 use outcrop::{
@@ -16,7 +13,7 @@ use pyo3::prelude::*;
 use crate::{
     arrays::{Flat, GlobalBox, box_of},
     errors::{self, number, raise, size, usage},
-    waiting::{Turns, detached},
+    waiting::{Turns, lock, waited},
 };
 
 /// A place for checkpoints, described by a JSON text; `outcrop.Store` makes it from keyword
@@ -308,12 +305,6 @@ fn flats_mut<'py>(targets: &[Value<'py>]) -> PyResult<Vec<Flat<'py>>> {
     }
 }
 
-/// Calls the core, and lets the user end it while it waits.
-fn waited<T: Send>(py: Python<'_>, call: impl FnOnce() -> outcrop::Result<T> + Send) -> PyResult<T> {
-    let (outcome, raised) = detached(py, |_| false, call)?;
-    raised.map_or_else(|| outcome.map_err(|error| raise(py, &error)), Err)
-}
-
 /// Which version was restored, and what was passed over: newer ones, and copies of it.
 type Restored = (u64, Vec<String>);
 
@@ -342,8 +333,4 @@ pub(crate) fn described(name: String, element: String, shape: &Shape) -> Describ
         MemoryOrder::ColumnMajor => "F",
     };
     (name, element, shape.dimensions().to_vec(), order, box_of(shape))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -16,6 +16,8 @@ use outcrop::{
 };
 use pyo3::{intern, prelude::*, sync::PyOnceLock};
 
+use crate::errors::raise;
+
 /// Calls the core without the interpreter. While it waits, signals are handled, so that Ctrl-C ends
 /// it; and so does `is_over`. What a handler raises comes with the outcome, which may be good: what
 /// was waited for may come while the handler runs.
@@ -37,6 +39,17 @@ pub(crate) fn detached<T: Send>(
         let outcome = asking(ask, call);
         (outcome, raised.take())
     }))
+}
+
+/// Calls the core, and lets the user end it while it waits.
+pub(crate) fn waited<T: Send>(py: Python<'_>, call: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
+    let (outcome, raised) = detached(py, |_| false, call)?;
+    raised.map_or_else(|| outcome.map_err(|error| raise(py, &error)), Err)
+}
+
+/// A lock that no panic keeps from others.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether this is the main thread, of which each program has one.
@@ -130,6 +143,6 @@ impl<T> Turns<T> {
     }
 
     fn lock(&self) -> MutexGuard<'_, State<T>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }

@@ -8,7 +8,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use outcrop_testing::{covered, must_run_all, skip};
+use outcrop_testing::{covered, must_run_all, program_in, skip};
 
 /// PyTorch, without what it depends on.
 const TORCH: &str = "torch==2.15.0";
@@ -113,6 +113,14 @@ fn run(command: &mut Command) -> Result<(), String> {
     Err(format!("{command:?} ended with {}: {said}", output.status))
 }
 
+/// Serves if the package has started this program as its node daemon; does nothing as a test.
+#[test]
+fn serves() {
+    if let Some(options) = outcrop_node::ServeOptions::from_environment().unwrap() {
+        outcrop_node::serve(options).unwrap();
+    }
+}
+
 #[test]
 fn the_package_passes_its_tests() {
     // The library is built as this test is. In other builds, a mistake of ours could pass unseen.
@@ -141,6 +149,7 @@ fn the_package_passes_its_tests() {
     let output = environment
         .python()
         .args(["-m", "pytest", "-p", "no:cacheprovider", "--tb=short", "-rsfE"])
+        .env("PATH", program_in(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("python-bin"), "outcrop", "serves"))
         .stdin(Stdio::null())
         .output()
         .unwrap();

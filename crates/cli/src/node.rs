@@ -61,31 +61,53 @@ pub(crate) struct DaemonArgs {
     /// Cores that the drain threads are pinned to, as in 0,1.
     #[arg(long, value_name = "CORES", value_delimiter = ',')]
     cores: Vec<usize>,
+    /// Write a timeline of the daemon to this file, for Perfetto or chrome://tracing.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     #[command(flatten)]
     place: PlaceArgs,
 }
 
 impl DaemonArgs {
-    fn serve(&self) -> ServeOptions {
-        ServeOptions {
+    fn serve(&self) -> io::Result<ServeOptions> {
+        Ok(ServeOptions {
             directory: self.place.directory.clone(),
             memory_bytes: self.memory.map(|size| size.as_u64()),
             threads: self.threads.into(),
             cores: self.cores.clone(),
+            // The daemon works in another directory.
+            trace: self.trace.as_deref().map(std::path::absolute).transpose()?,
             ..ServeOptions::default()
+        })
+    }
+
+    /// An error if a timeline is asked for that there cannot be.
+    pub(crate) fn check_trace(&self, has_daemon: bool) -> Result<()> {
+        if self.trace.is_none() {
+            return Ok(());
         }
+        if !has_daemon {
+            let message = "--trace is the timeline of the daemon, which only --via fuse needs";
+            return Err(Error::new(ErrorKind::Usage, message).into());
+        }
+        if is_served(self.place.directory.as_deref())? {
+            let message = "--trace: a node daemon is running already, and keeps the options that it has; end it with \
+                           `outcrop node stop`, or start it with `outcrop node start --trace FILE`";
+            return Err(Error::new(ErrorKind::Busy, message).into());
+        }
+        Ok(())
     }
 
     /// How a client finds the daemon, which it starts if there is none. That one ends when nobody
     /// has used it for a while.
     pub(crate) fn connect(&self, idle: Duration, verify: bool) -> Result<Connect> {
-        let serve = ServeOptions { idle: Some(idle), verify, ..self.serve() };
+        let serve = ServeOptions { idle: Some(idle), verify, ..self.serve()? };
         Ok(Connect { serve, ..starting(&self.place)? })
     }
 
     /// The most memory that output may take.
     pub(crate) fn memory_bytes(&self) -> io::Result<u64> {
-        self.serve().memory()
+        self.serve()?.memory()
     }
 }
 
@@ -113,7 +135,7 @@ impl StartArgs {
     fn serve(&self) -> Result<ServeOptions> {
         let reserve = self.reserve.as_deref().map(std::path::absolute).transpose()?;
         let idle = self.idle.map(Into::into);
-        Ok(ServeOptions { reserve, idle, touch_all: self.touch, poll: self.poll, ..self.daemon.serve() })
+        Ok(ServeOptions { reserve, idle, touch_all: self.touch, poll: self.poll, ..self.daemon.serve()? })
     }
 }
 
@@ -141,15 +163,7 @@ pub(crate) fn run(command: &NodeCommand) -> Result<()> {
 
 /// An error of the daemon or its client, with the kind that its cause has.
 pub(crate) fn failed(error: io::Error) -> Error {
-    let kind = match error.kind() {
-        io::ErrorKind::InvalidInput | io::ErrorKind::PermissionDenied => ErrorKind::Usage,
-        io::ErrorKind::NotFound => ErrorKind::Missing,
-        io::ErrorKind::TimedOut | io::ErrorKind::ConnectionRefused => ErrorKind::Busy,
-        io::ErrorKind::InvalidData => ErrorKind::Damaged,
-        io::ErrorKind::StorageFull | io::ErrorKind::OutOfMemory => ErrorKind::Full,
-        _ => ErrorKind::Storage,
-    };
-    Error::new(kind, error.to_string())
+    outcrop_node::failed("", error)
 }
 
 /// How to find a daemon, or to start one.

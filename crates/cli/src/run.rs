@@ -49,7 +49,7 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     no_verify: bool,
     /// The program and its arguments.
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
 }
 
@@ -86,7 +86,12 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     // What a run that was killed has left: the next daemon could not reach its files.
     for directory in &under {
         outcrop_intercept::fuse::clear_stale(directory)?;
+        std::fs::metadata(directory.join(".")).map_err(|error| {
+            let attempt = format!("cannot cache files below {}; choose another directory", directory.display());
+            Error::caused(ErrorKind::Usage, attempt, error)
+        })?;
     }
+    args.daemon.check_trace(via == Via::Fuse)?;
     let (cache, client, memory) = cache(args, via)?;
     let options = RunOptions {
         under,

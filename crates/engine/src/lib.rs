@@ -19,12 +19,11 @@ mod link;
 mod log;
 mod pin;
 mod stats;
-mod trace;
 
 pub use engine::{Arrival, Arrivals, Checksums, Engine, Options, Rates};
 pub use error::{Error, Result};
 pub use handle::{Anchor, Handle, Held, Lent};
 pub use layout::{ELEMENT_ALIGN_MAX, Layout, Region};
 pub use log::{Divergence, replay};
+pub use outcrop_trace::{Span, SpanKind, Trace};
 pub use stats::{LayerStats, Stats};
-pub use trace::{Span, SpanKind, Trace};

@@ -25,6 +25,7 @@ use rustix::io::Errno;
 use crate::{
     cached::{Cache, Cached},
     line::{Line, Sessions, Trouble},
+    pending::Writers,
     start::{Connect, is_served, random, wait_for_end},
     status::Status,
 };
@@ -47,6 +48,7 @@ struct Inner {
     lines: Mutex<Lines>,
     /// Signalled when a line is free.
     freed: Condvar,
+    writers: Writers,
 }
 
 #[derive(Default)]
@@ -119,6 +121,7 @@ impl Client {
             sessions: Mutex::default(),
             lines: Mutex::default(),
             freed: Condvar::new(),
+            writers: Writers::default(),
         };
         inner.with_line(|_| Ok(()))?;
         Ok(Self { inner: Arc::new(inner) })
@@ -160,6 +163,14 @@ impl Client {
     /// # Errors
     /// If the daemon cannot be asked.
     pub fn status(&self) -> io::Result<Status> {
+        serde_json::from_str(&self.status_json()?).map_err(io::Error::other)
+    }
+
+    /// The same as JSON.
+    ///
+    /// # Errors
+    /// If the daemon cannot be asked.
+    pub fn status_json(&self) -> io::Result<String> {
         let (_, descriptors) = self.inner.with_line(|line| {
             loop {
                 match line.call_for(&NodeRequest::Status, None) {
@@ -175,7 +186,7 @@ impl Client {
         let file = File::from(descriptors.into_iter().next().ok_or_else(missing)?);
         let mut text = vec![0; file.metadata()?.len() as usize];
         file.read_exact_at(&mut text, 0)?;
-        serde_json::from_slice(&text).map_err(io::Error::other)
+        String::from_utf8(text).map_err(io::Error::other)
     }
 
     /// Sets the most memory that the daemon uses, at most what it was started with.
@@ -219,6 +230,10 @@ pub struct ClientFile {
 }
 
 impl ClientFile {
+    pub(crate) fn writers(&self) -> &Writers {
+        &self.inner.writers
+    }
+
     /// Its number for the daemon of this line.
     fn id(&self, line: &Line) -> Result<u64, Trouble> {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
@@ -307,6 +322,9 @@ impl ClientFile {
     /// Reads once. `None` if the daemon died meanwhile: what was read may be wrong.
     fn read_some(&self, line: &mut Line, offset: u64, into: &mut [u8]) -> Result<Option<usize>, Trouble> {
         let bytes = (into.len() as u64).min(NODE_FILE_BYTES_MAX.saturating_sub(offset));
+        if bytes == 0 {
+            return Ok(Some(0));
+        }
         let reply = line.call(&NodeRequest::Read { file: self.id(line)?, offset, bytes }, None)?;
         let NodeReplyKind::Cached { end, known_to, parts } = done(reply)? else { return Err(strange().into()) };
         let length = end.max(self.file.metadata().map_err(Trouble::Failed)?.len());

@@ -5,6 +5,8 @@ mod clients;
 mod files;
 mod health;
 
+pub(crate) use files::Files;
+
 use std::{
     collections::BTreeMap,
     io,
@@ -27,11 +29,12 @@ use rustix::{
 };
 
 use crate::{
-    daemon::{clients::Connection, files::Files, health::Health},
+    daemon::{clients::Connection, health::Health},
     journal::Journal,
     place::Place,
     reserve::{Reserve, reopened},
     serve::ServeOptions,
+    timeline::Timeline,
     wire,
     workers::{Outcome, Work, Workers},
 };
@@ -69,6 +72,7 @@ pub(crate) struct Daemon {
     /// By process: the files that it uses, and how often it has opened each.
     groups: BTreeMap<u64, BTreeMap<u64, u64>>,
     health: Health,
+    timeline: Timeline,
     is_over: bool,
     /// It ends as soon as everything is drained.
     is_leaving: bool,
@@ -90,7 +94,8 @@ impl Daemon {
         // Whoever made it is dead: this process holds the lock.
         let _ = std::fs::remove_file(place.socket());
         let listener = wire::listen_on(&place.socket())?;
-        let workers = Workers::start(&options, Arc::clone(&reserve))?;
+        let timeline = Timeline::open(&options, journal.generation()?)?;
+        let workers = Workers::start(&options, Arc::clone(&reserve), timeline.of_threads())?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &listener, epoll::EventData::new_u64(LISTENER), epoll::EventFlags::IN)?;
         epoll::add(&epoll, workers.wake(), epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
@@ -121,6 +126,7 @@ impl Daemon {
             doomed: Vec::new(),
             files: Files::default(),
             groups: BTreeMap::new(),
+            timeline,
             is_over: false,
             is_leaving: false,
             is_covered: false,
@@ -177,6 +183,7 @@ impl Daemon {
     fn carry_out(&mut self, action: Action) -> io::Result<()> {
         match action {
             Action::Reply { client, failure, answer } => {
+                self.timeline.replied(client, failure, &answer);
                 let kind = reply_kind(answer);
                 if let Some(&token) = self.lines.get(&client) {
                     self.reply(token, &NodeReply { failure, kind }, &[]);
@@ -268,7 +275,7 @@ impl Daemon {
     /// How long to sleep.
     fn timeout(&self) -> Option<Timespec> {
         let due = self.grants.poll_timeout().map(|at| Duration::from_nanos(at.0.saturating_sub(self.now().0)));
-        let due = due.into_iter().chain(self.health.due(self)).min();
+        let due = due.into_iter().chain(self.health.due(self)).chain(self.timeline.due()).min();
         let due = if self.options.poll && !self.connections.is_empty() { Some(Duration::ZERO) } else { due };
         due.map(|due| Timespec { tv_sec: due.as_secs() as i64, tv_nsec: due.subsec_nanos().into() })
     }
@@ -280,6 +287,7 @@ impl Daemon {
         }
         self.drop_doomed()?;
         self.check_health()?;
+        self.timeline.look_after();
         self.touch();
         Ok(())
     }

@@ -8,19 +8,24 @@
 mod cached;
 mod client;
 mod daemon;
+mod failed;
 mod journal;
 mod line;
+mod pending;
 mod place;
 mod reserve;
 mod serve;
 mod start;
 mod status;
 mod target;
+mod timeline;
 mod wire;
 mod workers;
 
 pub use cached::{Cache, Cached};
 pub use client::{Client, ClientFile};
+pub use failed::failed;
+pub use pending::{PENDING_MAX, Pending};
 pub use serve::{ServeOptions, serve};
 pub use start::Connect;
 pub use status::{ClientStatus, FileStatus, Status};

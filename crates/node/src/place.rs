@@ -20,7 +20,9 @@ impl Place {
         let path = directory.map_or_else(usual, Path::to_owned);
         match fs::DirBuilder::new().mode(0o700).create(&path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(said(&error, format!("make the directory {} of the node daemon", path.display())));
+                let error = said(&error, format!("make the directory {} of the node daemon", path.display()));
+                // The user has named it, or the meeting place.
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
             }
             _ => {}
         }

@@ -60,6 +60,8 @@ pub struct ServeOptions {
     pub keep_sums: bool,
     /// Reads back everything that was drained, and compares it while it is still in memory.
     pub verify: bool,
+    /// A new file for a timeline, for Perfetto. Default: none.
+    pub trace: Option<PathBuf>,
 }
 
 impl Default for ServeOptions {
@@ -75,6 +77,7 @@ impl Default for ServeOptions {
             poll: false,
             keep_sums: true,
             verify: false,
+            trace: None,
         }
     }
 }

@@ -90,7 +90,9 @@ impl Connect {
         command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         // SAFETY: between fork and exec it only makes system calls.
         unsafe { command.pre_exec(detach) };
-        let what = || format!("start the node daemon {}", program.display());
+        let what = || {
+            format!("start the node daemon {} (it has to be in PATH, or named with its directory)", program.display())
+        };
         let mut child = command.spawn().map_err(|error| said(&error, what()))?;
         let output = child.stdout.take().expect("it is piped");
         // It has ended: the daemon is its child.

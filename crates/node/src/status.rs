@@ -1,6 +1,6 @@
 //! What goes on, for people and for other programs.
 
-use std::fmt::Write;
+use std::{collections::BTreeMap, fmt::Write};
 
 use serde::{Deserialize, Serialize};
 
@@ -88,15 +88,33 @@ impl Status {
         metric("drained_bytes_total", "counter", "Bytes that were drained.", &plain(self.drained_total_bytes));
         let failing = self.files.iter().filter(|file| file.error.is_some()).count() as u64;
         metric("failing_files", "gauge", "Files that cannot be drained.", &plain(failing));
-        let of_clients = |value: fn(&ClientStatus) -> u64| -> Vec<(String, f64)> {
-            let labels =
-                |client: &ClientStatus| format!("{{pid=\"{}\",name=\"{}\"}}", client.process, escaped(&client.name));
-            self.clients.iter().map(|client| (labels(client), value(client) as f64)).collect()
+        let failures = self.files.iter().map(|file| file.failures).sum();
+        metric("failed_drains", "gauge", "Attempts to drain files that are not drained yet.", &plain(failures));
+        metric("daemons_total", "counter", "Daemons that have served this memory.", &plain(self.generation));
+        // A process may have several connections, and of each name with its labels there is one.
+        let mut processes = BTreeMap::<(u32, &str), Vec<&ClientStatus>>::new();
+        for client in &self.clients {
+            processes.entry((client.process, &client.name)).or_default().push(client);
+        }
+        let mut of_clients = |name: &str, kind: &str, help: &str, value: fn(&ClientStatus) -> u64| {
+            let labels = |(process, name): &(u32, &str)| format!("{{pid=\"{process}\",name=\"{}\"}}", escaped(name));
+            let sum = |clients: &[&ClientStatus]| clients.iter().map(|client| value(client)).sum::<u64>() as f64;
+            let values: Vec<_> = processes.iter().map(|(key, clients)| (labels(key), sum(clients))).collect();
+            metric(name, kind, help, &values);
         };
-        let granted = of_clients(|client| client.granted_bytes);
-        metric("client_granted_bytes", "gauge", "Memory that a client may fill.", &granted);
-        let at_risk = of_clients(|client| client.at_risk_bytes);
-        metric("client_at_risk_bytes", "gauge", "Bytes of a client that are not drained yet.", &at_risk);
+        of_clients("client_granted_bytes", "gauge", "Memory that a client may fill.", |it| it.granted_bytes);
+        of_clients("client_at_risk_bytes", "gauge", "Bytes of a client that are not drained yet.", |it| {
+            it.at_risk_bytes
+        });
+        of_clients("client_filled_bytes_total", "counter", "Bytes that a client has filled.", |it| {
+            it.filled_total_bytes
+        });
+        of_clients("client_drained_bytes_total", "counter", "Bytes of a client that were drained.", |it| {
+            it.drained_total_bytes
+        });
+        of_clients("client_waiting", "gauge", "Connections of a client that wait for memory.", |it| {
+            u64::from(it.is_waiting)
+        });
         text
     }
 }
@@ -115,15 +133,18 @@ mod tests {
         let client = ClientStatus { process: 7, name: "a\"b".to_owned(), granted_bytes: 5, ..ClientStatus::default() };
         let failing = FileStatus { error: Some("no space".to_owned()), ..FileStatus::default() };
         let files = vec![failing, FileStatus::default()];
-        let status = Status { limit_bytes: 100, clients: vec![client], files, ..Status::default() };
+        let clients = vec![client.clone(), ClientStatus { granted_bytes: 2, is_waiting: true, ..client }];
+        let status = Status { limit_bytes: 100, clients, files, ..Status::default() };
         let text = status.prometheus();
         for line in [
             "outcrop_node_limit_bytes 100",
-            "outcrop_node_client_granted_bytes{pid=\"7\",name=\"a\\\"b\"} 5",
+            "outcrop_node_client_granted_bytes{pid=\"7\",name=\"a\\\"b\"} 7",
+            "outcrop_node_client_waiting{pid=\"7\",name=\"a\\\"b\"} 1",
             "outcrop_node_failing_files 1",
             "# TYPE outcrop_node_drained_bytes_total counter",
         ] {
-            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+            let count = text.lines().filter(|found| *found == line).count();
+            assert_eq!(count, 1, "{line} is there once in\n{text}");
         }
     }
 }

@@ -16,6 +16,7 @@ use crate::{
     reserve::Reserve,
     serve::ServeOptions,
     target::{Target, Writer},
+    timeline::OfThreads,
 };
 
 /// Something to do with a file.
@@ -56,6 +57,7 @@ struct Shared {
     /// Wakes the daemon.
     wake: OwnedFd,
     reserve: Arc<Reserve>,
+    timeline: OfThreads,
 }
 
 impl Shared {
@@ -81,10 +83,11 @@ pub(crate) struct Workers {
 
 impl Workers {
     /// Starts threads.
-    pub(crate) fn start(options: &ServeOptions, reserve: Arc<Reserve>) -> io::Result<Self> {
+    pub(crate) fn start(options: &ServeOptions, reserve: Arc<Reserve>, timeline: OfThreads) -> io::Result<Self> {
         let (count, cores) = (options.threads.clamp(1, 64), &options.cores);
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let shared = Shared { queue: Mutex::default(), work: Condvar::new(), touch: Condvar::new(), wake, reserve };
+        let (queue, work) = (Mutex::default(), Condvar::new());
+        let shared = Shared { queue, work, touch: Condvar::new(), wake, reserve, timeline };
         let mut workers = Self { shared: Arc::new(shared), threads: Vec::new() };
         // One more than drains: what is short does not wait behind what is long.
         for nth in 0..count + 1 {
@@ -166,7 +169,9 @@ fn run(shared: &Shared, writer: &mut Writer) {
             }
         };
         drop(queue);
+        let span = shared.timeline.begin(&target, &work);
         if let Some(outcome) = carry_out(shared, writer, &target, work) {
+            shared.timeline.end(span, &outcome);
             shared.done(outcome);
         }
     }

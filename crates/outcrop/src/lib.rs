@@ -30,6 +30,7 @@
 
 mod builder;
 mod error;
+pub mod node;
 mod process;
 mod regions;
 mod spill;
@@ -123,7 +124,7 @@ pub mod pool {
     pub use crate::spill::SpillStore;
 }
 
-/// The settings of tapes and stores, as plain data and as tables: see docs/settings.md.
+/// The settings of tapes, stores and nodes, as plain data and as tables: see docs/settings.md.
 ///
 /// ```
 /// use outcrop::{Tape, TapeBuilder, settings::{Settings, TapeSettings}};
@@ -134,8 +135,8 @@ pub mod pool {
 /// ```
 pub mod settings {
     pub use outcrop_settings::{
-        DeviceSettings, RanksSettings, RegionSettings, Setting, Settings, SharedDirectorySettings, SharedHostSettings,
-        StoreDir, StoreFiles, StoreSettings, TapeDir, TapeLayer, TapeSettings, misspelt,
+        DeviceSettings, NodeSettings, RanksSettings, RegionSettings, Setting, Settings, SharedDirectorySettings,
+        SharedHostSettings, StoreDir, StoreFiles, StoreSettings, TapeDir, TapeLayer, TapeSettings, misspelt,
     };
 }
 

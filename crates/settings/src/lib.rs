@@ -1,6 +1,6 @@
-//! The settings of tapes and stores.
+//! The settings of tapes, stores and clients of the node daemon.
 //!
-//! The settings of a tape or store are plain data: [`TapeSettings`] and [`StoreSettings`].
+//! The settings are plain data: [`TapeSettings`], [`StoreSettings`] and [`NodeSettings`].
 //! Describing one has no effects: nothing is opened, created or waited for. Builders fill them in,
 //! and so do texts in TOML or JSON ([`Settings::from_toml`]). When a tape or store is opened,
 //! environment variables override them ([`Settings::override_by`]).
@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod node;
 mod reference;
 mod region;
 mod size;
@@ -19,6 +20,7 @@ mod tape;
 mod value;
 mod variables;
 
+pub use node::NodeSettings;
 pub use reference::{python, reference};
 pub use region::RegionSettings;
 pub use size::Size;

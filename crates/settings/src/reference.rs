@@ -3,11 +3,11 @@
 use std::fmt::Write;
 
 use crate::{
-    DeviceSettings, RegionSettings, Settings, SharedDirectorySettings, SharedHostSettings, StoreDir, StoreSettings,
-    TapeDir, TapeSettings, tape::AnyLayer,
+    DeviceSettings, NodeSettings, RegionSettings, Settings, SharedDirectorySettings, SharedHostSettings, StoreDir,
+    StoreSettings, TapeDir, TapeSettings, tape::AnyLayer,
 };
 
-/// Environment variables that are not settings of a tape or store.
+/// Environment variables that are not settings.
 pub(crate) const OTHER_VARIABLES: &[(&str, &str)] = &[
     ("OUTCROP_LOG", "What the program `outcrop` and the C library report to standard error: `warn`, `info`, `debug`."),
     ("OUTCROP_IO", "How directories are read and written if their `method` is not given: `uring` or `blocking`."),
@@ -17,15 +17,16 @@ pub(crate) const OTHER_VARIABLES: &[(&str, &str)] = &[
 const INTRODUCTION: &str = "\
 # Settings
 
-Tapes and stores have the same settings in every language. Rust has a builder call for each. C,
-C++ and Fortran read a TOML text with a setting on each line, Python has a keyword argument for
-each. The values on this page are written as in TOML; in Python, `true` is `True` and a table is a
-dictionary.
+Tapes, stores and clients of the node daemon have the same settings in every language. Rust has a
+builder call for each of a tape or store. C, C++ and Fortran read a TOML text with a setting on each
+line, Python has a keyword argument for each. The values on this page are written as in TOML; in
+Python, `true` is `True` and a table is a dictionary.
 
 A variable of the environment overrides what the program says: `OUTCROP_` and the name in
 capitals, such as `OUTCROP_HOST=\"8 GiB\"`, `OUTCROP_PIN=false` or `OUTCROP_DIR='[{path =
-\"/scratch\", limit = \"1 TiB\"}]'`. It holds when the tape or store is opened. Objects that a Rust
-program has made itself (layers, devices, files, ranks) stay.
+\"/scratch\", limit = \"1 TiB\"}]'`. Those of a node begin with `OUTCROP_NODE_`. It holds when the
+tape, store or node is opened. Objects that a Rust program has made itself (layers, devices, files,
+ranks) stay.
 
 An unknown setting is an error that names the nearest known one, and a variable that is probably
 misspelt causes a warning. To describe a tape or a store opens and creates nothing: that happens
@@ -50,6 +51,7 @@ pub fn reference() -> String {
     section::<StoreDir>(&mut page, "Directories of a store");
     section::<SharedDirectorySettings>(&mut page, "Ranks");
     section::<RegionSettings>(&mut page, "Regions of a session");
+    section::<NodeSettings>(&mut page, "Node");
     page.push_str("\n## Other variables\n\n| variable | meaning |\n|---|---|\n");
     for (name, about) in OTHER_VARIABLES {
         let _ = writeln!(page, "| `{name}` | {about} |");
@@ -87,7 +89,7 @@ pub(crate) fn is_literal(default: &str) -> bool {
 /// The types for Python: outcrop/settings.py.
 pub fn python() -> String {
     let mut module = "\
-\"\"\"The settings of tapes and stores: keyword arguments and their types. Made by `cargo xtask settings`; see docs/settings.md.\"\"\"
+\"\"\"The settings of tapes, stores and nodes: keyword arguments and their types. Made by `cargo xtask settings`; see docs/settings.md.\"\"\"
 
 from __future__ import annotations
 
@@ -108,6 +110,7 @@ Path = Union[str, \"os.PathLike[str]\"]
     class::<SharedDirectorySettings>(&mut module, "Ranks", "");
     class::<TapeSettings>(&mut module, "TapeSettings", " | None");
     class::<StoreSettings>(&mut module, "StoreSettings", " | None");
+    class::<NodeSettings>(&mut module, "NodeSettings", " | None");
     module
 }
 
@@ -147,6 +150,7 @@ mod tests {
         check_defaults::<StoreSettings>();
         check_defaults::<StoreDir>();
         check_defaults::<SharedDirectorySettings>();
+        check_defaults::<NodeSettings>();
         assert!(is_literal("\"reverse\"") && is_literal("30") && is_literal("[]") && !is_literal("none"));
     }
 

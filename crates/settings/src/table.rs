@@ -24,10 +24,10 @@ pub struct Setting<S> {
     pub(crate) set: fn(&mut S, Value) -> std::result::Result<(), String>,
 }
 
-impl<S> Setting<S> {
+impl<S: Settings> Setting<S> {
     /// The environment variable that overrides it.
     pub fn variable(&self) -> String {
-        format!("OUTCROP_{}", self.name.to_uppercase())
+        format!("{}{}", S::PREFIX, self.name.to_uppercase())
     }
 }
 
@@ -57,6 +57,9 @@ pub type Variables<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 pub trait Settings: Sized + Default + 'static {
     /// What they are settings of, with an article.
     const OF: &'static str;
+
+    /// What the environment variables that override them begin with.
+    const PREFIX: &'static str = "OUTCROP_";
 
     /// All settings. If one depends on another, the other comes first.
     const TABLE: &'static [Setting<Self>];

@@ -2,7 +2,7 @@
 
 use std::{env, sync::Once};
 
-use crate::{Settings, StoreSettings, TapeSettings, reference::OTHER_VARIABLES};
+use crate::{NodeSettings, Settings, StoreSettings, TapeSettings, reference::OTHER_VARIABLES};
 
 /// What the variables of Outcrop begin with.
 const PREFIX: &str = "OUTCROP_";
@@ -12,8 +12,9 @@ const PREFIX: &str = "OUTCROP_";
 pub fn misspelt(names: impl IntoIterator<Item = String>) -> Vec<(String, String)> {
     let tape = TapeSettings::TABLE.iter().map(|setting| setting.variable());
     let store = StoreSettings::TABLE.iter().map(|setting| setting.variable());
+    let node = NodeSettings::TABLE.iter().map(|setting| setting.variable());
     let others = OTHER_VARIABLES.iter().map(|(name, _)| (*name).to_owned());
-    let known: Vec<String> = tape.chain(store).chain(others).collect();
+    let known: Vec<String> = tape.chain(store).chain(node).chain(others).collect();
     let of_outcrop = names.into_iter().filter(|name| name.starts_with(PREFIX) && !known.contains(name));
     let meant = |name: String| {
         // One mistake, or two in a long name.
@@ -50,10 +51,11 @@ mod tests {
             ("OUTCROP_COMPRESION", "OUTCROP_COMPRESSION"),
             ("OUTCROP_Host", "OUTCROP_HOST"),
             ("OUTCROP_LOGS", "OUTCROP_LOG"),
+            ("OUTCROP_NODE_MEMRY", "OUTCROP_NODE_MEMORY"),
         ] {
             assert_eq!(find(name).as_deref(), Some(meant), "{name}");
         }
-        let others = ["OUTCROP_HOST", "OUTCROP_LOG", "HOSTT", "PATH", "OUTCROP_"];
+        let others = ["OUTCROP_HOST", "OUTCROP_LOG", "OUTCROP_NODE_OPTIONS", "HOSTT", "PATH", "OUTCROP_"];
         let of_tests = ["SOAK", "TEST_ALL", "PYTHON", "NVRTC", "GUEST_KERNEL", "CRASH_SEED", "KILL_SEED", "MODEL_SEED"];
         let of_tests = of_tests.map(|name| format!("{PREFIX}{name}"));
         for name in others.into_iter().chain(of_tests.iter().map(String::as_str)) {

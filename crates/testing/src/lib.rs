@@ -34,7 +34,7 @@ pub use self::{
     guest::Guest,
     mounts::{mount_ext4, mount_memory, with_own_mounts},
     power::{Cut, Disk, FileSystem},
-    process::{alone, carry_out, child, child_directory, expect_success, in_fork, of_process, until},
+    process::{alone, carry_out, child, child_directory, expect_success, in_fork, of_process, program_in, until},
     registered::Registered,
     size::{amount, covered, soak},
     skipping::{does_not_apply, must_run_all, say, skip},

@@ -6,7 +6,7 @@
 
 use std::{
     env, fs, io,
-    os::unix::process::ExitStatusExt,
+    os::unix::{fs::PermissionsExt, process::ExitStatusExt},
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     process::{Command, ExitStatus, Stdio},
@@ -63,6 +63,20 @@ pub fn child_directory() -> Option<PathBuf> {
 /// Makes `command`, which starts this program in some way, run only the test `name`.
 pub fn carry_out<'a>(command: &'a mut Command, name: &str) -> &'a mut Command {
     command.args(["--exact", name, "--nocapture", "--test-threads=1"])
+}
+
+/// Makes a program of this name in a directory, which is this one as it carries out the test
+/// `test`. Returns the value of `PATH` by which it is found first.
+pub fn program_in(directory: &Path, name: &str, test: &str) -> String {
+    fs::create_dir_all(directory).unwrap();
+    let mut command = this_program();
+    carry_out(&mut command, test);
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words: Vec<_> = words.map(|word| format!("'{}'", word.to_str().unwrap())).collect();
+    let script = directory.join(name);
+    fs::write(&script, format!("#!/bin/sh\nexec {}\n", words.join(" "))).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    format!("{}:{}", directory.display(), env::var("PATH").unwrap_or_default())
 }
 
 fn this_program() -> Command {

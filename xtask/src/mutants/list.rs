@@ -42,6 +42,7 @@ const GRANTS: Tests = ("outcrop-grants", "", "");
 const NODE_WORLDS: Tests = ("outcrop-sim", "sim", "fuzz::no_world_loses_what_a_node_has_taken");
 const NODE_HOSTILE: Tests = ("outcrop-node", "node", "hostile::");
 const NODE_KILLED: Tests = ("outcrop-node", "node", "killed::");
+const NODE_PENDING: Tests = ("outcrop-node", "node", "pending::");
 
 pub(super) const HAND_MADE: &[Mutant] = &[
     Mutant {
@@ -633,6 +634,20 @@ pub(super) const HAND_MADE: &[Mutant] = &[
         old: "if node_checksum(reserve.filled(piece.at, piece.bytes)?) != piece.sum {",
         new: "if node_checksum(reserve.filled(piece.at, piece.bytes)?) == 1 && piece.sum == 2 {",
         tests: &[NODE_HOSTILE],
+    },
+    Mutant {
+        name: "node: pending writes of a file overtake each other",
+        file: "crates/node/src/pending.rs",
+        old: "all(|(file, _)| *file != identity(&job.file));",
+        new: "all(|(file, _)| *file != 1 + identity(&job.file));",
+        tests: &[NODE_PENDING],
+    },
+    Mutant {
+        name: "node: any number of writes may be pending",
+        file: "crates/node/src/pending.rs",
+        old: "        while queue.count() >= PENDING_MAX {",
+        new: "        while queue.count() >= 1000 * PENDING_MAX {",
+        tests: &[NODE_PENDING],
     },
     Mutant {
         name: "node: a fill in doubt counts as recorded",

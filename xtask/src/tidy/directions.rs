@@ -16,6 +16,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("cost", &["plan"]),
     ("grants", &["format"]),
     // What touches the system, one concern each.
+    ("trace", &[]),
     ("memory", &[]),
     ("io", &["memory"]),
     ("local", &["format"]),
@@ -31,13 +32,13 @@ const MAY_USE: &[(&str, &[&str])] = &[
     // The reader of what survives, measurements, and what carries out the plan.
     ("catalog", &["region", "format", "layers"]),
     ("survey", &["memory", "layers"]),
-    ("engine", &["region", "plan", "memory", "local", "layers"]),
+    ("engine", &["region", "plan", "memory", "local", "trace", "layers"]),
     (
         "store",
         &["commit", "region", "ranks", "settings", "plan", "format", "layers", "track", "catalog", "engine", "survey"],
     ),
     // The node daemon, its client, and programs that nobody changes.
-    ("node", &["grants", "format", "memory", "io", "local"]),
+    ("node", &["grants", "format", "memory", "io", "local", "trace"]),
     ("intercept", &["node", "format", "memory", "io", "local"]),
     // What users import.
     (
@@ -71,7 +72,8 @@ const EVERYBODYS: &str = "error";
 const FOR_TESTS: &[&str] = &["testing", "crash", "cuda-stand-in"];
 
 /// What tests may use besides what their crate may use.
-const TESTS_MAY_USE: &[(&str, &[&str])] = &[("outcrop", &["local"]), ("intercept", &["preload"])];
+const TESTS_MAY_USE: &[(&str, &[&str])] =
+    &[("outcrop", &["local"]), ("intercept", &["preload"]), ("c", &["node"]), ("python", &["node"])];
 
 /// Uses of a crate by one that may not.
 pub(super) fn wrong_dependencies(metadata: &serde_json::Value) -> Vec<String> {

@@ -15,11 +15,15 @@
     with outcrop.Pool("sim.pool") as pool:
         heat = pool.array("heat", (1000, 1000))     # ordinary memory
         pool.persist()                              # durable, and only what has changed is written
+
+    with outcrop.Node() as node, node.open("restart.7") as file:
+        file.write(0, field)                        # in spare memory of the machine; drained behind
 """
 
 from ._arrays import Box, Boxed, box_of, boxed
-from ._outcrop import __version__
+from ._outcrop import Pending, __version__
 from .errors import Busy, Damaged, Exists, Full, Held, Missing, OutcropError, Storage, TooLarge, Usage, WrongType
+from .node import Node, NodeFile
 from .pool import Pool
 from .store import SavedRegion, Session, Store, Version, read, versions
 from .tape import Tape
@@ -28,6 +32,9 @@ __all__ = [
     "Tape",
     "Store",
     "Pool",
+    "Node",
+    "NodeFile",
+    "Pending",
     "Session",
     "Version",
     "SavedRegion",

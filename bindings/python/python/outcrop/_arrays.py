@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, SupportsIndex
 import numpy as np
 
 from . import _outcrop
-from .errors import Usage
+from .errors import Usage, WrongType
 
 Array = np.ndarray[Any, Any]
 
@@ -117,6 +117,16 @@ def flat(value: Any) -> Array:
     if array.flags.c_contiguous or array.flags.f_contiguous:
         return array
     return np.ascontiguousarray(array)
+
+
+def buffer(value: Any) -> Array:
+    """Something that has bytes of its own, as an array whose bytes lie in one piece."""
+    if not isinstance(value, np.ndarray) and not hasattr(value, "__dlpack__"):
+        try:
+            memoryview(value)
+        except TypeError as error:
+            raise WrongType(f"{value!r} is a {type(value).__name__}, and must be an array or have a buffer: {error}") from error
+    return flat(value)
 
 
 def described(dtype: np.dtype[Any]) -> str:

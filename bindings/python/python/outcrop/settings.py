@@ -1,4 +1,4 @@
-"""The settings of tapes and stores: keyword arguments and their types. Made by `cargo xtask settings`; see docs/settings.md."""
+"""The settings of tapes, stores and nodes: keyword arguments and their types. Made by `cargo xtask settings`; see docs/settings.md."""
 
 from __future__ import annotations
 
@@ -175,3 +175,28 @@ class StoreSettings(TypedDict, total=False):
     """Whether host memory is pinned (locked) once all of it has been touched."""
     threads: int | None
     """Threads that hash and copy."""
+
+
+class NodeSettings(TypedDict, total=False):
+    """Settings of a node."""
+
+    directory: Path | None
+    """Where the daemon and its clients meet."""
+    start: bool | None
+    """Whether a daemon is started if there is none; the settings below are for such a daemon."""
+    program: Path | None
+    """The program that is started; without a directory it is looked for as the shell does."""
+    memory: Size | None
+    """The most memory that output takes before it is drained."""
+    threads: int | None
+    """How many drains are under way at once."""
+    cores: int | Iterable[int] | None
+    """Cores that drain threads are pinned to, in turn."""
+    idle_seconds: float | None
+    """How long the daemon stays when nobody uses it and everything is drained."""
+    reserve: Path | None
+    """A file for the memory, so that what is in it survives all processes."""
+    verify: bool | None
+    """Whether what was drained is read back and compared."""
+    trace: Path | None
+    """A file for a timeline, for Perfetto and chrome://tracing."""

@@ -16,8 +16,9 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
+use outcrop::{Error, ErrorKind};
 use outcrop_node::Client;
 
 use super::{PlaceArgs, failed, running};
@@ -76,10 +77,13 @@ pub(super) fn run(args: &MetricsArgs) -> Result<()> {
         say!("{}", client.status().map_err(failed)?.prometheus().trim_end());
         return Ok(());
     };
-    let cannot = || format!("cannot listen on {address}");
+    let cannot = |error: io::Error| {
+        let kind = if error.kind() == io::ErrorKind::AddrInUse { ErrorKind::Busy } else { ErrorKind::Storage };
+        Error::caused(kind, format_args!("cannot listen on {address}"), error)
+    };
     match address {
         Address::Loopback(socket) => {
-            let listener = TcpListener::bind(socket).with_context(cannot)?;
+            let listener = TcpListener::bind(socket).map_err(cannot)?;
             say!("metrics are at {}", Address::Loopback(listener.local_addr()?));
             let patient = |stream: TcpStream| {
                 stream.set_read_timeout(Some(PATIENCE))?;
@@ -91,10 +95,10 @@ pub(super) fn run(args: &MetricsArgs) -> Result<()> {
         Address::Unix(path) => {
             // What a process that was killed has left.
             if is_socket(path) && UnixStream::connect(path).is_err() {
-                fs::remove_file(path).with_context(cannot)?;
+                fs::remove_file(path).map_err(cannot)?;
             }
-            let listener = UnixListener::bind(path).with_context(cannot)?;
-            fs::set_permissions(path, fs::Permissions::from_mode(0o600)).with_context(cannot)?;
+            let listener = UnixListener::bind(path).map_err(cannot)?;
+            fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(cannot)?;
             say!("metrics are at {address}");
             let patient = |stream: UnixStream| {
                 stream.set_read_timeout(Some(PATIENCE))?;

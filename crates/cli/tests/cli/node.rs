@@ -2,13 +2,25 @@
 
 use std::{
     fs,
-    os::unix::process::ExitStatusExt,
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    os::unix::{
+        fs::{DirBuilderExt, PermissionsExt},
+        net::UnixStream,
+        process::{CommandExt, ExitStatusExt},
+    },
     path::Path,
-    process::{Command, Output},
+    process::{Child, Command, Output, Stdio},
 };
 
 use outcrop_testing::{mount_memory, skip, with_own_mounts};
-use rustix::process::Signal;
+use rustix::{
+    net::{
+        AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept, bind, listen, recv, send,
+        socket_with,
+    },
+    process::Signal,
+};
 use serde_json::Value;
 
 use crate::common::{entries, outcrop};
@@ -73,7 +85,12 @@ fn wrong_wishes_are_refused() {
         (&["node", "start", "--memory", "1 KiB"], 10, "too few"),
         (&["node", "start", "--threads", "0"], 2, "--threads"),
         (&["node", "metrics", "--listen", "0.0.0.0:1"], 2, "loopback"),
+        (&["node", "start", "--no-such-option"], 2, "--no-such-option"),
+        (&["node", "start", "--trace", "/no/such/directory/t.json"], 17, "/no/such/directory/t.json"),
+        (&["run", "--no-such-option", "--", "true"], 2, "--no-such-option"),
+        (&["run", "--memory", "9999999 GiB", "--", "true"], 10, "lower limit"),
         (&["run", "--via", "magic", "--", "true"], 2, "magic"),
+        (&["run", "--via", "seccomp", "--trace", "t.json", "--", "true"], 10, "--via fuse"),
         (&["run", "--under", "nowhere", "--", "true"], 10, "nowhere"),
         (&["run", "--exclude", "../a", "--", "true"], 2, "pattern"),
         (&["run"], 2, "PROGRAM"),
@@ -106,9 +123,11 @@ fn a_program_ends_as_without_us_and_its_files_are_there() {
         assert_eq!(killed.status.signal(), Some(Signal::USR2.as_raw()), "{via}: {killed:?}");
         assert_eq!(fs::read(work.path().join("a")).unwrap(), b"two\n", "{via}");
     }
-    let missing = of_node(work.path(), place.path(), &["run", "--", "no-such-program"]);
-    assert_eq!(code(&missing), 127, "{missing:?}");
-    assert!(stderr(&missing).contains("no-such-program"), "{missing:?}");
+    for via in ["fuse", "seccomp"] {
+        let missing = of_node(work.path(), place.path(), &["run", "--via", via, "--", "no-such-program"]);
+        assert_eq!(code(&missing), 127, "{missing:?}");
+        assert!(stderr(&missing).contains("no-such-program"), "{missing:?}");
+    }
 }
 
 #[test]
@@ -135,6 +154,178 @@ fn what_cannot_be_drained_is_named_and_tried_again() {
         let found = fs::read(small.join("big")).unwrap();
         assert!(found.len() > 1 << 20 && found.iter().all(|byte| *byte == 0), "{} bytes", found.len());
     });
+}
+
+#[test]
+fn a_target_that_fills_up_is_named_without_a_daemon_too() {
+    let place = tempfile::tempdir().unwrap();
+    with_own_mounts(|small| {
+        mount_memory(small, c"size=1m");
+        let script = ["run", "--memory", "16 MiB", "--via", "seccomp", "--", "sh", "-c"];
+        let script = [&script[..], &["head -c 3000000 /dev/zero > big; true"]].concat();
+        let output = of_node(small, place.path(), &script);
+        assert_eq!(code(&output), 17, "{output:?}");
+        assert!(stderr(&output).contains("not drained") && stderr(&output).contains("big"), "{output:?}");
+    });
+}
+
+#[test]
+fn a_daemon_of_another_version_is_told_from_none() {
+    let place = tempfile::tempdir().unwrap();
+    let node = place.path().join("node");
+    fs::DirBuilder::new().mode(0o700).create(&node).unwrap();
+    let alive = fs::File::create(node.join("alive")).unwrap();
+    rustix::fs::fcntl_lock(&alive, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+    let flags = SocketFlags::CLOEXEC;
+    let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    bind(&listener, &SocketAddrUnix::new(node.join("socket")).unwrap()).unwrap();
+    listen(&listener, 8).unwrap();
+    const ASKED: usize = 3;
+    let answers = std::thread::spawn(move || {
+        for _ in 0..ASKED {
+            let socket = accept(&listener).unwrap();
+            // It begins as every message does: what it is, and the version of the protocol.
+            let mut hello = [0; 4096];
+            let (count, _) = recv(&socket, &mut hello, RecvFlags::empty()).unwrap();
+            hello[2] = 99;
+            send(&socket, &hello[..count], SendFlags::NOSIGNAL).unwrap();
+        }
+    });
+    for arguments in [&["node", "status"][..], &["node", "start"], &["node", "stop"]] {
+        let output = of_node(place.path(), place.path(), arguments);
+        assert_eq!(code(&output), 18, "{arguments:?}: {output:?}");
+        let said = stderr(&output);
+        assert!(said.contains("protocol 99") && said.contains("outcrop node stop"), "{arguments:?}: {said}");
+    }
+    answers.join().unwrap();
+}
+
+#[test]
+fn directories_of_others_are_refused() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can act as another user");
+    }
+    const NOBODY: u32 = 65534;
+    let place = tempfile::tempdir().unwrap();
+    let node = place.path().join("node");
+    fs::DirBuilder::new().mode(0o700).create(&node).unwrap();
+    std::os::unix::fs::chown(&node, Some(NOBODY), None).unwrap();
+    let run = |arguments: &[&str]| of_node(place.path(), place.path(), arguments);
+    for arguments in [&["node", "start"][..], &["node", "status"], &["run", "--", "true"]] {
+        let output = run(arguments);
+        assert_eq!(code(&output), 10, "{arguments:?}: {output:?}");
+        assert!(stderr(&output).contains("belongs to another user"), "{arguments:?}: {output:?}");
+    }
+    // A directory of root's, for somebody else.
+    let forbidden = place.path().join("forbidden");
+    fs::DirBuilder::new().mode(0o700).create(&forbidden).unwrap();
+    let inside = forbidden.join("node");
+    let (inside, forbidden) = (inside.to_str().unwrap(), forbidden.to_str().unwrap());
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    for arguments in [
+        &["node", "start", "--directory", inside][..],
+        &["run", "--via", "seccomp", "--under", forbidden, "--", "touch", "a"],
+        &["run", "--via", "seccomp", "--under", inside, "--", "touch", "a"],
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_outcrop"));
+        let output = match command.args(arguments).current_dir("/").uid(NOBODY).gid(NOBODY).output() {
+            Err(error) => return skip(format_args!("another user cannot run the program: {error}")),
+            Ok(output) => output,
+        };
+        assert_eq!(code(&output), 10, "{arguments:?}: {output:?}");
+        let said = stderr(&output);
+        assert!(said.contains("ermission denied") && said.contains("forbidden"), "{arguments:?}: {said}");
+    }
+}
+
+/// What an HTTP server answers on a socket.
+fn answered(mut stream: impl Read + Write, path: &str) -> String {
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// Metrics that are served, until this is dropped.
+struct Serving(Child, String);
+
+impl Serving {
+    fn at(place: &Path, address: &str) -> Self {
+        let node = place.join("node");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_outcrop"));
+        command.args(["node", "metrics", "--listen", address, "--directory", node.to_str().unwrap()]);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        let address = said.trim_end().strip_prefix("metrics are at ").unwrap_or_else(|| panic!("{said:?}"));
+        Self(child, address.to_owned())
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+#[test]
+fn metrics_are_served_on_a_unix_socket_and_a_loopback_port() {
+    let place = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| of_node(place.path(), place.path(), arguments);
+    let _ends = Ends(place.path());
+    assert_eq!(code(&run(&["node", "start", "--memory", "16 MiB"])), 0);
+    let socket = place.path().join("metrics");
+    let address = format!("unix:{}", socket.display());
+    let unix = Serving::at(place.path(), &address);
+    assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    let answer = answered(UnixStream::connect(&socket).unwrap(), "/metrics");
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK") && head.contains("version=0.0.4"), "{head}");
+    assert!(head.ends_with("Connection: close") && head.contains(&format!("Content-Length: {}\r\n", body.len())));
+    assert!(body.contains("\noutcrop_node_limit_bytes 16777216\n"), "{body}");
+    assert!(body.contains("outcrop_node_client_granted_bytes{pid=\""), "{body}");
+    assert!(answered(UnixStream::connect(&socket).unwrap(), "/other").starts_with("HTTP/1.1 404"));
+    match Command::new("curl").args(["-sS", "--unix-socket"]).arg(&socket).arg("http://localhost/metrics").output() {
+        Err(_) => skip("there is no curl"),
+        Ok(output) => assert!(output.status.success() && output.stdout.starts_with(b"# HELP"), "{output:?}"),
+    }
+    let loopback = Serving::at(place.path(), "127.0.0.1:0");
+    let port = loopback.1.strip_prefix("http://").and_then(|rest| rest.strip_suffix("/metrics")).unwrap();
+    assert!(answered(TcpStream::connect(port).unwrap(), "/").contains("outcrop_node_used_bytes"));
+    // Where somebody listens, nobody else can; what a killed one has left is taken away.
+    let taken = run(&["node", "metrics", "--listen", &address]);
+    assert_eq!(code(&taken), 18, "{taken:?}");
+    assert_eq!(code(&run(&["node", "metrics", "--listen", port])), 18);
+    let missing = run(&["node", "metrics", "--listen", "unix:/no/such/directory/m"]);
+    assert!(code(&missing) == 17 && stderr(&missing).contains("/no/such/directory/m"), "{missing:?}");
+    drop(unix);
+    assert!(socket.exists());
+    let again = Serving::at(place.path(), &address);
+    assert!(answered(UnixStream::connect(&socket).unwrap(), "/metrics").contains("outcrop_node_limit_bytes"));
+    drop(again);
+}
+
+#[test]
+fn a_run_leaves_a_timeline() {
+    if let Err(reason) = outcrop_intercept::fuse::possible() {
+        return skip(reason);
+    }
+    let (place, work) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let _ends = Ends(place.path());
+    let script = ["run", "--via", "fuse", "--memory", "16 MiB", "--trace", "trace.json", "--", "sh", "-c"];
+    let script = [&script[..], &["head -c 3000000 /dev/zero > big"]].concat();
+    let output = of_node(work.path(), place.path(), &script);
+    assert_eq!(code(&output), 0, "{output:?}");
+    // The daemon outlives the program for a while.
+    let busy = of_node(work.path(), place.path(), &script);
+    assert!(code(&busy) == 18 && stderr(&busy).contains("outcrop node stop"), "{busy:?}");
+    assert_eq!(code(&of_node(work.path(), place.path(), &["node", "stop"])), 0);
+    let trace: Value = serde_json::from_slice(&fs::read(work.path().join("trace.json")).unwrap()).unwrap();
+    let names: Vec<_> = trace["traceEvents"].as_array().unwrap().iter().map(|event| &event["name"]).collect();
+    for name in ["granted", "filled", "drained"] {
+        assert!(names.iter().any(|found| *found == name), "{name} is not among {names:?}");
+    }
 }
 
 #[test]

@@ -103,6 +103,7 @@ impl Daemon {
         let Some(hello) = connection.hello else { return Ok(()) };
         if self.lines.get(&hello.line) == Some(&token) {
             self.lines.remove(&hello.line);
+            self.timeline.left(hello.line);
             self.tell(Event::Left { client: hello.line })?;
         }
         let is_last =
@@ -177,8 +178,9 @@ impl Daemon {
             return Ok(());
         }
         let Some(connection) = self.connections.get_mut(&token) else { return Ok(()) };
-        connection.hello = Some(Hello { line, group, name });
         let process = connection.process;
+        self.timeline.joined(line, &name, process, token);
+        connection.hello = Some(Hello { line, group, name });
         self.lines.insert(line, token);
         self.absent.retain(|_, (_, client)| *client != line);
         self.tell(Event::Joined { client: line, process })?;
@@ -234,7 +236,10 @@ impl Daemon {
             NodeRequest::DrainAll => Request::DrainAll,
             NodeRequest::Discard { file } => Request::Discard { file },
         };
-        self.tell(Event::Requested { client, request })
+        self.timeline.requested(client, &request, &self.files);
+        self.tell(Event::Requested { client, request })?;
+        self.timeline.served();
+        Ok(())
     }
 
     fn open(&mut self, token: u64, path: Vec<u8>, descriptors: Vec<OwnedFd>) -> io::Result<()> {

@@ -5,4 +5,6 @@ mod daemon;
 mod failing;
 mod hostile;
 mod killed;
+mod pending;
 mod starting;
+mod timeline;

@@ -33,6 +33,10 @@ const _: () = {
     promises::<store::RegionOptions>();
     promises::<store::SharedDirectory>();
     promises::<store::RanksError>();
+    promises::<node::Node>();
+    promises::<node::NodeFile>();
+    promises::<node::Pending>();
+    promises::<node::Status>();
     promises::<Error>();
     promises::<ErrorKind>();
     promises::<Stats>();
@@ -44,6 +48,7 @@ const _: () = {
     promises::<Rule>();
     promises::<settings::TapeSettings>();
     promises::<settings::StoreSettings>();
+    promises::<settings::NodeSettings>();
     promises::<catalog::Catalog>();
     promises::<catalog::Reader>();
     promises::<catalog::Version>();
