@@ -204,7 +204,7 @@ pub use outcrop_error::{Error, ErrorKind, Result};
 pub use outcrop_format::HashKind;
 pub use outcrop_layers::{DeviceKind, DirOptions};
 pub use outcrop_plan::{MemoryState, Order, Pinning, Preference, Reason, Retention, Rule, Strategy, Touching};
-pub use outcrop_region::{Blank, DIMENSIONS_MAX, Element, GlobalBox, MemoryOrder, Part, PartMut, Shape, ShapeError};
+pub use outcrop_region::{Blank, DIMENSIONS_MAX, Element, GlobalBox, LIST, MemoryOrder, Part, PartMut, Shape, ShapeError};
 pub use outcrop_settings::Size;
 pub use outcrop_store::{Reached, Session, Store, StoreBuilder};
 pub use outcrop_track::{TrackStats, Way};

@@ -113,6 +113,11 @@ impl Shape {
         self.global.as_ref()
     }
 
+    /// Whether it is a part of a [list](crate::LIST).
+    pub fn is_list(&self) -> bool {
+        self.global.as_ref().is_some_and(|global| global.shape.contains(&crate::LIST))
+    }
+
     /// How many elements it has.
     pub fn count(&self) -> usize {
         self.dimensions.iter().product()
@@ -182,7 +187,7 @@ impl Shape {
     }
 
     /// Whether row-major and column-major order are the same.
-    fn has_one_order(&self) -> bool {
+    pub(crate) fn has_one_order(&self) -> bool {
         self.dimensions.contains(&0) || self.dimensions.iter().filter(|dimension| **dimension > 1).count() < 2
     }
 
@@ -214,7 +219,10 @@ impl fmt::Display for Shape {
         Sizes(&self.dimensions).fmt(f)?;
         if let Some(GlobalBox { shape, offset }) = &self.global {
             let offset: Vec<_> = offset.iter().map(ToString::to_string).collect();
-            write!(f, " at ({}) of {}", offset.join(", "), Sizes(shape))?;
+            match self.is_list() {
+                true => f.write_str(" of a list")?,
+                false => write!(f, " at ({}) of {}", offset.join(", "), Sizes(shape))?,
+            }
         }
         match self.order {
             MemoryOrder::RowMajor => Ok(()),
