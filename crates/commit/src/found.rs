@@ -110,9 +110,8 @@ impl Everybody {
     /// The versions that all ranks have that saved them, with the run and its number of ranks, and
     /// on which layers they are. All ranks compute the same result.
     pub fn versions(&self) -> BTreeMap<u64, (Held, Vec<bool>)> {
-        let there = |version: u64, held: &Held| {
-            (0..self.layers).map(|layer| self.lacking(layer, version, held) == 0).collect()
-        };
+        let there =
+            |version: u64, held: &Held| (0..self.layers).map(|layer| self.lacking(layer, version, held) == 0).collect();
         whole(self).into_iter().map(|(version, held)| (version, (held, there(version, &held)))).collect()
     }
 
@@ -201,7 +200,11 @@ impl Ledger {
         let alive: BTreeSet<RunId> = versions.map(|held| held.run).collect();
         let is_unread = everybody.on(layer).any(|layer| !layer.unreadable.is_empty());
         let known = mine.into_iter().flat_map(|layer| layer.runs.iter().copied());
-        known.filter(|run| is_unread || alive.contains(run)).take(MARK_RUNS_MAX - 1).chain([self.settings.run]).collect()
+        known
+            .filter(|run| is_unread || alive.contains(run))
+            .take(MARK_RUNS_MAX - 1)
+            .chain([self.settings.run])
+            .collect()
     }
 }
 

@@ -271,9 +271,10 @@ impl Ledger {
         here.revived.remove(&version);
         here.removed.extend(manifest.map(|manifest| (version, manifest)));
         here.removed_unread.extend(here.unreadable.contains(&version).then_some(version));
-        if let Some(visible) = here.listing.remove(version) {
-            here.lingering.extend(visible.packs());
-        }
+        let removed = here.listing.remove(version);
+        here.lingering.extend(removed.iter().flat_map(Visible::packs));
+        // Another run may have saved the same number with other ranks, and that one stays.
+        let was_known = !removed.is_some_and(|it| matches!(it.standing, Standing::Kept { .. } | Standing::Unread));
         here.is_dirty = true;
         here.is_sync_blocked = false;
         here.wants_collection = true;
@@ -285,6 +286,8 @@ impl Ledger {
             let reached = here.withheld.remove(index).map(|save| Report::Reached { save, layer });
             reached.into_iter().for_each(|report| self.report(report));
         }
-        self.report(Report::Dropped { version, layer });
+        if was_known {
+            self.report(Report::Dropped { version, layer });
+        }
     }
 }

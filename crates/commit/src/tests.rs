@@ -12,7 +12,8 @@ use outcrop_format::{
 use outcrop_plan::Retention;
 
 use crate::{
-    Action, Draft, Event, Everybody, Found, LayerSettings, Ledger, Merge, Outcome, Report, SaveId, Settings, Step, listing::LOOKS,
+    Action, Draft, Event, Everybody, Found, LayerSettings, Ledger, Merge, Outcome, Report, SaveId, Settings, Step,
+    listing::LOOKS,
 };
 
 const RUN: RunId = RunId(7);

@@ -30,9 +30,7 @@ impl Placed {
         };
         let dimensions = in_order(shape.dimensions());
         match shape.global() {
-            Some(global) => {
-                Self { global: in_order(global.shape()), offset: in_order(global.offset()), dimensions }
-            }
+            Some(global) => Self { global: in_order(global.shape()), offset: in_order(global.offset()), dimensions },
             None => Self { global: dimensions.clone(), offset: vec![0; dimensions.len()], dimensions },
         }
     }
@@ -80,9 +78,25 @@ impl Placed {
         left
     }
 
-    /// The saved boxes that this one consists of. Boxes that are the same are together, as numbers
-    /// in `saved`. Fails if two boxes overlap otherwise, or if an element of this box is in none.
+    /// The saved boxes that this one consists of, as [`touching`](Self::touching) returns them.
+    /// Also fails if an element of this box is in none.
     pub fn cover(&self, saved: &[Self]) -> Result<Vec<Vec<usize>>, Uncovered> {
+        let groups = self.touching(saved)?;
+        let common = groups.iter().filter_map(|group| self.intersection(&saved[group[0]]));
+        if common.map(|common| common.count()).sum::<u128>() == self.count() {
+            return Ok(groups);
+        }
+        let mut left = vec![self.clone()];
+        for group in &groups {
+            left = left.iter().flat_map(|it| it.without(&saved[group[0]])).collect();
+        }
+        left.sort_unstable_by(|a, b| a.offset.cmp(&b.offset));
+        Err(Uncovered::Hole { at: left.first().map_or_else(|| self.offset.clone(), |it| it.offset.clone()) })
+    }
+
+    /// The saved boxes that have elements of this one. Boxes that are the same are together, as
+    /// numbers in `saved`. Fails if two boxes overlap otherwise.
+    pub fn touching(&self, saved: &[Self]) -> Result<Vec<Vec<usize>>, Uncovered> {
         let mut groups: Vec<Vec<usize>> = Vec::new();
         let mut touching: Vec<usize> =
             (0..saved.len()).filter(|nth| self.intersection(&saved[*nth]).is_some()).collect();
@@ -98,9 +112,8 @@ impl Placed {
             // They are in the order of their offsets, so those that begin behind this one overlap
             // it no more.
             let others = groups[nth + 1..].iter();
-            let near = |other: &&Vec<usize>| {
-                mine.dimensions.is_empty() || saved[other[0]].offset[0] < mine.range(0).end
-            };
+            let near =
+                |other: &&Vec<usize>| mine.dimensions.is_empty() || saved[other[0]].offset[0] < mine.range(0).end;
             for other in others.take_while(near) {
                 let common = mine.intersection(&saved[other[0]]).and_then(|it| it.intersection(self));
                 if let Some(common) = common {
@@ -108,20 +121,7 @@ impl Placed {
                 }
             }
         }
-        let covered: u128 = groups
-            .iter()
-            .filter_map(|group| self.intersection(&saved[group[0]]))
-            .map(|common| common.count())
-            .sum();
-        if covered == self.count() {
-            return Ok(groups);
-        }
-        let mut left = vec![self.clone()];
-        for group in &groups {
-            left = left.iter().flat_map(|it| it.without(&saved[group[0]])).collect();
-        }
-        left.sort_unstable_by(|a, b| a.offset.cmp(&b.offset));
-        Err(Uncovered::Hole { at: left.first().map_or_else(|| self.offset.clone(), |it| it.offset.clone()) })
+        Ok(groups)
     }
 }
 
@@ -176,17 +176,17 @@ impl fmt::Display for Index {
 /// A part without a box is a whole array. The memory order of a part is not always known: a single
 /// column looks like a row. Then it is that of the others.
 pub fn place(saved: &[&Shape], asked: &Shape) -> Result<Placement, ShapeError> {
-    let orders = |is_wanted: MemoryOrder| {
-        saved.iter().any(|shape| !shape.has_one_order() && shape.order() == is_wanted)
-    };
+    let orders =
+        |is_wanted: MemoryOrder| saved.iter().any(|shape| !shape.has_one_order() && shape.order() == is_wanted);
     let (has_rows, has_columns) = (orders(MemoryOrder::RowMajor), orders(MemoryOrder::ColumnMajor));
     if has_rows && has_columns {
-        return Err(ShapeError("was saved in row-major order by some ranks, and in column-major order by others".into()));
+        return Err(ShapeError(
+            "was saved in row-major order by some ranks, and in column-major order by others".into(),
+        ));
     }
     let saved_may = |is_reversed: bool| if is_reversed { !has_rows } else { !has_columns };
-    let asked_may = |is_reversed: bool| {
-        asked.has_one_order() || is_reversed == (asked.order() == MemoryOrder::ColumnMajor)
-    };
+    let asked_may =
+        |is_reversed: bool| asked.has_one_order() || is_reversed == (asked.order() == MemoryOrder::ColumnMajor);
     let mut problem = None;
     // The same indices first, then those in reverse.
     for is_other in [false, true] {
@@ -203,6 +203,17 @@ pub fn place(saved: &[&Shape], asked: &Shape) -> Result<Placement, ShapeError> {
         }
     }
     Err(problem.unwrap_or_else(|| ShapeError(format!("does not fit {asked}: it has another memory order"))))
+}
+
+/// The array that parts make up, or the whole list. `None` if they have no boxes.
+pub fn whole(parts: &[&Shape]) -> Option<Shape> {
+    let mut dimensions = parts.first()?.global()?.shape().to_vec();
+    if let Some(at) = dimensions.iter().position(|length| *length == LIST) {
+        let lengths = parts.iter().map(|part| part.dimensions().get(at).copied().unwrap_or(0));
+        dimensions[at] = lengths.fold(0, usize::saturating_add);
+    }
+    let is_column = parts.iter().any(|part| part.order() == MemoryOrder::ColumnMajor);
+    Shape::new(&dimensions, if is_column { MemoryOrder::ColumnMajor } else { MemoryOrder::RowMajor }).ok()
 }
 
 /// Puts all parts into one global array.
@@ -222,14 +233,12 @@ fn fit(
     }
     let mut global = first.global;
     if is_list {
-        if global.first() != Some(&LIST) || saved.iter().any(|it| it.offset.iter().any(|offset| *offset > 0)) {
-            return Err(ShapeError("is a list in another dimension than the slowest, or has an offset".to_owned()));
+        if global.first() != Some(&LIST) {
+            return Err(ShapeError("is a list in another dimension".to_owned()));
         }
         let mut total = 0usize;
         for part in &mut saved {
-            if part.dimensions[1..] != global[1..] {
-                return Err(ShapeError("is a list whose rows are not whole".to_owned()));
-            }
+            // Where a part began when it was saved means nothing.
             part.offset[0] = total;
             total = total.saturating_add(part.dimensions[0]);
         }
@@ -335,5 +344,100 @@ impl Moves {
             let to = to + (part.start - from);
             (part, to)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn placed(global: &[usize], offset: &[usize], dimensions: &[usize]) -> Placed {
+        Placed { global: global.to_vec(), offset: offset.to_vec(), dimensions: dimensions.to_vec() }
+    }
+
+    fn boxed(dimensions: &[usize], order: MemoryOrder, global: &[usize], offset: &[usize]) -> Shape {
+        Shape::new(dimensions, order).unwrap().in_box(global, offset).unwrap()
+    }
+
+    #[test]
+    fn what_two_boxes_have_in_common_is_copied_in_runs() {
+        let (from, to) = (placed(&[8, 8], &[0, 0], &[4, 8]), placed(&[8, 8], &[2, 0], &[6, 8]));
+        // Whole rows are one run.
+        let moves = Moves::new(&from, &to, 2).unwrap();
+        assert_eq!((moves.runs().collect::<Vec<_>>(), moves.bytes()), (vec![32..64], 32));
+        assert_eq!(moves.within(40..50).collect::<Vec<_>>(), [(40..50, 8)]);
+        let columns = placed(&[8, 8], &[1, 5], &[2, 2]);
+        let moves = Moves::new(&from, &columns, 2).unwrap();
+        assert_eq!(moves.runs().collect::<Vec<_>>(), [26..30, 42..46]);
+        assert_eq!(moves.within(0..64).collect::<Vec<_>>(), [(26..30, 0), (42..46, 4)]);
+        assert_eq!(moves.within(28..44).collect::<Vec<_>>(), [(28..30, 2), (42..44, 4)]);
+        assert_eq!(moves.within(30..42).count(), 0);
+        assert_eq!(Moves::new(&from, &placed(&[8, 8], &[4, 0], &[4, 8]), 2), None);
+        let scalar = placed(&[], &[], &[]);
+        assert_eq!(Moves::new(&scalar, &scalar, 8).unwrap().runs().collect::<Vec<_>>(), [0..8]);
+    }
+
+    #[test]
+    fn boxes_make_up_another_one_or_it_is_said_what_is_missing() {
+        let asked = placed(&[10, 4], &[2, 0], &[6, 4]);
+        let saved = [
+            placed(&[10, 4], &[0, 0], &[5, 4]),
+            placed(&[10, 4], &[5, 0], &[5, 2]),
+            placed(&[10, 4], &[5, 2], &[5, 2]),
+            placed(&[10, 4], &[0, 0], &[5, 4]),
+            placed(&[10, 4], &[9, 9], &[0, 0]),
+        ];
+        assert_eq!(asked.cover(&saved), Ok(vec![vec![0, 3], vec![1], vec![2]]));
+        assert_eq!(asked.cover(&saved[..2]), Err(Uncovered::Hole { at: vec![5, 2] }));
+        assert_eq!(asked.cover(&[]), Err(Uncovered::Hole { at: vec![2, 0] }));
+        let overlapping = [saved[0].clone(), placed(&[10, 4], &[4, 1], &[6, 3])];
+        assert_eq!(asked.cover(&overlapping), Err(Uncovered::Overlap { saved: [0, 1], at: vec![4, 1] }));
+        assert_eq!(placed(&[10, 4], &[3, 0], &[0, 4]).cover(&[]), Ok(Vec::new()), "nothing needs no box");
+    }
+
+    #[test]
+    fn memory_orders_are_those_of_the_other_parts_where_they_are_not_known() {
+        use MemoryOrder::{ColumnMajor, RowMajor};
+        // A single column of a Fortran array looks like a row.
+        let saved = [boxed(&[6, 1], ColumnMajor, &[6, 3], &[0, 0]), boxed(&[6, 2], ColumnMajor, &[6, 3], &[0, 1])];
+        let asked = boxed(&[3, 3], ColumnMajor, &[6, 3], &[3, 0]);
+        let placement = place(&[&saved[0], &saved[1]], &asked).unwrap();
+        assert_eq!(placement.asked, placed(&[3, 6], &[0, 3], &[3, 3]));
+        assert_eq!(placement.saved, [placed(&[3, 6], &[0, 0], &[1, 6]), placed(&[3, 6], &[1, 0], &[2, 6])]);
+        assert_eq!(placement.index(&[1, 5]).to_string(), "(5, 1)");
+        // In C the same array has its indices in reverse.
+        let in_c = boxed(&[3, 3], RowMajor, &[3, 6], &[0, 3]);
+        assert_eq!(place(&[&saved[0], &saved[1]], &in_c).unwrap().asked, placement.asked);
+        assert!(place(&[&saved[0], &saved[1]], &boxed(&[2, 2], RowMajor, &[6, 3], &[0, 0])).is_err());
+        let rows = boxed(&[2, 2], RowMajor, &[6, 3], &[0, 0]);
+        let error = place(&[&saved[1], &rows], &asked).unwrap_err().to_string();
+        assert!(error.starts_with("was saved in row-major order by some ranks"), "{error}");
+    }
+
+    #[test]
+    fn the_parts_of_a_list_follow_each_other() {
+        let part = |count: usize| Shape::flat(count).in_box(&[LIST], &[0]).unwrap();
+        let saved = [part(3), part(0), part(5)];
+        let saved: Vec<&Shape> = saved.iter().collect();
+        let asked = |count: usize, global: usize, first| Shape::flat(count).in_box(&[global], &[first]).unwrap();
+        for global in [LIST, 8] {
+            let placement = place(&saved, &asked(4, global, 2)).unwrap();
+            assert_eq!(placement.saved[2], placed(&[8], &[3], &[5]));
+            assert_eq!(placement.asked, placed(&[8], &[2], &[4]));
+        }
+        let error = place(&saved, &asked(4, LIST, 5)).unwrap_err().to_string();
+        assert!(error.contains("a list of 8 elements in all"), "{error}");
+        assert!(place(&saved, &asked(4, 9, 5)).is_err());
+        assert_eq!(place(&saved, &Shape::flat(8)).unwrap().asked, placed(&[8], &[0], &[8]));
+        assert_eq!(part(3).to_string(), "3 of a list");
+        let row = |global: &[usize], offset: &[usize]| {
+            Shape::new(&[2, 3], MemoryOrder::RowMajor).unwrap().in_box(global, offset).map(drop).is_ok()
+        };
+        assert!(row(&[LIST, 3], &[7, 0]) && !row(&[3, LIST], &[0, 0]) && !row(&[LIST, 4], &[0, 0]));
+        // Rows of three, in Fortran: the last dimension is the slowest.
+        let rows = |count: usize| boxed(&[3, count], MemoryOrder::ColumnMajor, &[3, LIST], &[0, 0]);
+        let (one, two) = (rows(1), rows(2));
+        let asked = boxed(&[3, 2], MemoryOrder::ColumnMajor, &[3, LIST], &[0, 1]);
+        assert_eq!(place(&[&one, &two], &asked).unwrap().asked, placed(&[3, 3], &[1, 0], &[2, 3]));
     }
 }

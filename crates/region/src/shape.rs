@@ -94,8 +94,26 @@ impl Shape {
                 )));
             }
         }
+        self.check_list(global, offset)?;
         self.global = Some(GlobalBox { shape: global.to_vec(), offset: offset.to_vec() });
         Ok(self)
+    }
+
+    /// The parts of a list follow each other in the slowest dimension, and have all of the others.
+    fn check_list(&self, global: &[usize], offset: &[usize]) -> Result<(), ShapeError> {
+        let Some(at) = global.iter().position(|length| *length == crate::LIST) else { return Ok(()) };
+        let is_first = self.order == MemoryOrder::RowMajor || self.has_one_order();
+        let is_last = self.order == MemoryOrder::ColumnMajor || self.has_one_order();
+        let is_slowest = (at == 0 && is_first) || (at + 1 == global.len() && is_last);
+        let is_whole = |nth: usize| nth == at || (offset[nth] == 0 && self.dimensions[nth] == global[nth]);
+        match is_slowest && (0..global.len()).all(is_whole) {
+            true => Ok(()),
+            false => Err(ShapeError(
+                "a list is as long as its parts together in its slowest dimension only, and its parts are whole in the \
+                 others"
+                    .to_owned(),
+            )),
+        }
     }
 
     /// The dimensions, in the order of the indices.

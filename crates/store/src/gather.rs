@@ -1,13 +1,15 @@
 //! Puts what a rank asks for together from the parts that all ranks have saved: for another number
 //! of ranks, and for other boxes.
 
-use std::{collections::BTreeSet, sync::Mutex};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    sync::{Arc, Mutex},
+};
 
 use outcrop_catalog::{Catalog, Reader, Scattered};
 use outcrop_commit::Event;
 use outcrop_format::ManifestRegion;
-use outcrop_region::{GlobalBox, LIST, MemoryOrder, Moves, PartMut, Shape, Uncovered, place};
-use std::sync::Arc;
+use outcrop_region::{GlobalBox, LIST, Moves, PartMut, Shape, Uncovered, place, whole};
 
 use super::{
     Session,
@@ -21,6 +23,8 @@ use crate::{Error, Result, error::Problem};
 pub(super) struct Source {
     rank: u32,
     copies: Vec<Copy>,
+    /// The number of each region in the manifest, by name.
+    numbers: HashMap<String, usize>,
 }
 
 impl Source {
@@ -29,18 +33,17 @@ impl Source {
     }
 
     fn region(&self, name: &str) -> Option<&ManifestRegion> {
-        self.regions().iter().find(|region| region.name == name)
+        self.numbers.get(name).map(|number| &self.regions()[*number])
     }
 }
 
 /// How the parts that are asked for are put together.
 pub(super) struct Gathered {
     sources: Vec<Source>,
-    /// The number of the part that is asked for, that of the source, and what is taken from it.
-    pieces: Vec<(usize, usize, Moves)>,
-    /// Parts that two sources have both saved, and that must be the same: the number of the part
-    /// that is asked for, and those of the sources.
-    twice: Vec<(usize, [usize; 2])>,
+    /// By source: the numbers of the parts that are asked for, and what is taken for them.
+    pieces: Vec<Vec<(usize, Moves)>>,
+    /// By two sources: the numbers of the parts that both have saved, and that must be the same.
+    twice: BTreeMap<[usize; 2], Vec<usize>>,
 }
 
 impl Session {
@@ -55,7 +58,7 @@ impl Session {
         let layers = || complete.iter().chain(&partial).map(|layer| &shelves[*layer]);
         let mut sources = Vec::new();
         for rank in 0..progress.ranks {
-            let mut source = Source { rank, copies: Vec::new() };
+            let mut source = Source { rank, copies: Vec::new(), numbers: HashMap::new() };
             for shelf in layers() {
                 let catalog = Catalog::new(Arc::clone(shelf.files()));
                 match catalog.manifest(&self.core.name, rank, version) {
@@ -77,6 +80,8 @@ impl Session {
                 skipped.push(Skipped { version, reason });
                 return Ok(None);
             }
+            let names = source.regions().iter().enumerate().map(|(number, region)| (region.name.clone(), number));
+            source.numbers = names.collect();
             sources.push(source);
         }
         Ok(Some(sources))
@@ -107,7 +112,8 @@ impl Session {
 
     /// Finds out which pieces of which sources are needed.
     fn plan(&self, version: u64, sources: Vec<Source>, parts: &[PartMut<'_>]) -> Result<Gathered> {
-        let mut gathered = Gathered { sources, pieces: Vec::new(), twice: Vec::new() };
+        let pieces = vec![Vec::new(); sources.len()];
+        let mut gathered = Gathered { sources, pieces, twice: BTreeMap::new() };
         for (nth, part) in parts.iter().enumerate() {
             self.plan_part(&mut gathered, nth, part).map_err(|problem| self.mismatch(version, problem))?;
         }
@@ -154,14 +160,13 @@ impl Session {
         for group in groups {
             let is_mine = |it: &&usize| rank_of(**it) == self.core.rank;
             let chosen = *group.iter().find(is_mine).unwrap_or(&group[self.core.rank as usize % group.len()]);
-            pieces.extend(
-                Moves::new(&placement.saved[chosen], &placement.asked, element_bytes)
-                    .map(|moves| (nth, found[chosen].0, moves)),
-            );
+            let moves = Moves::new(&placement.saved[chosen], &placement.asked, element_bytes);
+            pieces[found[chosen].0].extend(moves.map(|moves| (nth, moves)));
             // Whole arrays are compared once, by all ranks together.
             let is_my_task = |it: &&usize| is_boxed || rank_of(**it) as usize % count == self.core.rank as usize;
-            let others = group[1..].iter().filter(is_my_task);
-            twice.extend(others.map(|it| (nth, [found[group[0]].0, found[*it].0])));
+            for other in group[1..].iter().filter(is_my_task) {
+                twice.entry([found[group[0]].0, found[*other].0]).or_default().push(nth);
+            }
         }
         Ok(())
     }
@@ -175,24 +180,29 @@ impl Session {
         skipped: &mut Vec<Skipped>,
     ) -> Result<bool> {
         let mut known: Option<(usize, Reader)> = None;
-        for (nth, [one, other]) in &gathered.twice {
-            let region = parts[*nth].name;
+        for ([one, other], same) in &gathered.twice {
             if known.as_ref().is_none_or(|(source, _)| source != one) {
                 let opened = self.from_copies(version, &gathered.sources[*one], skipped, |_| Ok(()))?;
                 let Some((_, reader)) = opened else { return Ok(false) };
                 known = Some((*one, reader));
             }
             let Some((_, first)) = &known else { continue };
-            let mut is_same = false;
+            let mut different = None;
             let source = &gathered.sources[*other];
             let compared = self.from_copies(version, source, skipped, |reader| {
-                is_same = first.is_same(region, reader)?;
+                different = None;
+                for region in same.iter().map(|nth| parts[*nth].name) {
+                    if !first.is_same(region, reader)? {
+                        different = Some(region);
+                        break;
+                    }
+                }
                 Ok(())
             })?;
             if compared.is_none() {
                 return Ok(false);
             }
-            if !is_same {
+            if let Some(region) = different {
                 let (one, other) = (gathered.sources[*one].rank, source.rank);
                 let problem = format!(
                     "region {region} is not the same on ranks {one} and {other} that saved it, so it is not known which of them \
@@ -216,14 +226,11 @@ impl Session {
         let names: Vec<&str> = parts.iter().map(|part| part.name).collect();
         let memory: Vec<Mutex<&mut [u8]>> = parts.iter_mut().map(|part| Mutex::new(&mut *part.bytes)).collect();
         let mut layer = None;
-        for (nth, source) in gathered.sources.iter().enumerate() {
-            let pieces = gathered.pieces.iter().filter(|(_, of, _)| *of == nth);
-            let wanted: Vec<_> = pieces
-                .map(|(part, _, moves)| {
-                    let into = (task == Task::Fill).then_some(&memory[*part]);
-                    Scattered { region: names[*part], moves, into }
-                })
-                .collect();
+        for (source, pieces) in gathered.sources.iter().zip(&gathered.pieces) {
+            let into = |part: usize| (task == Task::Fill).then_some(&memory[part]);
+            let wanted = pieces.iter().map(|(part, moves)| (*part, moves));
+            let wanted = wanted.map(|(part, moves)| Scattered { region: names[part], moves, into: into(part) });
+            let wanted: Vec<_> = wanted.collect();
             if wanted.is_empty() {
                 continue;
             }
@@ -278,16 +285,16 @@ impl Session {
         let Some(sources) = self.sources(version, &mut skipped)? else {
             return Err(self.unusable(version, &skipped));
         };
-        let mut regions: Vec<SavedRegion> = Vec::new();
+        let (mut regions, mut known) = (Vec::new(), HashSet::new());
         for region in sources.iter().flat_map(Source::regions) {
-            if regions.iter().any(|known| known.name == region.name) {
+            if !known.insert(region.name.as_str()) {
                 continue;
             }
             let shapes: Vec<&Shape> =
                 sources.iter().filter_map(|it| it.region(&region.name)).map(|region| &region.shape).collect();
             let share = (self.core.rank as usize, self.core.ranks as usize);
             let mut saved = SavedRegion::of(region);
-            saved.shape = whole(&shapes, share).unwrap_or_else(|| region.shape.clone());
+            saved.shape = whole_or_share(&shapes, share).unwrap_or_else(|| region.shape.clone());
             saved.bytes = saved.shape.count() as u64 * saved.element_bytes as u64;
             regions.push(saved);
         }
@@ -296,7 +303,9 @@ impl Session {
 
     /// Says where this rank's part of a list lies, if the parts of the other ranks are in sight.
     pub(super) fn place_lists(&self, version: u64, regions: &mut [SavedRegion]) -> Result<()> {
-        if !regions.iter().any(|region| region.shape.is_list()) {
+        let has_lists = regions.iter().any(|region| region.shape.is_list());
+        // Other ranks may still save it, and do not know that somebody waits.
+        if !has_lists || !self.core.state().is_there(version) {
             return Ok(());
         }
         let Some(sources) = self.sources(version, &mut Vec::new())? else { return Ok(()) };
@@ -334,14 +343,10 @@ fn part_of_list(like: &Shape, total: usize, elements: std::ops::Range<usize>) ->
 }
 
 /// The array that parts make up, or a share of the list.
-fn whole(shapes: &[&Shape], (nth, of): (usize, usize)) -> Option<Shape> {
-    let (first, column) = (shapes.first()?, MemoryOrder::ColumnMajor);
-    let global = first.global()?;
-    if first.is_list() {
-        let total: usize = shapes.iter().map(|shape| length(shape)).sum();
-        let at = |nth: usize| (total as u128 * nth as u128 / of as u128) as usize;
-        return part_of_list(first, total, at(nth)..at(nth + 1));
-    }
-    let is_column = shapes.iter().any(|shape| shape.order() == column);
-    Shape::new(global.shape(), if is_column { column } else { MemoryOrder::RowMajor }).ok()
+fn whole_or_share(shapes: &[&Shape], (nth, of): (usize, usize)) -> Option<Shape> {
+    let first = shapes.first().filter(|first| first.is_list());
+    let Some(first) = first else { return whole(shapes) };
+    let total: usize = shapes.iter().map(|shape| length(shape)).sum();
+    let at = |nth: usize| (total as u128 * nth as u128 / of as u128) as usize;
+    part_of_list(first, total, at(nth)..at(nth + 1))
 }

@@ -6,8 +6,8 @@ use std::{cmp::Reverse, collections::BTreeSet, sync::Arc};
 use outcrop_catalog::{Catalog, Holding};
 use outcrop_commit::{Everybody, Found, LayerSettings, Ledger, Settings};
 use outcrop_format::{
-    Answer, Former, Held, HeldLayer, Holdings, LOCK_NAME, MARK_NAME, Mark, RunId, check_session_name,
-    parse_rank_name, rank_name,
+    Answer, Former, Held, HeldLayer, Holdings, LOCK_NAME, MARK_NAME, Mark, RunId, check_session_name, parse_rank_name,
+    rank_name,
 };
 use outcrop_layers::files::{FileLock, Files, write_whole};
 use outcrop_ranks::rand_bytes;
@@ -129,8 +129,7 @@ fn enter_all(shared: &Shared, name: &str, rank: u32, count: u32) -> Result<Enter
     }
     // Read everything before anything is changed.
     let catalogs: Vec<Catalog> = shared.shelves.iter().map(|shelf| Catalog::new(Arc::clone(shelf.files()))).collect();
-    let looked: Vec<_> =
-        catalogs.iter().map(|catalog| entered.look(catalog, name, rank)).collect::<Result<_>>()?;
+    let looked: Vec<_> = catalogs.iter().map(|catalog| entered.look(catalog, name, rank)).collect::<Result<_>>()?;
     for (catalog, (holding, runs)) in catalogs.iter().zip(looked) {
         let found = take(catalog.files(), &dir, holding)?;
         entered.layers.push(found);

@@ -123,6 +123,11 @@ impl State {
         self.versions.iter().filter(is_there).map(|(version, progress)| (*version, progress.run))
     }
 
+    /// Whether all ranks have a version on some layer.
+    pub(crate) fn is_there(&self, version: u64) -> bool {
+        self.versions.get(&version).is_some_and(|progress| progress.there.contains(&true))
+    }
+
     /// The versions that can be restored or are in flight, in ascending order.
     pub(crate) fn known(&self) -> impl Iterator<Item = u64> {
         self.versions.keys().copied().filter(|version| !self.gone.contains(version))

@@ -17,7 +17,7 @@
         pool.persist()                              # durable, and only what has changed is written
 """
 
-from ._arrays import Box, Boxed, box_of, boxed
+from ._arrays import Box, Boxed, box_of, boxed, listed
 from ._outcrop import __version__
 from .errors import Busy, Damaged, Exists, Full, Held, Missing, OutcropError, Storage, TooLarge, Usage, WrongType
 from .pool import Pool
@@ -34,6 +34,7 @@ __all__ = [
     "Box",
     "Boxed",
     "boxed",
+    "listed",
     "box_of",
     "read",
     "versions",

@@ -155,7 +155,9 @@ fn decode_former(cursor: &mut Cursor<'_>) -> Result<Former> {
     let held = match head.is_adopted {
         0 => None,
         1 => Some(decode_layer(cursor)?),
-        other => return Err(cursor.wrong(format!("{other} says neither that a former rank is adopted nor that it is not"))),
+        other => {
+            return Err(cursor.wrong(format!("{other} says neither that a former rank is adopted nor that it is not")));
+        }
     };
     Ok(Former { layer: head.layer.get(), rank: head.rank.get(), held })
 }

@@ -172,7 +172,9 @@ fn other_boxes_are_restored_while_the_version_is_on_its_way() {
         let rank = outcrop::store::Ranks::rank(&ranks) as usize;
         let mut session = builder(dir.path(), ranks).open().unwrap().session("heat").unwrap();
         let own = vec![rank as u64; 10 + rank];
-        session.save(1, &[part("field", &whole.cut(&tiles[rank]), &tiles[rank], &whole), Part::new("own", &own)]).unwrap();
+        session
+            .save(1, &[part("field", &whole.cut(&tiles[rank]), &tiles[rank], &whole), Part::new("own", &own)])
+            .unwrap();
         let (mut found, mut mine) = (vec![0; others[rank].count()], vec![9; 10 + rank]);
         let mut parts = [part_mut("field", &mut found, &others[rank], &whole), PartMut::new("own", &mut mine)];
         session.restore(1, &mut parts).unwrap();

@@ -42,9 +42,8 @@ impl World {
     }
 
     fn adopted_by(&self, rank: usize, layer: LayerIndex) -> Vec<usize> {
-        let is_mine = |((former, on), by): (&(usize, LayerIndex), &usize)| {
-            (*on == layer && *by == rank).then_some(*former)
-        };
+        let is_mine =
+            |((former, on), by): (&(usize, LayerIndex), &usize)| (*on == layer && *by == rank).then_some(*former);
         self.adopted.iter().filter_map(is_mine).collect()
     }
 
@@ -70,7 +69,12 @@ impl World {
     pub(super) fn clear(&mut self, rank: usize, layer: LayerIndex, stale: &BTreeSet<(u64, RunId)>) -> Checked {
         for former in self.adopted_by(rank, layer) {
             let disk = &mut self.disks[former][layer];
-            for (version, _) in stale.iter().filter(|(version, run)| disk.manifest(*version).is_some_and(|it| it.run == *run)).copied().collect::<Vec<_>>() {
+            for (version, _) in stale
+                .iter()
+                .filter(|(version, run)| disk.manifest(*version).is_some_and(|it| it.run == *run))
+                .copied()
+                .collect::<Vec<_>>()
+            {
                 disk.put(Name::Version(version), None);
             }
             disk.sync();

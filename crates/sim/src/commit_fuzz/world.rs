@@ -560,7 +560,10 @@ impl World {
         let Some(step) = self.ranks[rank].steps[layer].take() else { return Ok(()) };
         // Who looks has to read the manifests of the others, too.
         let is_obscure = |disks: &Vec<Disk>| !disks[layer].unreadable.is_empty();
-        let fails = self.fails() || (matches!(step, Step::Look | Step::Clear { .. }) && self.disks.iter().any(is_obscure) && (step != Step::Look || self.random.bool()));
+        let fails = self.fails()
+            || (matches!(step, Step::Look | Step::Clear { .. })
+                && self.disks.iter().any(is_obscure)
+                && (step != Step::Look || self.random.bool()));
         let next_number = self.ranks[rank].content.next_number;
         let dropped = match &step {
             Step::Drop { version } => self.disks[rank][layer].readable().find(|it| it.version == *version).cloned(),

@@ -136,12 +136,7 @@ fn drop_former(files: &dyn Files, session: &SessionCore, layer: usize, version: 
 
 /// Removes these manifests of adopted former ranks, and packs of theirs that no manifest of any
 /// rank lists.
-fn clear(
-    catalog: &Catalog,
-    session: &SessionCore,
-    layer: usize,
-    stale: &BTreeSet<(u64, RunId)>,
-) -> crate::Result<()> {
+fn clear(catalog: &Catalog, session: &SessionCore, layer: usize, stale: &BTreeSet<(u64, RunId)>) -> crate::Result<()> {
     let files = catalog.files();
     let attempt = |source| failure(files, "remove what former ranks have left", source);
     for &rank in &session.former[layer] {

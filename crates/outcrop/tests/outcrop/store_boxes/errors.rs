@@ -36,7 +36,11 @@ fn save_rows(dir: &Path, boxes: &[std::ops::Range<usize>], more: impl Fn(usize) 
 }
 
 /// What each of `count` ranks is told when it tries to restore. Its memory must not have changed.
-fn refused(dir: &Path, count: u32, attempt: impl Fn(&mut Session, usize, &mut [u64]) -> outcrop::Error + Sync) -> Vec<String> {
+fn refused(
+    dir: &Path,
+    count: u32,
+    attempt: impl Fn(&mut Session, usize, &mut [u64]) -> outcrop::Error + Sync,
+) -> Vec<String> {
     run(&dir.join("talk"), count, |ranks| {
         let rank = ranks.rank() as usize;
         let mut session = builder(dir, ranks).open().unwrap().session("heat").unwrap();

@@ -210,7 +210,8 @@ fn ranks_of_changing_number_lose_nothing_when_they_are_killed() {
         *counts.entry(count).or_insert(0) += 1;
         (0..5).for_each(|rank| drop(fs::remove_file(dir.path().join(format!("found-{rank}")))));
         let mut child = child("store_boxes::former::child_saves_boxes", dir.path());
-        let mut child = child.env(COUNT, count.to_string()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let mut child =
+            child.env(COUNT, count.to_string()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let is_ready = || (0..count).all(|rank| dir.path().join(format!("found-{rank}")).exists());
         outcrop_testing::until("all ranks have restored", is_ready);
         thread::sleep(Duration::from_millis(random.u64(..150)));
