@@ -189,7 +189,7 @@ impl Client {
         let session = self.store()?.session(&session_name)?;
         if let Some(saved) = session.other_ranks() {
             // VELOC's regions belong to one rank, and have no boxes.
-            let count = self.ranks.count();
+            let count = self.ranks.voice().map_or(1, |voice| outcrop::store::Ranks::count(&voice));
             let problem = format!(
                 "session {session_name}: it was saved by {saved} ranks and is opened by {count}; start {saved} again, or use \
                  another directory"

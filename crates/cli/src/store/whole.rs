@@ -7,7 +7,7 @@ use outcrop::{
     Shape,
     boxes::{Moves, Placed, Placement, Uncovered, place, whole},
     catalog::{Catalog, Reader, Scattered, Version},
-    layers::files::{DiskFiles, File, Files},
+    layers::files::{DiskFiles, Files},
 };
 
 /// How much of an array is in memory at a time, unless one row is larger.
