@@ -27,6 +27,9 @@ module outcrop
   ! Which index of an array runs fastest in memory: the last one, as in C, or the first one, as in Fortran.
   integer(c_int), parameter, public :: outcrop_row_major = 0, outcrop_column_major = 1
 
+  ! The length of a list in the box of a part of it, in the last dimension.
+  integer(c_size_t), parameter, public :: outcrop_list = 281474976710655_c_size_t
+
   ! As long as the name of a region can be.
   integer, parameter, public :: outcrop_name_length = 240
 

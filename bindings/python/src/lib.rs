@@ -30,6 +30,10 @@ mod _outcrop {
         tape::Tape,
     };
 
+    /// The length of a list, in the box of a part of it.
+    #[pymodule_export]
+    const LIST: usize = outcrop::LIST;
+
     /// The version of the package, which is that of the crates.
     #[pymodule_export]
     #[allow(non_upper_case_globals)]

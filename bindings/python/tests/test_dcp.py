@@ -319,8 +319,8 @@ def run_ranks(what, tmp_path, count):
         assert rank.returncode == 0 and f"done {number}" in output, output
 
 
-def test_two_processes_save_and_three_load(tmp_path):
-    run_ranks("save", tmp_path, 2)
+def test_four_processes_save_and_three_load(tmp_path):
+    run_ranks("save", tmp_path, 4)
     assert outcrop.versions("run-rank-1", str(tmp_path / "store")) == [5, 6]
     run_ranks("load", tmp_path, 3)
 

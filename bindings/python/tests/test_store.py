@@ -364,6 +364,43 @@ def test_ranks_save_and_restore_together(tmp_path):
         assert [process.exitcode for process in processes] == [0, 0]
 
 
+def boxed_rank(number, directory, count, version):
+    """One process of a run with another number of ranks than the one before."""
+    whole = np.arange(60 * 7, dtype="f4").reshape(60, 7)
+    rows = slice(60 * number // count, 60 * (number + 1) // count)
+    ranks = {"dir": directory / "ranks", "rank": number, "count": count}
+    with outcrop.Store(dir=directory / "checkpoints", ranks=ranks, host="8 MiB", pin=False).session("run") as session:
+        if version > 1:
+            found = np.zeros_like(whole[rows])
+            restored = session.restore(field=outcrop.boxed(found, whole.shape, (rows.start, 0)))
+            assert restored.number == version - 1 and (found == whole[rows] * (version - 1)).all()
+            assert restored["step"] == version - 1 and restored["name"] == "heat"
+            assert (restored["field"] == whole * (version - 1)).all(), "without a box it is the whole array"
+            share = restored.regions["particles"]
+            particles = restored["particles"]
+            first = share.box.offset[0]
+            assert share.box.shape == (12, 2) and (particles[:, 0] == np.arange(first, first + len(particles))).all()
+            again = np.zeros((3, 2))
+            restored.into(particles=outcrop.listed(again, 5), field=outcrop.boxed(found.T.copy().T, whole.shape, (rows.start, 0)))
+            assert (again[:, 0] == [5, 6, 7]).all()
+        mine = np.arange(12)[12 * number // count : 12 * (number + 1) // count]
+        particles = np.stack([mine, mine * 0], axis=1).astype("f8")
+        field = outcrop.boxed(whole[rows] * version, whole.shape, (rows.start, 0))
+        session.save(version, field=field, particles=outcrop.listed(particles), step=version, name="heat")
+        session.wait(version)
+
+
+def test_another_number_of_ranks_restores_boxes_and_lists(tmp_path):
+    spawn = multiprocessing.get_context("spawn")
+    for version, count in enumerate((4, 3, 1, 2), 1):
+        processes = [spawn.Process(target=boxed_rank, args=(number, tmp_path, count, version)) for number in range(count)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(PATIENCE)
+        assert [process.exitcode for process in processes] == [0] * count
+
+
 # A store of format 1, which says in a region of its own what the others are.
 GOLDEN = pathlib.Path(__file__).parent / "../../../crates/catalog/tests/golden-v1"
 

@@ -187,6 +187,15 @@ impl Client {
     fn open_series(&mut self, name: &str) -> Result<Series> {
         let session_name = session_name(name)?;
         let session = self.store()?.session(&session_name)?;
+        if let Some(saved) = session.other_ranks() {
+            // VELOC's regions belong to one rank, and have no boxes.
+            let count = self.ranks.voice().map_or(1, |voice| outcrop::store::Ranks::count(&voice));
+            let problem = format!(
+                "session {session_name}: it was saved by {saved} ranks and is opened by {count}; start {saved} again, or use \
+                 another directory"
+            );
+            return Err(Failure::new(problem));
+        }
         routed::remove_left_over(&self.config.scratch, name, self.ranks.rank());
         let newest = session.newest_number();
         for skipped in session.passed_over() {

@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod boxes;
 mod buffer;
 mod catalog;
 mod copies;
@@ -20,6 +21,7 @@ mod reader;
 mod removal;
 mod verify;
 
+pub use boxes::Scattered;
 pub use catalog::{Catalog, Holding, Sessions, Usage, Version};
 pub use copies::Copies;
 pub use diff::{Change, RegionDiff, diff};

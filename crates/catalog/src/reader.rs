@@ -379,7 +379,7 @@ impl<'a> Mapped<'a> {
 }
 
 /// `bytes` without the ranges in `excluded`, which are ascending.
-fn without(bytes: Range<u64>, excluded: &[Range<u64>]) -> impl Iterator<Item = Range<u64>> {
+pub(crate) fn without(bytes: Range<u64>, excluded: &[Range<u64>]) -> impl Iterator<Item = Range<u64>> {
     let first = excluded.partition_point(|range| range.end <= bytes.start);
     let mut holes = excluded[first..].iter();
     let mut from = bytes.start;
@@ -417,21 +417,21 @@ impl<'a> Piece<'a> {
 
 /// The first error of several threads.
 #[derive(Default)]
-struct Failure(Mutex<Option<Error>>);
+pub(crate) struct Failure(Mutex<Option<Error>>);
 
 impl Failure {
     /// Passes on the work until there is an error.
-    fn until<W>(&self, work: impl Iterator<Item = W>) -> impl Iterator<Item = W> {
+    pub(crate) fn until<W>(&self, work: impl Iterator<Item = W>) -> impl Iterator<Item = W> {
         work.take_while(|_| self.0.lock().unwrap_or_else(PoisonError::into_inner).is_none())
     }
 
-    fn keep(&self, outcome: Result<()>) {
+    pub(crate) fn keep(&self, outcome: Result<()>) {
         if let Err(error) = outcome {
             *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
         }
     }
 
-    fn result(self) -> Result<()> {
+    pub(crate) fn result(self) -> Result<()> {
         self.0.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
 }
@@ -452,7 +452,7 @@ fn read_window(fetcher: &mut Fetcher, window: &mut [Piece<'_>]) -> Result<()> {
 
 /// Reads blocks of several regions. Blocks that are close to each other are read together. Passes
 /// the bytes of each to `take`, with the number of its piece and its range in the region.
-fn read_blocks<'a>(
+pub(crate) fn read_blocks<'a>(
     fetcher: &mut Fetcher,
     pieces: impl IntoIterator<Item = (Mapped<'a>, Range<u64>)>,
     mut take: impl FnMut(usize, Range<u64>, &[u8]),

@@ -5,6 +5,7 @@ mod files;
 mod list;
 mod progress;
 mod prune;
+mod whole;
 
 use std::{
     path::{Path, PathBuf},

@@ -45,11 +45,28 @@ impl Ledger {
         }
         self.layers[layer].wants_collection = false;
         let idle = self.idle(layer);
-        if !idle.is_empty() && self.settings.ranks > 1 && !self.layers[layer].is_unborrowed {
+        let may_be_borrowed = self.settings.ranks > 1 || self.layers[layer].has_former;
+        if !idle.is_empty() && may_be_borrowed && !self.layers[layer].is_unborrowed {
             return self.is_worth_a_look(layer, &idle).then_some(Step::Look);
         }
         self.discard(layer, idle);
         None
+    }
+
+    /// Removes what former ranks have and nothing needs any more.
+    pub(crate) fn next_clearing(&mut self, layer: LayerIndex) -> Option<Step> {
+        let here = &mut self.layers[layer];
+        if !here.has_former || self.is_reading || here.keeps_all() {
+            return None;
+        }
+        let stale = here.stale();
+        let is_tried = stale.is_empty() || here.tried_stale == stale;
+        if !here.wants_clearing && is_tried {
+            return None;
+        }
+        here.wants_clearing = false;
+        here.tried_stale.clone_from(&stale);
+        Some(Step::Clear { stale })
     }
 
     /// Whether enough packs may be removed to justify reading the manifests of the other ranks.

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use outcrop_format::{Manifest, ManifestPack, News};
+use outcrop_format::{Manifest, ManifestPack, News, RunId};
 
 use crate::Merge;
 
@@ -152,7 +152,8 @@ pub enum Step {
         /// The merges to apply.
         merges: Vec<Merge>,
     },
-    /// Remove the manifest of a version. It is no error if it does not exist.
+    /// Remove the manifest of a version. It is no error if it does not exist. First remove, durably,
+    /// the manifests that adopted directories of former ranks have of it.
     Drop {
         /// The version.
         version: u64,
@@ -160,6 +161,12 @@ pub enum Step {
     /// Find out which packs of this rank are listed in manifests of other ranks. Fails if one of
     /// them cannot be read.
     Look,
+    /// Remove these manifests, durably, from adopted directories of former ranks, and then packs
+    /// there that no manifest of any rank lists. Fails if a manifest cannot be read.
+    Clear {
+        /// Versions, and the runs that saved them. Another run has saved them anew.
+        stale: BTreeSet<(u64, RunId)>,
+    },
     /// Remove a pack.
     Remove {
         /// Its number.

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use outcrop_format::{Manifest, ManifestPack};
+use outcrop_format::{Manifest, ManifestPack, RunId};
 
 use crate::{SaveId, Step, listing::Listing};
 
@@ -88,6 +88,14 @@ pub(crate) struct Layer {
     pub(crate) borrowed: BTreeSet<u64>,
     /// Packs to be removed because nothing needs them, with their lengths.
     pub(crate) garbage: VecDeque<(u64, u64)>,
+    /// Whether this rank has adopted directories of former ranks on this layer.
+    pub(crate) has_former: bool,
+    /// Versions of which adopted directories have a manifest, and the run if it can be read.
+    pub(crate) former: BTreeSet<(u64, Option<RunId>)>,
+    /// Those that the last attempt has removed, or could not remove.
+    pub(crate) tried_stale: BTreeSet<(u64, RunId)>,
+    /// Whether adopted directories may have packs that nothing needs.
+    pub(crate) wants_clearing: bool,
     /// Complete versions that are reported to the program only when there is room for the next one.
     pub(crate) withheld: VecDeque<SaveId>,
 }
@@ -142,6 +150,16 @@ impl Layer {
         if self.listing.standing(version) == Some(Standing::Complete) {
             self.doomed.remove(&version);
         }
+    }
+
+    /// Manifests of former ranks that another version with the same number has taken the place of.
+    pub(crate) fn stale(&self) -> BTreeSet<(u64, RunId)> {
+        let is_stale = |version: u64, run: RunId| {
+            let now = self.listing.manifest(version).filter(|it| it.standing == Standing::Complete);
+            now.is_some_and(|it| it.run != run) && !self.awaited.contains(&version)
+        };
+        let known = self.former.iter().filter_map(|(version, run)| Some((*version, (*run)?)));
+        known.filter(|(version, run)| is_stale(*version, *run)).collect()
     }
 
     /// Writes again what was rewritten or removed before a sync that failed.

@@ -146,7 +146,10 @@ impl Ledger {
                 // No version builds upon these packs any more.
                 self.chain.clear();
                 self.drafted_below = u64::MAX;
-                self.layers.iter_mut().for_each(|layer| layer.wants_collection = true);
+                for layer in &mut self.layers {
+                    layer.wants_collection = true;
+                    layer.wants_clearing = layer.has_former;
+                }
             }
             Event::Heard { rank, news } => self.heard(rank, news),
             Event::Unsaid { news, reason } => self.unsaid(&news, &reason),

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use outcrop_format::{Manifest, ManifestPack, RunId};
+use outcrop_format::{Held, Manifest, ManifestPack, RunId};
 use outcrop_plan::Retention;
 
 use crate::layer::Standing;
@@ -72,6 +72,12 @@ impl Visible {
         };
         let (run, saved_at_unix_ns) = (manifest.run, manifest.saved_at_unix_ns);
         Self { run, saved_at_unix_ns, chain: own(false), borrowed: own(true), standing }
+    }
+
+    /// A version of which this rank has no packs: other ranks, or former ones, have it.
+    pub(crate) fn without_packs(held: &Held, standing: Standing) -> Self {
+        let (run, saved_at_unix_ns) = (held.run, held.saved_at_unix_ns);
+        Self { run, saved_at_unix_ns, chain: Box::default(), borrowed: Box::default(), standing }
     }
 
     /// All packs of this rank that it lists.

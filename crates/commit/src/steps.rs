@@ -43,7 +43,7 @@ impl Ledger {
         if here.is_dirty && !here.is_sync_blocked {
             return Some(Step::Sync);
         }
-        if let Some(step) = self.next_collection(layer) {
+        if let Some(step) = self.next_collection(layer).or_else(|| self.next_clearing(layer)) {
             return Some(step);
         }
         // If the layer has a limit, somebody may be waiting for the room.
@@ -81,8 +81,15 @@ impl Ledger {
             (Step::Look, Outcome::Failed { reason, .. }) => {
                 self.report(Report::Stays { layer, reason: format!("old packs: {reason}") });
             }
+            (Step::Clear { .. }, Outcome::Failed { reason, .. }) => {
+                self.report(Report::Stays { layer, reason: format!("packs of former ranks: {reason}") });
+            }
             (Step::Remove { number, .. }, Outcome::Failed { reason, .. }) => {
                 self.report(Report::Stays { layer, reason: format!("pack {number}: {reason}") });
+            }
+            (Step::Clear { stale }, _) => {
+                let gone = |(version, run): &(u64, Option<_>)| run.is_some_and(|run| stale.contains(&(*version, run)));
+                self.layers[layer].former.retain(|it| !gone(it));
             }
             (Step::Look | Step::Remove { .. }, _) => {}
         }
@@ -264,17 +271,23 @@ impl Ledger {
         here.revived.remove(&version);
         here.removed.extend(manifest.map(|manifest| (version, manifest)));
         here.removed_unread.extend(here.unreadable.contains(&version).then_some(version));
-        if let Some(visible) = here.listing.remove(version) {
-            here.lingering.extend(visible.packs());
-        }
+        let removed = here.listing.remove(version);
+        here.lingering.extend(removed.iter().flat_map(Visible::packs));
+        // Another run may have saved the same number with other ranks, and that one stays.
+        let was_known = !removed.is_some_and(|it| matches!(it.standing, Standing::Kept { .. } | Standing::Unread));
         here.is_dirty = true;
         here.is_sync_blocked = false;
         here.wants_collection = true;
+        let before = here.former.len();
+        here.former.retain(|(former, _)| *former != version);
+        here.wants_clearing |= here.former.len() < before;
         // The program must learn that a version was complete before it learns that it is not kept.
         if let Some(index) = here.withheld.iter().position(|save| save.version == version) {
             let reached = here.withheld.remove(index).map(|save| Report::Reached { save, layer });
             reached.into_iter().for_each(|report| self.report(report));
         }
-        self.report(Report::Dropped { version, layer });
+        if was_known {
+            self.report(Report::Dropped { version, layer });
+        }
     }
 }

@@ -12,7 +12,8 @@ use outcrop_format::{
 use outcrop_plan::Retention;
 
 use crate::{
-    Action, Draft, Event, Found, LayerSettings, Ledger, Merge, Outcome, Report, SaveId, Settings, Step, listing::LOOKS,
+    Action, Draft, Event, Everybody, Found, LayerSettings, Ledger, Merge, Outcome, Report, SaveId, Settings, Step,
+    listing::LOOKS,
 };
 
 const RUN: RunId = RunId(7);
@@ -55,17 +56,17 @@ impl Rig {
     }
 
     /// The same, with `is_shared` given.
-    fn shared(keep: Retention, (layers, ranks): (usize, u32), is_shared: bool, found: Found) -> Self {
-        let held = |it: &Arc<Manifest>| Held { run: it.run, saved_at_unix_ns: it.saved_at_unix_ns };
-        let versions = found.manifests.iter().map(|(version, it)| (*version, held(it))).collect();
-        let nothing = Holdings { proposal: RUN, layers: vec![HeldLayer::default(); layers] };
+    fn shared(keep: Retention, (layers, ranks): (usize, u32), is_shared: bool, mut found: Found) -> Self {
+        found.manifests.values_mut().for_each(|manifest| Arc::make_mut(manifest).ranks = ranks);
+        let versions = found.manifests.iter().map(|(version, it)| (*version, Held::of(it))).collect();
+        let nothing = Holdings { proposal: RUN, layers: vec![HeldLayer::default(); layers], former: Vec::new() };
         let mut everybody = vec![nothing; ranks as usize];
         everybody[0].layers[0] = HeldLayer { versions, ..HeldLayer::default() };
         let layer = LayerSettings { keep, is_limited: false };
         let settings = Settings { rank: 0, ranks, run: RUN, is_shared, layers: vec![layer; layers] };
         let mut founds = vec![Found::default(); layers];
         founds[0] = found;
-        let ledger = Ledger::open(settings, founds, &everybody);
+        let ledger = Ledger::open(settings, founds, &Everybody::new(everybody));
         Self { ledger, layers, now: 0, asked: Vec::new(), reports: Vec::new(), said: Vec::new() }
     }
 
@@ -429,12 +430,12 @@ fn nothing_is_said_after_the_end() {
 }
 
 /// What a rank finds that has taken part in so many runs, each of which left a version.
-fn many_runs(count: u64) -> (Ledger, Vec<Holdings>) {
+fn many_runs(count: u64) -> (Ledger, Everybody) {
     let run = |version: u64| RunId(u128::from(version) + 100);
-    let held = |version: u64| (version, Held { run: run(version), saved_at_unix_ns: version });
+    let held = |version: u64| (version, Held { run: run(version), saved_at_unix_ns: version, ranks: 2 });
     let versions: BTreeMap<u64, Held> = (0..count).map(held).collect();
     let layer = HeldLayer { versions, ..HeldLayer::default() };
-    let everybody = vec![Holdings { proposal: RUN, layers: vec![layer] }; 2];
+    let everybody = Everybody::new(vec![Holdings { proposal: RUN, layers: vec![layer], former: Vec::new() }; 2]);
     let layers = vec![LayerSettings::default()];
     let settings = Settings { rank: 0, ranks: 2, run: RUN, is_shared: false, layers };
     let manifests = (0..count).map(|version| (version, manifest(run(version), version, &[]))).collect();

@@ -10,7 +10,7 @@ mod news;
 mod share;
 
 pub use agreement::{Answer, Candidates, Due, Fared, Verdict};
-pub use holdings::{Held, HeldLayer, Holdings};
+pub use holdings::{Former, Held, HeldLayer, Holdings};
 pub use mark::{MARK_BYTES_MAX, MARK_RUNS_MAX, Mark};
 pub use news::{News, Tidings};
 pub use share::{SharedBlocks, SharedLocation, SharedLocations, SharedPack, SharedPacks, Sharing};
@@ -43,7 +43,6 @@ const CHECK_BYTES: usize = 8;
 #[repr(u8)]
 enum Kind {
     News = 1,
-    Holdings = 2,
     Mark = 3,
     Answer = 4,
     Candidates = 5,
@@ -53,6 +52,7 @@ enum Kind {
     SharedLocations = 9,
     SharedPacks = 10,
     Due = 11,
+    Holdings = 12,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

@@ -72,8 +72,8 @@ pub mod bindings {
 /// ```
 pub mod catalog {
     pub use outcrop_catalog::{
-        Catalog, Change, Error, Finding, FindingKind, Harm, Reader, RegionDiff, Removal, Result, Sessions, Usage,
-        Verified, Version, diff, lock_session, verify,
+        Catalog, Change, Error, Finding, FindingKind, Harm, Reader, RegionDiff, Removal, Result, Scattered, Sessions,
+        Usage, Verified, Version, diff, lock_session, verify,
     };
 }
 
@@ -180,6 +180,11 @@ pub mod store {
     };
 }
 
+/// Boxes of global arrays: which of them make up another one, and which bytes go where.
+pub mod boxes {
+    pub use outcrop_region::{Moves, Placed, Placement, Uncovered, place, whole};
+}
+
 /// Measures a machine's memory, directories and devices, so that tapes can start with the results.
 ///
 /// ```no_run
@@ -205,7 +210,9 @@ pub use outcrop_error::{Error, ErrorKind, Result};
 pub use outcrop_format::HashKind;
 pub use outcrop_layers::{DeviceKind, DirOptions};
 pub use outcrop_plan::{MemoryState, Order, Pinning, Preference, Reason, Retention, Rule, Strategy, Touching};
-pub use outcrop_region::{Blank, DIMENSIONS_MAX, Element, GlobalBox, MemoryOrder, Part, PartMut, Shape, ShapeError};
+pub use outcrop_region::{
+    Blank, DIMENSIONS_MAX, Element, GlobalBox, LIST, MemoryOrder, Part, PartMut, Shape, ShapeError,
+};
 pub use outcrop_settings::Size;
 pub use outcrop_store::{Reached, Session, Store, StoreBuilder};
 pub use outcrop_track::{TrackStats, Way};

@@ -2,7 +2,7 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use crate::{Element, MemoryOrder, Shape, ShapeError};
+use crate::{Element, LIST, MemoryOrder, Shape, ShapeError};
 
 /// What a program says of the shape of a region; it is checked when the region is used.
 #[derive(Debug, Clone, Default)]
@@ -140,6 +140,12 @@ impl<'a> Part<'a> {
         Self::new(name, values).in_box(global, offset)
     }
 
+    /// `values` under `name`, which are this rank's part of a list: the parts of all ranks, in the
+    /// order of the ranks. Their number may differ between ranks and versions.
+    pub fn list<T: IntoBytes + Immutable>(name: &'a str, values: &'a [T]) -> Self {
+        Self::boxed(name, values, &[LIST], &[0])
+    }
+
     shaped!();
 
     /// How its elements form an array, if what was said of it makes sense.
@@ -188,6 +194,12 @@ impl<'a> PartMut<'a> {
         offset: &[usize],
     ) -> Self {
         Self::new(name, values).in_box(global, offset)
+    }
+
+    /// The elements of the list `name` from number `first` on, to be put into `values`:
+    /// [`Part::list`].
+    pub fn list<T: FromBytes + IntoBytes>(name: &'a str, values: &'a mut [T], first: usize) -> Self {
+        Self::boxed(name, values, &[LIST], &[first])
     }
 
     shaped!();

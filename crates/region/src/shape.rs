@@ -94,8 +94,26 @@ impl Shape {
                 )));
             }
         }
+        self.check_list(global, offset)?;
         self.global = Some(GlobalBox { shape: global.to_vec(), offset: offset.to_vec() });
         Ok(self)
+    }
+
+    /// The parts of a list follow each other in the slowest dimension, and have all of the others.
+    fn check_list(&self, global: &[usize], offset: &[usize]) -> Result<(), ShapeError> {
+        let Some(at) = global.iter().position(|length| *length == crate::LIST) else { return Ok(()) };
+        let is_first = self.order == MemoryOrder::RowMajor || self.has_one_order();
+        let is_last = self.order == MemoryOrder::ColumnMajor || self.has_one_order();
+        let is_slowest = (at == 0 && is_first) || (at + 1 == global.len() && is_last);
+        let is_whole = |nth: usize| nth == at || (offset[nth] == 0 && self.dimensions[nth] == global[nth]);
+        match is_slowest && (0..global.len()).all(is_whole) {
+            true => Ok(()),
+            false => Err(ShapeError(
+                "a list is as long as its parts together in its slowest dimension only, and its parts are whole in the \
+                 others"
+                    .to_owned(),
+            )),
+        }
     }
 
     /// The dimensions, in the order of the indices.
@@ -111,6 +129,11 @@ impl Shape {
     /// Which part of a global array it is, if it is one.
     pub fn global(&self) -> Option<&GlobalBox> {
         self.global.as_ref()
+    }
+
+    /// Whether it is a part of a [list](crate::LIST).
+    pub fn is_list(&self) -> bool {
+        self.global.as_ref().is_some_and(|global| global.shape.contains(&crate::LIST))
     }
 
     /// How many elements it has.
@@ -182,7 +205,7 @@ impl Shape {
     }
 
     /// Whether row-major and column-major order are the same.
-    fn has_one_order(&self) -> bool {
+    pub(crate) fn has_one_order(&self) -> bool {
         self.dimensions.contains(&0) || self.dimensions.iter().filter(|dimension| **dimension > 1).count() < 2
     }
 
@@ -214,7 +237,10 @@ impl fmt::Display for Shape {
         Sizes(&self.dimensions).fmt(f)?;
         if let Some(GlobalBox { shape, offset }) = &self.global {
             let offset: Vec<_> = offset.iter().map(ToString::to_string).collect();
-            write!(f, " at ({}) of {}", offset.join(", "), Sizes(shape))?;
+            match self.is_list() {
+                true => f.write_str(" of a list")?,
+                false => write!(f, " at ({}) of {}", offset.join(", "), Sizes(shape))?,
+            }
         }
         match self.order {
             MemoryOrder::RowMajor => Ok(()),

@@ -199,7 +199,7 @@ impl Committer {
         let Some(open) = self.open.get_mut(&run) else { return };
         match action {
             Action::Do { layer, step } => {
-                let outcome = files::perform(&self.shared.shelves[layer], &open.session, step);
+                let outcome = files::perform(&self.shared.shelves[layer], &open.session, layer, step);
                 open.ledger.handle(now_unix_ns(), Event::Done { layer, outcome });
             }
             Action::Announce(news) => {

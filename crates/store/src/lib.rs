@@ -16,6 +16,7 @@ mod chain;
 mod commit;
 mod error;
 mod exchange;
+mod gather;
 mod host;
 mod merge;
 mod pack;

@@ -4,9 +4,10 @@
 use std::{cmp::Reverse, collections::BTreeSet, sync::Arc};
 
 use outcrop_catalog::{Catalog, Holding};
-use outcrop_commit::{Found, LayerSettings, Ledger, Settings, returning};
+use outcrop_commit::{Everybody, Found, LayerSettings, Ledger, Settings};
 use outcrop_format::{
-    Answer, Held, HeldLayer, Holdings, LOCK_NAME, MARK_NAME, Manifest, Mark, RunId, check_session_name, rank_name,
+    Answer, Former, Held, HeldLayer, Holdings, LOCK_NAME, MARK_NAME, Mark, RunId, check_session_name, parse_rank_name,
+    rank_name,
 };
 use outcrop_layers::files::{FileLock, Files, write_whole};
 use outcrop_ranks::rand_bytes;
@@ -37,6 +38,8 @@ struct Entered {
     layers: Vec<Found>,
     marks: Vec<BTreeSet<RunId>>,
     unreadable: Vec<Skipped>,
+    /// Directories of former ranks.
+    former: Vec<Former>,
     locks: Vec<FileLock>,
 }
 
@@ -51,8 +54,14 @@ pub(crate) fn open(shared: &Shared, name: &str) -> Result<Opened> {
     let entered = entered?;
     all_well(&answers, |rank| format!("rank {rank} cannot open session {name}"))?;
     let gathered = shared.ranks.gather(&format!("open {name}"), &holdings(&entered)?.encode())?;
-    let everybody = decode_all(&gathered, Holdings::decode)?;
-    let run = everybody.first().map(|first| first.proposal).ok_or_else(|| apart("there is no rank 0"))?;
+    let told = decode_all(&gathered, Holdings::decode)?;
+    let run = told.first().map(|first| first.proposal).ok_or_else(|| apart("there is no rank 0"))?;
+    let elsewhere = unreadable_elsewhere(&told, rank, shared);
+    let everybody = Everybody::new(told);
+    if let Some((layer, former)) = everybody.occupied().next() {
+        let what = format!("{name}/{} in {}", rank_name(former), shared.shelves[layer].files().location());
+        return Err(Problem::InUse { what }.into());
+    }
     let layers = shared.shelves.iter().enumerate().map(|(layer, shelf)| LayerSettings {
         keep: shared.settings.keep(layer),
         is_limited: shelf.limit_bytes().is_some(),
@@ -65,7 +74,12 @@ pub(crate) fn open(shared: &Shared, name: &str) -> Result<Opened> {
     }
     let ledger = Ledger::open(settings, entered.layers, &everybody);
     let names = shared.shelves.iter().map(|shelf| shelf.files().location()).collect();
-    let session = Arc::new(SessionCore::new(name, (rank, count), run, names));
+    let adopted = |layer| {
+        let mine = entered.former.iter().filter(move |it| it.layer as usize == layer && it.held.is_some());
+        mine.map(|it| it.rank).collect()
+    };
+    let former = (0..shared.shelves.len()).map(adopted).collect();
+    let session = Arc::new(SessionCore::new(name, (rank, count), run, names, former));
     if count > 1 {
         // The mark must be there before any rank saves a version in this run.
         let marked = mark(shared, &session, &ledger, &everybody);
@@ -74,28 +88,32 @@ pub(crate) fn open(shared: &Shared, name: &str) -> Result<Opened> {
         marked?;
         all_well(&answers, |rank| format!("rank {rank} cannot open session {name}"))?;
     }
-    for (version, (run, layers)) in ledger.versions() {
-        session.found(version, run, layers);
+    for (version, (held, layers)) in everybody.versions() {
+        session.found(version, (held.run, held.ranks), layers);
     }
-    session.expect(returning(&everybody));
+    session.expect(everybody.returning());
     // New packs get numbers that no pack has or had.
     session.content().next_number = ledger.next_number();
     let mut unreadable = entered.unreadable;
-    unreadable.extend(unreadable_elsewhere(&everybody, &session));
+    unreadable.extend(elsewhere);
     unreadable.sort_by_key(|skipped| Reverse(skipped.version));
     Ok(Opened { session, unreadable, ledger, locks: entered.locks })
 }
 
 /// What other ranks cannot read: all of them must conclude the same from it.
-fn unreadable_elsewhere(everybody: &[Holdings], session: &SessionCore) -> Vec<Skipped> {
+fn unreadable_elsewhere(told: &[Holdings], me: u32, shared: &Shared) -> Vec<Skipped> {
     let mut found = Vec::new();
-    for (rank, holdings) in (0..).zip(everybody).filter(|(rank, _)| *rank != session.rank) {
-        for (layer, name) in holdings.layers.iter().zip(&session.layers) {
+    for (rank, holdings) in (0..).zip(told).filter(|(rank, _)| *rank != me) {
+        let own = holdings.layers.iter().enumerate().map(|(layer, held)| (rank, layer, held));
+        let former = holdings.former.iter().filter_map(|it| Some((it.rank, it.layer as usize, it.held.as_ref()?)));
+        for (of, layer, held) in own.chain(former) {
+            let Some(shelf) = shared.shelves.get(layer) else { continue };
+            let location = shelf.files().location();
             let skipped = |version: &u64| {
-                let reason = format!("rank {rank} cannot read its manifest in {name}, and says why");
+                let reason = format!("rank {rank} cannot read the manifest of rank {of} in {location}, and says why");
                 Skipped { version: *version, reason }
             };
-            found.extend(layer.unreadable.iter().map(skipped));
+            found.extend(held.unreadable.iter().map(skipped));
         }
     }
     found
@@ -111,21 +129,16 @@ fn enter_all(shared: &Shared, name: &str, rank: u32, count: u32) -> Result<Enter
     }
     // Read everything before anything is changed.
     let catalogs: Vec<Catalog> = shared.shelves.iter().map(|shelf| Catalog::new(Arc::clone(shelf.files()))).collect();
-    let holdings: Vec<Holding> =
-        catalogs.iter().map(|catalog| entered.look(catalog, name, rank)).collect::<Result<_>>()?;
-    for (catalog, holding) in catalogs.iter().zip(holdings) {
-        entered.take(catalog.files(), &dir, holding)?;
+    let looked: Vec<_> = catalogs.iter().map(|catalog| entered.look(catalog, name, rank)).collect::<Result<_>>()?;
+    for (catalog, (holding, runs)) in catalogs.iter().zip(looked) {
+        let found = take(catalog.files(), &dir, holding)?;
+        entered.layers.push(found);
+        entered.marks.push(runs);
     }
-    let mut manifests = entered.layers.iter().flat_map(|layer| layer.manifests.values());
-    match manifests.find(|manifest| manifest.ranks != count).map(|manifest| manifest.ranks) {
-        None => Ok(entered),
-        Some(saved) => {
-            let problem = format!(
-                "it was saved by {saved} ranks and is opened by {count}; start {saved} again, or use another directory"
-            );
-            Err(Problem::Session { session: name.to_owned(), problem }.into())
-        }
+    for (layer, catalog) in (0..).zip(&catalogs) {
+        entered.adopt(catalog, name, layer, count)?;
     }
+    Ok(entered)
 }
 
 /// Creates the directories of a rank and locks them.
@@ -146,8 +159,8 @@ fn enter(files: &dyn Files, name: &str, dir: &str) -> Result<FileLock> {
 }
 
 impl Entered {
-    /// Reads the directory of this rank on one layer.
-    fn look(&mut self, catalog: &Catalog, session: &str, rank: u32) -> Result<Holding> {
+    /// Reads the directory of a rank on one layer: its files, and the runs that have used it.
+    fn look(&mut self, catalog: &Catalog, session: &str, rank: u32) -> Result<(Holding, BTreeSet<RunId>)> {
         let holding = catalog.holding(session, rank)?;
         for (version, manifest) in &holding.manifests {
             let Err(error) = manifest else { continue };
@@ -167,46 +180,72 @@ impl Entered {
             }
             mark => mark?,
         };
-        self.marks.push(mark.map_or_else(BTreeSet::new, |Mark(runs)| runs));
-        Ok(holding)
+        Ok((holding, mark.map_or_else(BTreeSet::new, |Mark(runs)| runs)))
     }
 
-    /// Records what was found, and removes drafts, which nobody will finish.
-    fn take(&mut self, files: &dyn Files, dir: &str, holding: Holding) -> Result<()> {
-        let failed = |source| failure(files, "clean up a session", source);
-        holding.drafts.iter().try_for_each(|name| files.remove(name)).map_err(failed)?;
-        // A process that was killed may have left a manifest that is visible and not durable yet.
-        files.sync_dir(dir).map_err(failed)?;
-        let mut found = Found { packs: holding.packs, ..Found::default() };
-        for (version, manifest) in holding.manifests {
-            match manifest {
-                Ok(manifest) => drop(found.manifests.insert(version, manifest)),
-                Err(_) => {
-                    found.unreadable.insert(version);
+    /// Adopts the directories of former ranks on one layer: those of an earlier run of more ranks.
+    /// Each is adopted by the first rank that locks it.
+    fn adopt(&mut self, catalog: &Catalog, session: &str, layer: u32, count: u32) -> Result<()> {
+        let files = catalog.files();
+        let names = files.list(session).map_err(|source| failure(files, "list the ranks of a session", source))?;
+        let mut former: Vec<u32> = names.iter().filter_map(|name| parse_rank_name(name)).collect();
+        former.retain(|rank| *rank >= count);
+        former.sort_unstable();
+        for rank in former {
+            let dir = format!("{session}/{}", rank_name(rank));
+            let lock = files.lock(&format!("{dir}/{LOCK_NAME}"));
+            let lock = lock.map_err(|source| failure(files, "lock the directory of a former rank", source))?;
+            let is_mine = lock.is_some();
+            self.locks.extend(lock);
+            let held = match is_mine {
+                false => None,
+                true => {
+                    let (holding, runs) = self.look(catalog, session, rank)?;
+                    Some(held(&take(files, &dir, holding)?, &runs))
                 }
-            }
+            };
+            self.former.push(Former { layer, rank, held });
         }
-        self.layers.push(found);
         Ok(())
     }
+}
+
+/// Says what was found, and removes drafts, which nobody will finish.
+fn take(files: &dyn Files, dir: &str, holding: Holding) -> Result<Found> {
+    let failed = |source| failure(files, "clean up a session", source);
+    holding.drafts.iter().try_for_each(|name| files.remove(name)).map_err(failed)?;
+    // A process that was killed may have left a manifest that is visible and not durable yet.
+    files.sync_dir(dir).map_err(failed)?;
+    let mut found = Found { packs: holding.packs, ..Found::default() };
+    for (version, manifest) in holding.manifests {
+        match manifest {
+            Ok(manifest) => drop(found.manifests.insert(version, manifest)),
+            Err(_) => {
+                found.unreadable.insert(version);
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// What this rank tells the other ranks.
 fn holdings(entered: &Entered) -> Result<Holdings> {
     let random =
         rand_bytes().map_err(|source| outcrop_ranks::Error::Files { path: "random numbers".to_owned(), source })?;
-    let held = |manifest: &Manifest| Held { run: manifest.run, saved_at_unix_ns: manifest.saved_at_unix_ns };
-    let layer = |(found, runs): (&Found, &BTreeSet<RunId>)| HeldLayer {
+    let layers = entered.layers.iter().zip(&entered.marks).map(|(found, runs)| held(found, runs)).collect();
+    Ok(Holdings { proposal: RunId(u128::from_le_bytes(random)), layers, former: entered.former.clone() })
+}
+
+fn held(found: &Found, runs: &BTreeSet<RunId>) -> HeldLayer {
+    HeldLayer {
         runs: runs.clone(),
-        versions: found.manifests.iter().map(|(version, manifest)| (*version, held(manifest))).collect(),
+        versions: found.manifests.iter().map(|(version, manifest)| (*version, Held::of(manifest))).collect(),
         unreadable: found.unreadable.clone(),
-    };
-    let layers = entered.layers.iter().zip(&entered.marks).map(layer).collect();
-    Ok(Holdings { proposal: RunId(u128::from_le_bytes(random)), layers })
+    }
 }
 
 /// Writes a mark to the directories of this rank: this run has used them.
-fn mark(shared: &Shared, session: &SessionCore, ledger: &Ledger, everybody: &[Holdings]) -> Result<()> {
+fn mark(shared: &Shared, session: &SessionCore, ledger: &Ledger, everybody: &Everybody) -> Result<()> {
     for (layer, shelf) in shared.shelves.iter().enumerate() {
         let files = &**shelf.files();
         let mark = Mark(ledger.marks(layer, everybody)).encode()?;

@@ -23,6 +23,7 @@ use super::{
     chain::{Link, RegionContent},
     commit::Note,
     exchange::decode_all,
+    gather::Gathered,
     host::HostFiles,
     state::SessionCore,
 };
@@ -86,8 +87,39 @@ pub struct SavedRegion {
     pub shape: Shape,
 }
 
+impl SavedRegion {
+    pub(super) fn of(region: &ManifestRegion) -> Self {
+        Self {
+            name: region.name.clone(),
+            element: region.element.clone(),
+            element_bytes: region.element_bytes as usize,
+            bytes: region.blocks.bytes(),
+            shape: region.shape.clone(),
+        }
+    }
+}
+
 /// A copy of a version: its location, its manifest, and a catalog to read it with.
-type Copy = (String, Arc<Manifest>, Catalog);
+pub(super) type Copy = (String, Arc<Manifest>, Catalog);
+
+/// What is done with a copy of a version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Task {
+    /// Find out whether it fits, and open its packs.
+    Open,
+    /// Read it, and compare it with its hashes.
+    Verify,
+    /// Read it into the regions of the program.
+    Fill,
+}
+
+/// A copy of a version that fits.
+enum Found {
+    /// This rank's own part.
+    Own(Reader),
+    /// Parts of several ranks.
+    Gathered(Gathered),
+}
 
 /// While this lives, no file of the session is removed, so the packs that a manifest lists can be
 /// read.
@@ -116,6 +148,10 @@ impl Session {
     /// Restores the newest version that all ranks have undamaged into these regions. Returns `None`
     /// if there is no version. Regions of the version that are not named here are skipped. With
     /// several ranks, all of them call it.
+    ///
+    /// Another number of ranks may have saved the version, or with other boxes: each rank gets the
+    /// box that it asks for. A region without a box is a whole array, which must be the same on all
+    /// ranks then.
     ///
     /// If a copy is damaged, the next layer is tried, and then the version before. Both are logged
     /// and named in the result. After an error the content of the regions is undefined, unless the
@@ -176,7 +212,7 @@ impl Session {
         if !self.core.state().is_known(version) {
             return Err(Problem::VersionMissing { session: self.core.name.clone(), version }.into());
         }
-        let found = self.find(version, parts, &mut skipped, fill)?;
+        let found = self.find(version, parts, &mut skipped, Task::Fill)?;
         if !skipped.is_empty() {
             // The next version may share the damaged packs.
             self.core.content().is_broken = true;
@@ -188,7 +224,7 @@ impl Session {
     }
 
     /// The error if no copy of a version can be read: what was wrong with each of them.
-    fn unusable(&self, version: u64, skipped: &[Skipped]) -> Error {
+    pub(super) fn unusable(&self, version: u64, skipped: &[Skipped]) -> Error {
         let session = self.core.name.clone();
         if skipped.is_empty() {
             return Problem::VersionMissing { session, version }.into();
@@ -203,21 +239,31 @@ impl Session {
         Ok(self.restorable()?.last().copied())
     }
 
-    /// The regions of this rank in a version, for example to allocate memory for them.
+    /// The regions of this rank in a version, for example to allocate memory for them. If another
+    /// number of ranks has saved it, these are whole arrays, and this rank's share of each list.
     pub fn regions(&mut self, version: u64) -> Result<Vec<SavedRegion>> {
         self.core.wait_packed(version.saturating_add(1))?;
+        if self.is_of_others(version) {
+            return self.regions_of_all(version);
+        }
         let mut skipped = Vec::new();
         let Some((_, manifest, _)) = self.places(version, &mut skipped)?.into_iter().next() else {
             return Err(self.unusable(version, &skipped));
         };
-        let saved = |region: &ManifestRegion| SavedRegion {
-            name: region.name.clone(),
-            element: region.element.clone(),
-            element_bytes: region.element_bytes as usize,
-            bytes: region.blocks.bytes(),
-            shape: region.shape.clone(),
-        };
-        Ok(manifest.regions.iter().map(saved).collect())
+        let mut regions: Vec<SavedRegion> = manifest.regions.iter().map(SavedRegion::of).collect();
+        self.place_lists(version, &mut regions)?;
+        Ok(regions)
+    }
+
+    /// A number of ranks, other than that of this run, that has saved some version.
+    pub fn other_ranks(&self) -> Option<u32> {
+        let state = self.core.state();
+        state.versions.values().map(|progress| progress.ranks).find(|ranks| *ranks != self.core.ranks)
+    }
+
+    /// Whether another number of ranks has saved a version.
+    fn is_of_others(&self, version: u64) -> bool {
+        self.core.state().versions.get(&version).is_some_and(|progress| progress.ranks != self.core.ranks)
     }
 
     /// The versions that all ranks have somewhere, in ascending order. With several ranks, all of
@@ -255,8 +301,9 @@ impl Session {
         Ok((round, first.into_iter().filter(|it| everybody.iter().all(|theirs| has(theirs, it))).collect()))
     }
 
-    /// Restores a version if all ranks can. Returns `None` if it is damaged on one of them. If it
-    /// is verified first, no rank writes to its memory until all have found it undamaged.
+    /// Restores a version if all ranks can. Returns `None` if it is damaged on one of them. No rank
+    /// writes to its memory until all have found that it has what they ask for and, if it is
+    /// verified first, that it is undamaged.
     fn restore_together(
         &mut self,
         round: u64,
@@ -265,30 +312,43 @@ impl Session {
         skipped: &mut Vec<Skipped>,
     ) -> Result<Option<Restored>> {
         let known = skipped.len();
-        let found = match self.verifies_first {
-            true => self.find(version, parts, skipped, |reader, _| reader.verify()),
-            false => self.find(version, parts, skipped, fill),
+        let task = if self.verifies_first { Task::Verify } else { Task::Open };
+        let found = self.find(version, parts, skipped, task);
+        let Some(found) = self.agree(("restore", round), (version, run), found, skipped)? else {
+            return Ok(None);
         };
+        let filled = self.fill_from(version, found, parts, skipped);
         let is_damaged = skipped.len() > known;
-        let Some((layer, reader)) = self.agree(("restore", round), (version, run), found, skipped)? else {
+        let Some((layer, found)) = self.agree(("restored", round), (version, run), filled, skipped)? else {
             return Ok(None);
         };
-        if !self.verifies_first {
-            self.go_on_from(&reader, parts, is_damaged)?;
-            return Ok(Some(Restored { version, layer, skipped: std::mem::take(skipped) }));
+        match found {
+            Found::Own(reader) => self.go_on_from(&reader, parts, is_damaged)?,
+            Found::Gathered(_) => self.begin_anew(version, parts),
         }
-        let filled = fill(&reader, parts).map(|()| Some((layer, reader))).or_else(|error| match error.is_shortage() {
-            true => Err(error.into()),
-            false => {
-                skipped.push(Skipped { version, reason: error.to_string() });
-                Ok(None)
-            }
-        });
-        let Some((layer, reader)) = self.agree(("restored", round), (version, run), filled, skipped)? else {
-            return Ok(None);
-        };
-        self.go_on_from(&reader, parts, is_damaged)?;
         Ok(Some(Restored { version, layer, skipped: std::mem::take(skipped) }))
+    }
+
+    /// Reads what was found into the regions; or from another copy, if that is damaged.
+    fn fill_from(
+        &mut self,
+        version: u64,
+        (layer, found): (String, Found),
+        parts: &mut [PartMut<'_>],
+        skipped: &mut Vec<Skipped>,
+    ) -> Result<Option<(String, Found)>> {
+        let reader = match &found {
+            Found::Own(reader) => reader,
+            Found::Gathered(gathered) => {
+                let layer = self.take_pieces(version, gathered, parts, skipped, Task::Fill)?;
+                return Ok(layer.map(|layer| (layer, found)));
+            }
+        };
+        match fill(reader, parts) {
+            Ok(()) => Ok(Some((layer, found))),
+            Err(error) if error.is_shortage() => Err(error.into()),
+            Err(_) => self.find(version, parts, skipped, Task::Fill),
+        }
     }
 
     /// Tells all ranks whether this one could read a version. Returns what it has found if all
@@ -325,25 +385,39 @@ impl Session {
         Ok(Some(found))
     }
 
-    /// Finds the fastest layer with an undamaged copy of a version, for which `read` succeeds.
-    /// `None` if there is none; an error if the version does not fit the regions.
+    /// Finds the fastest layer with an undamaged copy of a version, as far as the task says. `None`
+    /// if there is none; an error if the version does not fit the regions.
     fn find(
         &mut self,
         version: u64,
         parts: &mut [PartMut<'_>],
         skipped: &mut Vec<Skipped>,
-        read: impl Fn(&Reader, &mut [PartMut<'_>]) -> outcrop_catalog::Result<()>,
-    ) -> Result<Option<(String, Reader)>> {
+        task: Task,
+    ) -> Result<Option<(String, Found)>> {
+        let gathered = |found: Option<(String, Gathered)>| found.map(|(layer, it)| (layer, Found::Gathered(it)));
+        if self.is_of_others(version) {
+            return Ok(gathered(self.gather_parts(version, parts, skipped, task)?));
+        }
+        let read = |reader: &Reader, parts: &mut [PartMut<'_>]| match task {
+            Task::Open => Ok(()),
+            Task::Verify => reader.verify(),
+            Task::Fill => fill(reader, parts),
+        };
         let known = skipped.len();
         let places = self.places(version, skipped)?;
         if places.is_empty() && skipped.len() == known {
             skipped.push(Skipped { version, reason: "no directory has it any more".to_owned() });
         }
         for (place, manifest, catalog) in places {
-            self.check(&manifest, parts)?;
+            match self.check(&manifest, parts) {
+                Err(_) if has_boxes(&manifest, parts) => {
+                    return Ok(gathered(self.gather_parts(version, parts, skipped, task)?));
+                }
+                fits => fits?,
+            }
             let reader = catalog.reader(&manifest);
             match reader.and_then(|reader| read(&reader, parts).map(|()| reader)) {
-                Ok(reader) => return Ok(Some((place, reader))),
+                Ok(reader) => return Ok(Some((place, Found::Own(reader)))),
                 // This process lacks memory or descriptors. The version may be undamaged.
                 Err(error) if error.is_shortage() => return Err(error.into()),
                 Err(error) => {
@@ -413,7 +487,10 @@ impl Session {
             if saved != given as u64 {
                 return Err(mismatch(format!("region {} has {saved} bytes and not {given}", part.name)));
             }
-            part.shape().map_err(Problem::Shape)?;
+            let asked = part.shape().map_err(Problem::Shape)?;
+            if region.shape.is_list() && asked.global().is_some() {
+                return Err(mismatch(format!("region {} is a part of a list", part.name)));
+            }
             part.check(&region.shape).map_err(|error| mismatch(format!("region {} {error}", part.name)))?;
         }
         Ok(())
@@ -425,8 +502,8 @@ impl Session {
     pub fn go_on_after(&mut self, version: u64) -> Result<()> {
         let _reading = Reading::begin(self);
         self.core.wait_packed(u64::MAX)?;
-        if self.store.shared.settings.is_certain {
-            // There is no copy of the bytes to compare with.
+        if self.store.shared.settings.is_certain || self.is_of_others(version) {
+            // There is no copy of the bytes to compare with, or of the parts of other ranks.
             self.core.content().reset();
             return Ok(());
         }
@@ -525,11 +602,18 @@ impl Session {
     }
 
     /// Starts to track the restored regions, so that the restore itself does not count as a change.
-    fn watch_parts(&mut self, parts: &[PartMut<'_>]) {
+    pub(super) fn watch_parts(&mut self, parts: &[PartMut<'_>]) {
         for part in parts.iter().filter(|_| self.store.shared.settings.is_incremental) {
             self.tracker.changed(part.name, part.bytes);
         }
     }
+}
+
+/// Whether some of these regions are parts of global arrays, which can be put together.
+fn has_boxes(manifest: &Manifest, parts: &[PartMut<'_>]) -> bool {
+    let is_boxed = |region: &ManifestRegion| region.shape.global().is_some();
+    let is_asked = |region: &&ManifestRegion| parts.iter().any(|part| part.name == region.name);
+    manifest.regions.iter().filter(is_asked).any(is_boxed)
 }
 
 /// The packs of a version as a chain.

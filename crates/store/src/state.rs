@@ -37,6 +37,8 @@ pub(crate) struct SessionCore {
     pub(crate) run: RunId,
     /// The names of the layers, for messages.
     pub(crate) layers: Vec<String>,
+    /// By layer: the former ranks whose directories this rank has adopted.
+    pub(crate) former: Vec<Vec<u32>>,
     state: Mutex<State>,
     changed: Condvar,
     /// The content of the newest version.
@@ -75,8 +77,9 @@ pub(crate) struct State {
 pub(crate) struct Progress {
     /// The number of the attempt to save it; 0 if the version was found.
     attempt: u32,
-    /// The run that has saved it.
+    /// The run that has saved it, and its number of ranks.
     pub(crate) run: RunId,
+    pub(crate) ranks: u32,
     pub(crate) is_packed: bool,
     /// By layer: whether this rank has done its part.
     here: Vec<bool>,
@@ -88,9 +91,9 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    fn new(save: SaveId, run: RunId, layers: usize) -> Self {
+    fn new(save: SaveId, (run, ranks): (RunId, u32), layers: usize) -> Self {
         let (here, there) = (vec![false; layers], vec![false; layers]);
-        Self { attempt: save.attempt, run, is_packed: false, here, there, layers: vec![None; layers] }
+        Self { attempt: save.attempt, run, ranks, is_packed: false, here, there, layers: vec![None; layers] }
     }
 
     /// Whether it is settled on every layer.
@@ -118,6 +121,11 @@ impl State {
             progress.there.contains(&true) || is_here
         };
         self.versions.iter().filter(is_there).map(|(version, progress)| (*version, progress.run))
+    }
+
+    /// Whether all ranks have a version on some layer.
+    pub(crate) fn is_there(&self, version: u64) -> bool {
+        self.versions.get(&version).is_some_and(|progress| progress.there.contains(&true))
     }
 
     /// The versions that can be restored or are in flight, in ascending order.
@@ -186,8 +194,15 @@ impl Drop for Counted {
 }
 
 impl SessionCore {
-    pub(crate) fn new(name: &str, (rank, ranks): (u32, u32), run: RunId, layers: Vec<String>) -> Self {
+    pub(crate) fn new(
+        name: &str,
+        (rank, ranks): (u32, u32),
+        run: RunId,
+        layers: Vec<String>,
+        former: Vec<Vec<u32>>,
+    ) -> Self {
         Self {
+            former,
             name: name.to_owned(),
             rank,
             ranks,
@@ -272,7 +287,7 @@ impl SessionCore {
             std::mem::take(&mut state.gone).into_iter().for_each(|gone| state.remove(gone));
             state.attempts += 1;
             let save = SaveId { version, attempt: state.attempts };
-            state.versions.insert(version, Progress::new(save, self.run, self.layers.len()));
+            state.versions.insert(version, Progress::new(save, (self.run, self.ranks), self.layers.len()));
             state.unsettled.insert(version);
             Some(Ok(save))
         })
@@ -284,12 +299,12 @@ impl SessionCore {
     }
 
     /// Adds a version that was found when the session was opened.
-    pub(crate) fn found(&self, version: u64, run: RunId, there: Vec<bool>) {
+    pub(crate) fn found(&self, version: u64, (run, ranks): (RunId, u32), there: Vec<bool>) {
         let layer = |is_there: &bool| {
             Some(if *is_there { Ok(()) } else { Err("it was not complete there when the session was opened".into()) })
         };
         let layers = there.iter().map(layer).collect();
-        let progress = Progress { attempt: 0, run, is_packed: true, here: there.clone(), there, layers };
+        let progress = Progress { attempt: 0, run, ranks, is_packed: true, here: there.clone(), there, layers };
         self.update(|state| state.versions.insert(version, progress));
     }
 
@@ -387,6 +402,16 @@ impl SessionCore {
         self.until(|state| {
             let is_on_its_way = |progress: &Progress| {
                 !progress.is_settled() && !progress.here.contains(&true) && state.is_over.is_none()
+            };
+            (!state.versions.get(&version).is_some_and(is_on_its_way)).then_some(Ok(()))
+        })
+    }
+
+    /// Waits until all ranks have a version on some layer, or never will.
+    pub(crate) fn wait_there(&self, version: u64) -> Result<()> {
+        self.until(|state| {
+            let is_on_its_way = |progress: &Progress| {
+                !progress.is_settled() && !progress.there.contains(&true) && state.is_over.is_none()
             };
             (!state.versions.get(&version).is_some_and(is_on_its_way)).then_some(Ok(()))
         })

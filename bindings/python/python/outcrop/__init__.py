@@ -20,7 +20,7 @@
         file.write(0, field)                        # in spare memory of the machine; drained behind
 """
 
-from ._arrays import Box, Boxed, box_of, boxed
+from ._arrays import Box, Boxed, box_of, boxed, listed
 from ._outcrop import Pending, __version__
 from .errors import Busy, Damaged, Exists, Full, Held, Missing, OutcropError, Storage, TooLarge, Usage, WrongType
 from .node import Node, NodeFile
@@ -41,6 +41,7 @@ __all__ = [
     "Box",
     "Boxed",
     "boxed",
+    "listed",
     "box_of",
     "read",
     "versions",

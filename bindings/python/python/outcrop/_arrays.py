@@ -23,6 +23,9 @@ Array = np.ndarray[Any, Any]
 NUMBERS = {"bool": "?", "c64": "c8", "c128": "c16", "f16": "f2", "f32": "f4", "f64": "f8"}
 NUMBERS |= {f"{kind}{8 * size}": f"{kind}{size}" for kind in "ui" for size in (1, 2, 4, 8)}
 
+# The length of a list in a box: no rank knows it when it saves.
+LIST = _outcrop.LIST
+
 # What the name of other elements begins with; NumPy's description of a dtype follows.
 _DESCRIBED = "numpy:"
 
@@ -54,6 +57,23 @@ def boxed(array: Any, shape: Sequence[SupportsIndex], offset: Sequence[SupportsI
     if min((*box.shape, *box.offset), default=0) < 0:
         raise Usage(f"the shape and the offset of a box are whole numbers from 0 upwards, and not {box.shape} and {box.offset}")
     return Boxed(array, box)
+
+
+def listed(array: Any, first: int = 0) -> Boxed:
+    """An array as this rank's part of a list, which has the parts of all ranks in the order of the ranks:
+
+        session.save(step, particles=outcrop.listed(particles))
+
+    Its first dimension may differ between ranks; in Fortran's order it is the last one. To restore, `first` is the number of the
+    first element that is wanted of the whole list; `regions` of a version says which this rank may take.
+    """
+    found = as_array(array)
+    if found.ndim == 0:
+        raise Usage("a list has at least one dimension, and this array has none")
+    at = found.ndim - 1 if found.flags.f_contiguous and not found.flags.c_contiguous else 0
+    shape, offset = list(found.shape), [0] * found.ndim
+    shape[at], offset[at] = LIST, first
+    return boxed(array, shape, offset)
 
 
 def box_of(array: Any) -> Box | None:

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import DTypeLike
 from typing_extensions import Self, disjoint_base
 
-__all__ = ["Archive", "Lent", "Node", "NodeFile", "Pending", "Pool", "PoolMemory", "Session", "Slot", "Store", "Tape", "__version__", "_end_badly", "_versions"]
+__all__ = ["LIST", "Archive", "Lent", "Node", "NodeFile", "Pending", "Pool", "PoolMemory", "Session", "Slot", "Store", "Tape", "__version__", "_end_badly", "_versions"]
 
+LIST: int
 __version__: str
 
 _Array = np.ndarray[Any, Any]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _outcrop, _settings
-from ._arrays import NUMBERS, Array, Box, as_array, as_box, dtype_of, flat, is_array, unboxed
+from ._arrays import LIST, NUMBERS, Array, Box, as_array, as_box, dtype_of, flat, is_array, unboxed
 from ._opened import Opened
 from .errors import Missing, OutcropError, Usage, WrongType
 from .settings import Path, StoreSettings
@@ -169,8 +169,9 @@ class Session(Opened, _outcrop.Session):
 
     def restore(self, **targets: Any) -> Version | None:
         """Restores arrays in place from the newest version that is whole, passing over damaged ones, and returns that version; None
-        if there is none at all. Each array must have the shape and dtype that was saved and, if it is given as
-        `outcrop.boxed(array, shape, offset)`, the memory order and the box. With several ranks, all of them call it.
+        if there is none at all. Each array must have the shape and dtype that was saved, unless it is given as
+        `outcrop.boxed(array, shape, offset)`: then it gets that part of the global array, whoever has saved it. With several
+        ranks, all of them call it.
 
         All or nothing: everything that the version has is compared with its checksums before an array is written to. What was
         passed over is in `skipped` of the version that is returned, and logged. The program goes on from that version: the next
@@ -190,7 +191,9 @@ class Session(Opened, _outcrop.Session):
         self._known = tuple(version)
         version._passed_over(restored[1])
         for name, array in arrays.items():
-            saved = flats[name].ravel(order="K").reshape(array.shape, order=version._saved[name].order)
+            saved = flats[name]
+            if boxes[name] is None:
+                saved = saved.ravel(order="K").reshape(array.shape, order=version._saved[name].order)
             if not np.shares_memory(saved, array) or saved.strides != array.strides:
                 array[...] = saved.copy() if np.shares_memory(saved, array) else saved
         return version
@@ -329,8 +332,8 @@ class Version(Mapping[str, Any]):
         return dict(self._saved)
 
     def into(self, **targets: Any) -> Version:
-        """Restores arrays in place, and returns the version. Each must have the shape and dtype that was saved and, if it is given
-        as `outcrop.boxed(array, shape, offset)`, the box.
+        """Restores arrays in place, and returns the version. Each must have the shape and dtype that was saved, unless it is given
+        as `outcrop.boxed(array, shape, offset)`: then it gets that part of the global array, whoever has saved it.
 
         All or nothing: everything that the version has is compared with its checksums before an array is written to. The session
         goes on from here: what is saved next is compared with this, and replaces the versions above if it has the number of one
@@ -339,10 +342,14 @@ class Version(Mapping[str, Any]):
         arrays, boxes = _arrays_and_boxes(targets)
         flats = {}
         for name, array in arrays.items():
-            self._check(name, array)
+            is_part = boxes[name] is not None and isinstance(self._series, Session)
+            self._check(name, array, is_part)
             order = self._saved[name].order
             is_flat = array.flags.c_contiguous if order == "C" else array.flags.f_contiguous
-            flats[name] = array if is_flat else np.empty(array.shape, array.dtype, order)
+            if is_part:
+                flats[name] = array if _is_flat(array) else np.empty_like(array, order="C")
+            else:
+                flats[name] = array if is_flat else np.empty(array.shape, array.dtype, order)
         values = [self._value(name, array, boxes[name]) for name, array in flats.items()]
         if isinstance(self._series, Session):
             self._passed_over(self._series._restore(self.number, values)[1])
@@ -387,13 +394,13 @@ class Version(Mapping[str, Any]):
         if name not in self:
             raise Missing(f"version {self.number} of {self._series.name} has no {name}; it has {', '.join(self)}")
 
-    def _check(self, name: str, array: Array) -> None:
-        """Whether a value fits an array."""
+    def _check(self, name: str, array: Array, is_part: bool = False) -> None:
+        """Whether a value fits an array. The core knows whether a part of a global array does."""
         self._check_name(name)
         saved = self._saved[name]
         if saved.is_pickled or saved.element == _TEXT:
             raise Usage(f"{name} is no array and cannot be restored in place; read version[{name!r}]")
-        if (array.dtype, array.shape) != (saved.dtype, saved.shape):
+        if array.dtype != saved.dtype or not (is_part or array.shape == saved.shape):
             raise Usage(
                 f"{name} was saved as {saved.dtype} of shape {saved.shape}, "
                 f"and is to be restored into {array.dtype} of shape {array.shape}"
@@ -427,7 +434,10 @@ class Version(Mapping[str, Any]):
     def _read_all(self, names: Iterable[str]) -> list[Array]:
         saved = {name: self._saved[name] for name in names}
         arrays = {name: np.empty(region.shape, region.dtype, region.order) for name, region in saved.items()}
-        self._series._read(self.number, [self._value(name, array) for name, array in arrays.items()])
+        boxes = {name: region.box for name, region in saved.items()}
+        # Where a part of a list begins is not known if the parts of other ranks are not in sight.
+        boxes = {name: None if box is None or LIST in box.shape else box for name, box in boxes.items()}
+        self._series._read(self.number, [self._value(name, array, boxes[name]) for name, array in arrays.items()])
         return list(arrays.values())
 
 

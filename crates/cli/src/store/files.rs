@@ -16,7 +16,7 @@ use outcrop::{
 };
 use serde_json::{Value, json};
 
-use super::{SessionArgs, Which, open_one, print_json, progress::ByteProgress, region_name};
+use super::{SessionArgs, Which, open_one, print_json, progress::ByteProgress, region_name, whole::Whole};
 use crate::{say::say, table};
 
 /// How much of a region is in memory at a time.
@@ -41,6 +41,9 @@ pub(crate) struct RestoreArgs {
     /// Only this region.
     #[arg(long, value_name = "NAME")]
     region: Option<String>,
+    /// With `export`: write zeros for elements of a global array that no rank has saved.
+    #[arg(long)]
+    allow_holes: bool,
     /// Replace existing files.
     #[arg(long)]
     force: bool,
@@ -51,7 +54,9 @@ pub(crate) struct RestoreArgs {
 
 /// A file to write.
 struct Output {
-    rank: u32,
+    /// `None` if it has the parts of all ranks.
+    rank: Option<u32>,
+    whole: Option<Whole>,
     region: String,
     bytes: u64,
     path: PathBuf,
@@ -72,7 +77,7 @@ pub(crate) fn run(args: &RestoreArgs, is_export: bool) -> Result<()> {
     let files = DiskFiles::create(&args.to).with_context(|| format!("cannot write {}", args.to.display()))?;
     let files = files.without_links();
     for (&rank, manifest) in &version.manifests {
-        let mut of_rank = outputs.iter().filter(|output| output.rank == rank).peekable();
+        let mut of_rank = outputs.iter().filter(|output| output.rank == Some(rank)).peekable();
         if of_rank.peek().is_none() {
             continue;
         }
@@ -84,6 +89,15 @@ pub(crate) fn run(args: &RestoreArgs, is_export: bool) -> Result<()> {
             write(&files, &reader, output, &|done| progress.add(done, total))?;
         }
         files.sync_dir(&dir).with_context(failed)?;
+    }
+    for output in &outputs {
+        if let Some(whole) = &output.whole {
+            let failed = || format!("cannot write {}", output.path.display());
+            let write_draft = |draft: &str| {
+                whole.write(&catalog, &version, (&files, draft, &output.head), &|done| progress.add(done, total))
+            };
+            in_place(&files, output, write_draft).and_then(|()| Ok(files.sync_dir("")?)).with_context(failed)?;
+        }
     }
     drop(progress);
     if args.json {
@@ -104,7 +118,7 @@ pub(crate) fn run(args: &RestoreArgs, is_export: bool) -> Result<()> {
         let path = output.path.display().to_string();
         listed.add_row(vec![
             path,
-            output.rank.to_string(),
+            output.rank.map_or_else(|| "all".to_owned(), |rank| rank.to_string()),
             region_name(&output.region).to_owned(),
             table::bytes(output.bytes),
         ]);
@@ -132,10 +146,19 @@ fn outputs(args: &RestoreArgs, version: &Version, is_export: bool) -> Result<Vec
     );
     let mut outputs = Vec::new();
     let mut known = BTreeSet::new();
+    let mut put_together = BTreeSet::new();
     for manifest in manifests {
         for region in &manifest.regions {
             known.insert(region.name.clone());
-            if args.region.as_ref().is_some_and(|name| *name != region.name) {
+            if args.region.as_ref().is_some_and(|name| *name != region.name) || put_together.contains(&region.name) {
+                continue;
+            }
+            let is_part = is_export && args.rank.is_none() && region.shape.global().is_some();
+            if let Some(whole) =
+                is_part.then(|| Whole::new(version, &region.name, args.allow_holes)).transpose()?.flatten()
+            {
+                put_together.insert(region.name.clone());
+                outputs.push(whole_output(args, &region.name, whole));
                 continue;
             }
             let stem = if region.name.is_empty() { "unnamed" } else { &region.name };
@@ -150,7 +173,8 @@ fn outputs(args: &RestoreArgs, version: &Version, is_export: bool) -> Result<Vec
             let raw = || format!("raw bytes: {} elements of {element_bytes} bytes, {}", region.element, region.shape);
             let name = format!("{}/{stem}.{extension}", rank_dir(manifest.rank));
             outputs.push(Output {
-                rank: manifest.rank,
+                rank: Some(manifest.rank),
+                whole: None,
                 region: region.name.clone(),
                 bytes,
                 path: args.to.join(&name),
@@ -174,6 +198,25 @@ fn outputs(args: &RestoreArgs, version: &Version, is_export: bool) -> Result<Vec
         }
     }
     Ok(outputs)
+}
+
+/// The file of a region of which all ranks have a part.
+fn whole_output(args: &RestoreArgs, region: &str, whole: Whole) -> Output {
+    let stem = if region.is_empty() { "unnamed" } else { region };
+    let head = npy_head(&whole.element, whole.element_bytes, &whole.shape);
+    let name = format!("{stem}.{}", if head.is_some() { "npy" } else { "bin" });
+    let (element, bytes) = (&whole.element, whole.element_bytes);
+    let note = head.is_none().then(|| format!("raw bytes: {element} elements of {bytes} bytes, {}", whole.shape));
+    Output {
+        rank: None,
+        region: region.to_owned(),
+        bytes: whole.bytes(),
+        path: args.to.join(&name),
+        name,
+        head: head.unwrap_or_default(),
+        note,
+        whole: Some(whole),
+    }
 }
 
 /// A file exists and must not be replaced.
@@ -202,12 +245,15 @@ fn rank_dir(rank: u32) -> String {
 /// Writes a region under another name first, so that a file with the final name is complete, even
 /// after a crash. No link is followed; a link with the final name is replaced.
 fn write(files: &DiskFiles, reader: &Reader, output: &Output, progress: &(dyn Fn(u64) + Sync)) -> Result<()> {
+    in_place(files, output, |draft| write_draft(files, draft, reader, output, progress))
+}
+
+fn in_place(files: &DiskFiles, output: &Output, write: impl FnOnce(&str) -> Result<()>) -> Result<()> {
     let draft = format!("{}.draft", output.name);
     // The existing file may be a hard link to a file that must not be overwritten.
     let _ = files.remove(&draft);
     let failed = || format!("cannot write {}", output.path.display());
-    let result = write_draft(files, &draft, reader, output, progress)
-        .and_then(|()| files.rename(&draft, &output.name).with_context(failed));
+    let result = write(&draft).and_then(|()| files.rename(&draft, &output.name).with_context(failed));
     if result.is_err() {
         // An incomplete file is of no use.
         let _ = files.remove(&draft);

@@ -1,6 +1,7 @@
 //! Integration tests of the program. One test program, so that only one has to be linked.
 
 mod apps;
+mod boxes;
 mod commands;
 mod common;
 mod hostile;

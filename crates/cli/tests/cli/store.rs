@@ -286,7 +286,10 @@ fn shapes_are_shown_and_exported() {
         table.contains("256 x 1024, column-major") && table.contains("512 x 512 at (512, 0) of 1024 x 512"),
         "{table}"
     );
-    succeeds(path, &["export", "store", "heat", "--to", "out"]);
+    // The other half was not saved.
+    succeeds(path, &["export", "store", "heat", "--to", "out", "--allow-holes"]);
+    let half = fs::read(path.join("out/half.npy")).unwrap();
+    assert!(half[10..].starts_with(b"{'descr': '<f8', 'fortran_order': False, 'shape': (1024, 512), }"));
     let out = path.join("out/rank-00000");
     let heads = [
         ("field", "{'descr': '<f8', 'fortran_order': False, 'shape': (512, 512), }"),

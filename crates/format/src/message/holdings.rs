@@ -8,10 +8,13 @@ use zerocopy::{
 };
 
 use super::{Kind, begin, body, end, push_runs, take_runs};
-use crate::{RunId, cursor::Cursor, error::Result};
+use crate::{Manifest, RunId, cursor::Cursor, error::Result};
 
 /// The largest number of directories.
 const LAYERS_MAX: u32 = 64;
+
+/// The largest number of directories of former ranks that one rank can report.
+const FORMER_MAX: u32 = 1 << 24;
 
 /// What one rank has found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +23,20 @@ pub struct Holdings {
     pub proposal: RunId,
     /// By layer: what it found there.
     pub layers: Vec<HeldLayer>,
+    /// Directories of former ranks, which have no process in this run, that it has found.
+    pub former: Vec<Former>,
+}
+
+/// The directory of a rank that took part in an earlier run of more ranks, and that is nobody's
+/// now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Former {
+    /// The layer, counted from 0.
+    pub layer: u32,
+    /// The rank.
+    pub rank: u32,
+    /// What is in it, if this rank has adopted it; `None` if it is locked by another process.
+    pub held: Option<HeldLayer>,
 }
 
 /// What one rank has found in one directory.
@@ -34,12 +51,21 @@ pub struct HeldLayer {
 }
 
 /// A version that one rank has in one directory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Held {
-    /// The run that saved it.
-    pub run: RunId,
     /// When it was saved, in nanoseconds since 1970.
     pub saved_at_unix_ns: u64,
+    /// The run that saved it.
+    pub run: RunId,
+    /// The number of ranks of that run.
+    pub ranks: u32,
+}
+
+impl Held {
+    /// What a manifest says.
+    pub fn of(manifest: &Manifest) -> Self {
+        Self { saved_at_unix_ns: manifest.saved_at_unix_ns, run: manifest.run, ranks: manifest.ranks }
+    }
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -56,6 +82,15 @@ struct RawHeld {
     version: U64,
     run: U128,
     saved_at_unix_ns: U64,
+    ranks: U32,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct FormerHead {
+    layer: U32,
+    rank: U32,
+    is_adopted: u8,
 }
 
 impl Holdings {
@@ -64,25 +99,12 @@ impl Holdings {
         let mut bytes = begin(Kind::Holdings);
         bytes.extend_from_slice(U128::from(self.proposal.0).as_bytes());
         bytes.extend_from_slice(U32::from(self.layers.len() as u32).as_bytes());
-        for layer in &self.layers {
-            let head = LayerHead {
-                runs: (layer.runs.len() as u32).into(),
-                versions: (layer.versions.len() as u32).into(),
-                unreadable: (layer.unreadable.len() as u32).into(),
-            };
-            bytes.extend_from_slice(head.as_bytes());
-            push_runs(&mut bytes, &layer.runs);
-            for (version, held) in &layer.versions {
-                let raw = RawHeld {
-                    version: (*version).into(),
-                    run: held.run.0.into(),
-                    saved_at_unix_ns: held.saved_at_unix_ns.into(),
-                };
-                bytes.extend_from_slice(raw.as_bytes());
-            }
-            for version in &layer.unreadable {
-                bytes.extend_from_slice(U64::from(*version).as_bytes());
-            }
+        self.layers.iter().for_each(|layer| encode_layer(layer, &mut bytes));
+        bytes.extend_from_slice(U32::from(self.former.len() as u32).as_bytes());
+        for former in &self.former {
+            let (layer, rank, is_adopted) = (former.layer.into(), former.rank.into(), former.held.is_some().into());
+            bytes.extend_from_slice(FormerHead { layer, rank, is_adopted }.as_bytes());
+            former.held.iter().for_each(|layer| encode_layer(layer, &mut bytes));
         }
         end(bytes)
     }
@@ -96,9 +118,48 @@ impl Holdings {
             return Err(cursor.wrong(format!("{count} layers; at most {LAYERS_MAX} are possible")));
         }
         let layers = (0..count).map(|_| decode_layer(&mut cursor)).collect::<Result<_>>()?;
+        let count = cursor.value::<U32>()?.get();
+        if count > FORMER_MAX {
+            return Err(cursor.wrong(format!("{count} former ranks; at most {FORMER_MAX} are possible")));
+        }
+        let former = (0..count).map(|_| decode_former(&mut cursor)).collect::<Result<_>>()?;
         cursor.end()?;
-        Ok(Self { proposal, layers })
+        Ok(Self { proposal, layers, former })
     }
+}
+
+fn encode_layer(layer: &HeldLayer, bytes: &mut Vec<u8>) {
+    let head = LayerHead {
+        runs: (layer.runs.len() as u32).into(),
+        versions: (layer.versions.len() as u32).into(),
+        unreadable: (layer.unreadable.len() as u32).into(),
+    };
+    bytes.extend_from_slice(head.as_bytes());
+    push_runs(bytes, &layer.runs);
+    for (version, held) in &layer.versions {
+        let raw = RawHeld {
+            version: (*version).into(),
+            run: held.run.0.into(),
+            saved_at_unix_ns: held.saved_at_unix_ns.into(),
+            ranks: held.ranks.into(),
+        };
+        bytes.extend_from_slice(raw.as_bytes());
+    }
+    for version in &layer.unreadable {
+        bytes.extend_from_slice(U64::from(*version).as_bytes());
+    }
+}
+
+fn decode_former(cursor: &mut Cursor<'_>) -> Result<Former> {
+    let head: &FormerHead = cursor.value()?;
+    let held = match head.is_adopted {
+        0 => None,
+        1 => Some(decode_layer(cursor)?),
+        other => {
+            return Err(cursor.wrong(format!("{other} says neither that a former rank is adopted nor that it is not")));
+        }
+    };
+    Ok(Former { layer: head.layer.get(), rank: head.rank.get(), held })
 }
 
 fn decode_layer(cursor: &mut Cursor<'_>) -> Result<HeldLayer> {
@@ -110,8 +171,8 @@ fn decode_layer(cursor: &mut Cursor<'_>) -> Result<HeldLayer> {
         return Err(cursor.wrong_at(at, "its versions are not in ascending order"));
     }
     let held = |raw: &RawHeld| {
-        let held = Held { run: RunId(raw.run.get()), saved_at_unix_ns: raw.saved_at_unix_ns.get() };
-        (raw.version.get(), held)
+        let (run, saved_at_unix_ns) = (RunId(raw.run.get()), raw.saved_at_unix_ns.get());
+        (raw.version.get(), Held { run, saved_at_unix_ns, ranks: raw.ranks.get() })
     };
     let versions = raw.iter().map(held).collect();
     let raw: &[U64] = cursor.slice(head.unreadable.get().into())?;

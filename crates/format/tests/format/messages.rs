@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use outcrop_format::{
-    Answer, Candidates, Coding, CodingKind, Due, Error, Fared, Held, HeldLayer, Holdings, MARK_BYTES_MAX, Mark, News,
-    RunId, SharedBlocks, SharedLocation, SharedLocations, SharedPack, SharedPacks, Sharing, Stored, Structure,
+    Answer, Candidates, Coding, CodingKind, Due, Error, Fared, Former, Held, HeldLayer, Holdings, MARK_BYTES_MAX, Mark,
+    News, RunId, SharedBlocks, SharedLocation, SharedLocations, SharedPack, SharedPacks, Sharing, Stored, Structure,
     TEXT_BYTES_MAX, Tidings, Verdict,
 };
 use proptest::{
@@ -51,13 +51,15 @@ pub(crate) fn mark() -> Mark {
 }
 
 fn holdings() -> Holdings {
-    let held = |saved_at_unix_ns| Held { run: RUN, saved_at_unix_ns };
+    let held = |saved_at_unix_ns| Held { run: RUN, saved_at_unix_ns, ranks: 3 };
     let full = HeldLayer {
         runs: [RunId(7), RUN].into(),
         versions: [(41, held(5)), (42, held(u64::MAX))].into(),
         unreadable: [3, u64::MAX].into(),
     };
-    Holdings { proposal: RunId(u128::MAX), layers: vec![full, HeldLayer::default()] }
+    let former =
+        vec![Former { layer: 1, rank: 7, held: Some(full.clone()) }, Former { layer: 0, rank: u32::MAX, held: None }];
+    Holdings { proposal: RunId(u128::MAX), layers: vec![full, HeldLayer::default()], former }
 }
 
 fn locations() -> SharedLocations {
@@ -78,7 +80,10 @@ fn samples() -> Vec<(&'static str, [Vec<u8>; 2])> {
     let verdict = |version, fared| Verdict { version, run: RUN, fared }.encode();
     vec![
         ("news", [failed("der Datenträger ist voll").encode(), news(Tidings::Over).encode()]),
-        ("holdings", [holdings().encode(), Holdings { proposal: RunId(0), layers: Vec::new() }.encode()]),
+        (
+            "holdings",
+            [holdings().encode(), Holdings { proposal: RunId(0), layers: Vec::new(), former: Vec::new() }.encode()],
+        ),
         ("mark", [mark().encode().unwrap(), Mark(BTreeSet::new()).encode().unwrap()]),
         ("answer", [Answer(Err("no space left".to_owned())).encode(), Answer(Ok(())).encode()]),
         ("candidates", [Candidates(vec![(1, RUN), (42, RunId(7))]).encode(), Candidates(Vec::new()).encode()]),
@@ -124,13 +129,16 @@ fn refused() -> Vec<(&'static str, &'static str, Vec<u8>, &'static str)> {
         with("news", "reason-not-utf8", 53, &[0xff], "not UTF-8"),
         with("holdings", "layers-65", 22, &[65], "65 layers; at most 64"),
         with("holdings", "layers-huge", 22, &[0xff; 4], "4294967295 layers; at most 64"),
-        with("holdings", "layers-missing", 22, &[3], "is cut off"),
+        with("holdings", "layers-more", 22, &[3], "are not in ascending order"),
         with("holdings", "runs-many", 26, &[0xff; 4], "is cut off"),
         with("holdings", "versions-many", 30, &[0xff; 4], "is cut off"),
         with("holdings", "unreadable-many", 34, &[0xff; 4], "is cut off"),
         with("holdings", "runs-same", 54, &RunId(7).0.to_le_bytes(), "runs are not in ascending order"),
         with("holdings", "versions-same", 70, &[42], "its versions are not in ascending order"),
-        with("holdings", "unreadable-same", 134, &[0xff; 8], "its unreadable versions are not in ascending order"),
+        with("holdings", "unreadable-same", 142, &[0xff; 8], "its unreadable versions are not in ascending order"),
+        with("holdings", "former-many", 170, &[0xff; 4], "4294967295 former ranks; at most 16777216"),
+        with("holdings", "former-missing", 170, &[3], "is cut off"),
+        with("holdings", "former-neither", 182, &[2], "neither that a former rank is adopted"),
         with("mark", "runs-many", 6, &65_537_u32.to_le_bytes(), "65537 runs; at most 65536"),
         with("mark", "runs-missing", 6, &[3], "is cut off"),
         with("mark", "runs-more", 6, &[1], "16 bytes follow"),
@@ -255,7 +263,7 @@ fn the_largest_of_each_bound_is_read_and_one_more_is_refused() {
     let error = runs(65_537).encode().unwrap_err().to_string();
     assert!(error.contains("65537 runs; at most 65536 are possible"), "{error}");
 
-    let layers = |count| Holdings { proposal: RUN, layers: vec![HeldLayer::default(); count] };
+    let layers = |count| Holdings { proposal: RUN, layers: vec![HeldLayer::default(); count], former: Vec::new() };
     assert_eq!(Holdings::decode(&layers(64).encode()), Ok(layers(64)));
     let error = Holdings::decode(&layers(65).encode()).unwrap_err().to_string();
     assert!(error.contains("65 layers; at most 64 are possible"), "{error}");
@@ -293,7 +301,8 @@ fn tidings() -> impl Strategy<Value = Tidings> {
 }
 
 fn held_layer() -> impl Strategy<Value = HeldLayer> {
-    let held = (run(), any::<u64>()).prop_map(|(run, saved_at_unix_ns)| Held { run, saved_at_unix_ns });
+    let held = (run(), any::<(u64, u32)>());
+    let held = held.prop_map(|(run, (saved_at_unix_ns, ranks))| Held { run, saved_at_unix_ns, ranks });
     (btree_set(run(), 0..5), btree_map(any::<u64>(), held, 0..5), btree_set(any::<u64>(), 0..5))
         .prop_map(|(runs, versions, unreadable)| HeldLayer { runs, versions, unreadable })
 }
@@ -317,12 +326,14 @@ proptest! {
     #[test]
     fn what_ranks_announce_and_find(
         run in run(), number: u64, era: u64, tidings in tidings(), layers in vec(held_layer(), 0..4),
+        former in vec((any::<(u32, u32)>(), prop::option::of(held_layer())), 0..3),
     ) {
         let news = News { run, number, era, tidings };
         prop_assert_eq!(News::decode(&news.encode()), Ok(news));
         let mark = Mark(layers.iter().flat_map(|layer| layer.runs.clone()).collect());
         prop_assert_eq!(Mark::decode(&mark.encode().unwrap()), Ok(mark));
-        let holdings = Holdings { proposal: run, layers };
+        let former = former.into_iter().map(|((layer, rank), held)| Former { layer, rank, held }).collect();
+        let holdings = Holdings { proposal: run, layers, former };
         prop_assert_eq!(Holdings::decode(&holdings.encode()), Ok(holdings));
     }
 

@@ -15,6 +15,7 @@ mod settings;
 mod shapes;
 mod shared;
 mod store;
+mod store_boxes;
 mod store_crash;
 mod store_damage;
 mod store_descriptors;

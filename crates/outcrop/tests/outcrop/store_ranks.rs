@@ -20,7 +20,7 @@ use outcrop_crash::{Errno, Failing, Fault, Operation};
 const MIB: u64 = 1 << 20;
 
 /// Runs something on each of `count` ranks at once.
-fn run<T: Send>(dir: &Path, count: u32, program: impl Fn(SharedDirectory) -> T + Sync) -> Vec<T> {
+pub(crate) fn run<T: Send>(dir: &Path, count: u32, program: impl Fn(SharedDirectory) -> T + Sync) -> Vec<T> {
     let program = &program;
     thread::scope(|scope| {
         let ranks = (0..count).map(|rank| {
@@ -276,26 +276,6 @@ fn a_rank_that_computes_for_long_passes_on_what_others_say() {
             _ => {}
         }
     });
-}
-
-#[test]
-fn another_number_of_ranks_is_refused() {
-    let dir = tempfile::tempdir().unwrap();
-    let talk = dir.path().join("talk");
-    run(&talk, 2, |ranks| {
-        let rank = ranks.rank();
-        save(&mut session(dir.path(), ranks), rank, 1);
-    });
-    let alone = Store::builder().host(4 * MIB).dir(dir.path().join("near"), None).pin(false).open().unwrap();
-    let error = alone.session("heat").map(drop).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Usage);
-    assert!(error.to_string().contains("saved by 2 ranks"), "{error}");
-    // Ranks that were refused do not make others wait.
-    for error in
-        run(&talk, 3, |ranks| builder(dir.path(), ranks).open().unwrap().session("heat").map(drop).unwrap_err())
-    {
-        assert!(error.to_string().contains("saved by 2 ranks"), "{error}");
-    }
 }
 
 #[test]

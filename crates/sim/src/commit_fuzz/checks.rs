@@ -30,12 +30,23 @@ impl World {
     }
 
     /// Whether every rank has a version on a layer, with everything that it needs, after any crash.
-    fn is_sure(&self, layer: LayerIndex, version: u64, run: RunId) -> bool {
+    pub(super) fn is_sure(&self, layer: LayerIndex, version: u64, run: RunId) -> bool {
         let has_all = |manifest: &Manifest| {
             manifest.packs.iter().all(|pack| self.disks[pack.id.rank as usize][layer].surely_has(pack))
         };
         let is_whole = |manifests: Vec<&std::sync::Arc<Manifest>>| manifests.iter().all(|it| has_all(it));
-        self.disks.iter().all(|disks| disks[layer].sure(version, run).is_some_and(is_whole))
+        let Some(ranks) = self.disks[0][layer].sure(version, run).and_then(|all| Some(all.first()?.ranks)) else {
+            return false;
+        };
+        let mut saved_by = self.disks.iter().take(ranks as usize);
+        self.disks.len() >= ranks as usize
+            && saved_by.all(|disks| disks[layer].sure(version, run).is_some_and(is_whole))
+    }
+
+    /// The number of ranks that saved a version.
+    pub(super) fn saved_by(&self, version: u64, run: RunId) -> Option<u32> {
+        let mut found = self.disks[0].iter().filter_map(|disk| disk.manifest(version));
+        found.find(|manifest| manifest.run == run).map(|manifest| manifest.ranks)
     }
 
     /// Versions that were reported complete are there, unless retention drops them or they were
@@ -213,12 +224,7 @@ impl World {
     fn check_garbage(&self) -> Checked {
         for (rank, disks) in self.disks.iter().enumerate() {
             for (layer, disk) in disks.iter().enumerate() {
-                let everywhere = self.disks.iter().flat_map(|disks| disks[layer].manifests());
-                let listed: Vec<u64> = everywhere
-                    .flat_map(|manifest| &manifest.packs)
-                    .filter(|pack| pack.id.rank == rank as u32)
-                    .map(|pack| pack.id.number)
-                    .collect();
+                let listed = self.listed(rank, layer);
                 if let Some(number) = disk.packs().find(|number| !listed.contains(number)) {
                     return Err(format!("pack {number} of rank {rank} on layer {layer} stays, and nobody needs it"));
                 }

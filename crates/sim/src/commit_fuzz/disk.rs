@@ -8,7 +8,7 @@ use std::{
 
 use fastrand::Rng;
 use outcrop_commit::Found;
-use outcrop_format::{HeldLayer, Manifest, ManifestPack, RunId};
+use outcrop_format::{Held, HeldLayer, Manifest, ManifestPack, RunId};
 
 /// The name of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -156,10 +156,9 @@ impl Disk {
 
     /// What it announces to the other ranks.
     pub(super) fn held(&self) -> HeldLayer {
-        let held = |it: &Manifest| outcrop_format::Held { run: it.run, saved_at_unix_ns: it.saved_at_unix_ns };
         HeldLayer {
             runs: self.runs.clone(),
-            versions: self.readable().map(|manifest| (manifest.version, held(manifest))).collect(),
+            versions: self.readable().map(|manifest| (manifest.version, Held::of(manifest))).collect(),
             unreadable: self.unreadable.clone(),
         }
     }

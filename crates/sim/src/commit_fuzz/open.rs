@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use outcrop_commit::{Event, Ledger, Settings, returning};
-use outcrop_format::{Holdings, RunId};
+use outcrop_commit::{Event, Everybody, Ledger, Settings};
+use outcrop_format::{Held, Holdings, RunId};
 
 use super::{
     disk::Disk,
@@ -22,6 +22,7 @@ impl World {
             disks.iter_mut().for_each(|disk| disk.crash(&mut self.random, is_power_cut));
         }
         self.ranks.clear();
+        self.choose_count();
         if self.missing.is_empty() && self.disks.len() > 1 && self.may_fault && self.random.u8(..4) == 0 {
             let (rank, layer) = (self.random.usize(..self.disks.len()), self.random.usize(..self.layers.len()));
             self.note(format!("the directory of rank {rank} on layer {layer} is missing"));
@@ -49,7 +50,7 @@ impl World {
     pub(super) fn open(&mut self) -> Checked {
         self.run_number += 1;
         let run = self.run_id();
-        let count = self.disks.len();
+        let count = self.count;
         self.note(format!("run {run} is opened by {count} ranks"));
         self.has_fault = false;
         for disks in &mut self.disks {
@@ -60,10 +61,12 @@ impl World {
                 self.coverage.faults += disk.unreadable.len() as u64;
             }
         }
-        let holdings = |disks: &Vec<Disk>| Holdings { proposal: run, layers: disks.iter().map(Disk::held).collect() };
-        let everybody: Vec<Holdings> = self.disks.iter().map(holdings).collect();
+        let everybody = self.holdings(run);
         let encoded = everybody.iter().map(|it| Holdings::decode(&it.encode()).map_err(|error| error.to_string()));
-        let everybody = encoded.collect::<Result<Vec<_>, String>>()?;
+        let everybody = Everybody::new(encoded.collect::<Result<Vec<_>, String>>()?);
+        if let Some((layer, former)) = everybody.occupied().next() {
+            return Err(format!("rank {former} on layer {layer} counts as locked by somebody else"));
+        }
         self.ranks.clear();
         for rank in 0..count {
             let found = self.disks[rank].iter().map(Disk::found).collect();
@@ -71,15 +74,15 @@ impl World {
                 rank: rank as u32,
                 ranks: count as u32,
                 run,
-                is_shared: self.is_shared,
+                is_shared: self.is_shared && count > 1,
                 layers: self.layers.clone(),
             };
             let ledger = Ledger::open(settings, found, &everybody);
-            let versions = ledger.versions();
+            let versions = everybody.versions();
             let content = Content { next_number: ledger.next_number(), ..Content::default() };
-            let progress = |(version, (run, there)): (u64, (RunId, Vec<bool>))| {
+            let progress = |(version, (held, there)): (u64, (Held, Vec<bool>))| {
                 let layers = there.iter().map(|is_there| Some(*is_there)).collect();
-                (version, Progress { attempt: 0, run, layers, there })
+                (version, Progress { attempt: 0, run: held.run, layers, there })
             };
             self.ranks.push(Rank {
                 ledger,
@@ -110,7 +113,7 @@ impl World {
         self.completed.iter_mut().for_each(std::collections::BTreeSet::clear);
         self.rewinding = None;
         self.has_left_out = false;
-        self.returning = returning(&everybody);
+        self.returning = everybody.returning();
         self.check_found()?;
         let newest = self.ranks[0].versions.last_key_value().map(|(version, _)| version + 1);
         self.next_version = newest.unwrap_or(0);

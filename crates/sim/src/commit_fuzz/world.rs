@@ -59,8 +59,12 @@ pub(super) struct World {
     pub(super) run_number: u128,
     pub(super) next_serial: u128,
     pub(super) ranks: Vec<Rank>,
-    /// By rank and layer.
+    /// How many ranks there are in this run.
+    pub(super) count: usize,
+    /// By rank and layer, also of former ranks.
     pub(super) disks: Vec<Vec<Disk>>,
+    /// By former rank and layer: who has adopted its directory.
+    pub(super) adopted: BTreeMap<(usize, LayerIndex), usize>,
     /// Missing directories.
     pub(super) missing: BTreeMap<(usize, LayerIndex), Disk>,
     /// Whether a directory was ever missing.
@@ -111,7 +115,9 @@ impl World {
             run_number: 0,
             next_serial: 0,
             ranks: Vec::new(),
+            count: ranks,
             disks: vec![vec![Disk::default(); count]; ranks],
+            adopted: BTreeMap::new(),
             missing: BTreeMap::new(),
             was_missing: false,
             script: Vec::new(),
@@ -477,6 +483,18 @@ impl World {
     /// A rank reads a version. The next one is based on it, if it is the same on all layers.
     fn restore(&mut self, rank: usize, version: u64, run: RunId) -> Checked {
         let progress = self.ranks[rank].versions[&version].clone();
+        let saved_by = self.saved_by(version, run);
+        if saved_by != Some(self.count as u32) {
+            // All parts are read, and the next version is a full one.
+            for layer in (0..self.layers.len()).filter(|layer| progress.there[*layer]) {
+                if !self.is_sure(layer, version, run) {
+                    return Err(format!("rank {rank} cannot restore version {version} of {saved_by:?} from {layer}"));
+                }
+            }
+            self.ranks[rank].content.reset();
+            self.ranks[rank].inbox.push_back(Event::Based { version, packs: Vec::new() });
+            return Ok(());
+        }
         let mut packs = None;
         for layer in (0..self.layers.len()).filter(|layer| progress.there[*layer]) {
             let manifest = self.disks[rank][layer].manifest(version).filter(|it| it.run == run);
@@ -542,7 +560,10 @@ impl World {
         let Some(step) = self.ranks[rank].steps[layer].take() else { return Ok(()) };
         // Who looks has to read the manifests of the others, too.
         let is_obscure = |disks: &Vec<Disk>| !disks[layer].unreadable.is_empty();
-        let fails = self.fails() || (step == Step::Look && self.disks.iter().any(is_obscure) && self.random.bool());
+        let fails = self.fails()
+            || (matches!(step, Step::Look | Step::Clear { .. })
+                && self.disks.iter().any(is_obscure)
+                && (step != Step::Look || self.random.bool()));
         let next_number = self.ranks[rank].content.next_number;
         let dropped = match &step {
             Step::Drop { version } => self.disks[rank][layer].readable().find(|it| it.version == *version).cloned(),
@@ -552,6 +573,11 @@ impl World {
         let written = self.manifest_of(&step, rank, layer)?;
         if let Step::Write { manifest, .. } = &step {
             self.check_written(rank, manifest.version, layer)?;
+        }
+        match &step {
+            Step::Drop { version } => self.drop_former(rank, layer, *version, fails)?,
+            Step::Clear { stale } if !fails => self.clear(rank, layer, stale)?,
+            _ => {}
         }
         let disk = &mut self.disks[rank][layer];
         match &step {
@@ -571,7 +597,8 @@ impl World {
             }
             Step::Drop { version } if !fails => disk.put(Name::Version(*version), None),
             Step::Remove { number, .. } if !fails => disk.put(Name::Pack(*number), None),
-            Step::Write { .. } | Step::Rewrite { .. } | Step::Drop { .. } | Step::Remove { .. } | Step::Look => {}
+            Step::Write { .. } | Step::Rewrite { .. } | Step::Drop { .. } | Step::Remove { .. } => {}
+            Step::Look | Step::Clear { .. } => {}
         }
         let outcome = match (&step, fails) {
             (_, true) => failed,

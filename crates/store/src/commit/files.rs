@@ -9,7 +9,10 @@ use std::{
 
 use outcrop_catalog::Catalog;
 use outcrop_commit::{Merge, Outcome, Step};
-use outcrop_format::{Manifest, ManifestPack, pack_name, parse_rank_name, parse_version_name, rank_name, version_name};
+use outcrop_format::{
+    Manifest, ManifestPack, PackId, RunId, pack_name, parse_pack_name, parse_rank_name, parse_version_name, rank_name,
+    version_name,
+};
 use outcrop_layers::{
     Shelf,
     files::{Files, replace_whole},
@@ -21,7 +24,7 @@ use crate::{Error, error::Problem, state::SessionCore};
 const LISTS_MAX: usize = 20;
 
 /// Carries out one step of the commit protocol.
-pub(super) fn perform(shelf: &Shelf, session: &SessionCore, step: Step) -> Outcome {
+pub(super) fn perform(shelf: &Shelf, session: &SessionCore, layer: usize, step: Step) -> Outcome {
     let files = &**shelf.files();
     let dir = rank_dir(session);
     let result = match step {
@@ -29,6 +32,9 @@ pub(super) fn perform(shelf: &Shelf, session: &SessionCore, step: Step) -> Outco
         Step::Write { manifest, packs } => return write(files, session, &manifest, packs),
         Step::Rewrite { version, merges } => return rewrite(shelf, session, version, &merges),
         Step::Drop { version } => {
+            if let Err(error) = drop_former(files, session, layer, version) {
+                return failed(session, &error, false);
+            }
             // If the removal cannot be made durable, the manifest has to be written again.
             let catalog = Catalog::new(Arc::clone(shelf.files()));
             let manifest = catalog.manifest(&session.name, session.rank, version).ok().flatten();
@@ -44,6 +50,7 @@ pub(super) fn perform(shelf: &Shelf, session: &SessionCore, step: Step) -> Outco
             Ok(None) => Err(Error::new(crate::ErrorKind::Busy, "manifests of other ranks cannot be read just now")),
             Err(source) => Err(failure(files, "list manifests of other ranks", source)),
         },
+        Step::Clear { stale } => clear(&Catalog::new(Arc::clone(shelf.files())), session, layer, &stale),
         Step::Remove { number, bytes } => {
             let name = format!("{dir}/{}", pack_name(number));
             let removed = files.remove(&name);
@@ -114,36 +121,90 @@ fn rewrite(shelf: &Shelf, session: &SessionCore, version: u64, merges: &[Merge])
     }
 }
 
+/// Removes a version from the directories of former ranks that this rank has adopted, durably.
+fn drop_former(files: &dyn Files, session: &SessionCore, layer: usize, version: u64) -> crate::Result<()> {
+    let attempt = |source| failure(files, "remove an old version of a former rank", source);
+    for rank in &session.former[layer] {
+        let dir = format!("{}/{}", session.name, rank_name(*rank));
+        match files.remove(&format!("{dir}/{}", version_name(version))) {
+            Err(source) if source.kind() == io::ErrorKind::NotFound => {}
+            removed => removed.and_then(|()| files.sync_dir(&dir)).map_err(attempt)?,
+        }
+    }
+    Ok(())
+}
+
+/// Removes these manifests of adopted former ranks, and packs of theirs that no manifest of any
+/// rank lists.
+fn clear(catalog: &Catalog, session: &SessionCore, layer: usize, stale: &BTreeSet<(u64, RunId)>) -> crate::Result<()> {
+    let files = catalog.files();
+    let attempt = |source| failure(files, "remove what former ranks have left", source);
+    for &rank in &session.former[layer] {
+        let dir = format!("{}/{}", session.name, rank_name(rank));
+        for (version, run) in stale {
+            if catalog.manifest(&session.name, rank, *version)?.is_some_and(|manifest| manifest.run == *run) {
+                let removed = files.remove(&format!("{dir}/{}", version_name(*version)));
+                removed.and_then(|()| files.sync_dir(&dir)).map_err(attempt)?;
+            }
+        }
+    }
+    let Some(listed) = listed(catalog, session, |_| true).map_err(attempt)? else {
+        return Err(Error::new(crate::ErrorKind::Busy, "manifests of other ranks cannot be read just now"));
+    };
+    for &rank in &session.former[layer] {
+        let dir = format!("{}/{}", session.name, rank_name(rank));
+        let names = files.list(&dir).map_err(attempt)?;
+        for number in names.iter().filter_map(|name| parse_pack_name(name)) {
+            if !listed.contains(&PackId { rank, number }) {
+                files.remove(&format!("{dir}/{}", pack_name(number))).map_err(attempt)?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The packs of this rank that manifests of other ranks list; `None` if that cannot be determined.
 fn borrowed(catalog: &Catalog, session: &SessionCore) -> io::Result<Option<BTreeSet<u64>>> {
+    let listed = listed(catalog, session, |rank| rank != session.rank)?;
+    let own = |pack: PackId| (pack.rank == session.rank).then_some(pack.number);
+    Ok(listed.map(|listed| listed.into_iter().filter_map(own).collect()))
+}
+
+/// The packs that manifests of these ranks list; `None` if that cannot be determined.
+fn listed(
+    catalog: &Catalog,
+    session: &SessionCore,
+    is_asked: impl Fn(u32) -> bool,
+) -> io::Result<Option<BTreeSet<PackId>>> {
     for _ in 0..LISTS_MAX {
-        let before = manifests_of_others(catalog.files(), session)?;
-        let mut numbers = BTreeSet::new();
+        let before = manifests_of(catalog.files(), session, &is_asked)?;
+        let mut packs = BTreeSet::new();
         let mut is_readable = true;
         for &(rank, version) in &before {
             match catalog.manifest(&session.name, rank, version) {
-                Ok(Some(manifest)) => {
-                    let packs = manifest.packs.iter().filter(|pack| pack.id.rank == session.rank);
-                    numbers.extend(packs.map(|pack| pack.id.number));
-                }
+                Ok(Some(manifest)) => packs.extend(manifest.packs.iter().map(|pack| pack.id)),
                 Ok(None) => {}
                 Err(_) => is_readable = false,
             }
         }
         // A rank that replaces a version by the next one writes the new manifest before it removes
         // the old one. But a list that was made meanwhile may have neither.
-        if before == manifests_of_others(catalog.files(), session)? {
-            return Ok(is_readable.then_some(numbers));
+        if before == manifests_of(catalog.files(), session, &is_asked)? {
+            return Ok(is_readable.then_some(packs));
         }
     }
     Ok(None)
 }
 
-/// The manifests of other ranks: rank and version.
-fn manifests_of_others(files: &dyn Files, session: &SessionCore) -> io::Result<BTreeSet<(u32, u64)>> {
+/// The manifests of these ranks: rank and version.
+fn manifests_of(
+    files: &dyn Files,
+    session: &SessionCore,
+    is_asked: impl Fn(u32) -> bool,
+) -> io::Result<BTreeSet<(u32, u64)>> {
     let mut found = BTreeSet::new();
     for dir in files.list(&session.name)? {
-        let Some(rank) = parse_rank_name(&dir).filter(|rank| *rank != session.rank) else { continue };
+        let Some(rank) = parse_rank_name(&dir).filter(|rank| is_asked(*rank)) else { continue };
         let listed = files.list(&format!("{}/{dir}", session.name))?;
         found.extend(listed.iter().filter_map(|name| Some((rank, parse_version_name(name)?))));
     }
