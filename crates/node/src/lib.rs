@@ -18,6 +18,7 @@ mod status;
 mod target;
 mod wire;
 mod workers;
+mod writing;
 
 pub use cached::{Cache, Cached};
 pub use client::{Client, ClientFile};

@@ -23,7 +23,7 @@ use std::{
 };
 
 use outcrop_format::{JournalHeader, PIECE_BYTES_MAX, node_checksum};
-use outcrop_memory::{Access, Mapping};
+use outcrop_memory::{Access, Copier, Mapping};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create};
 
 /// How the descriptors of a daemon are called in /proc.
@@ -35,24 +35,28 @@ fn memfd_name(what: &str, nonce: u64) -> String {
 #[derive(Debug)]
 pub(crate) struct Reserve {
     mapping: Arc<Mapping>,
+    /// One thread: the others of the machine have something to do.
+    copier: Copier,
 }
 
 impl Reserve {
+    fn new(mapping: outcrop_memory::Result<Mapping>) -> io::Result<Self> {
+        Ok(Self { mapping: Arc::new(mapping.map_err(io::Error::other)?), copier: Copier::new(1) })
+    }
+
     /// New memory without a name in a file system.
     pub(crate) fn memfd(nonce: u64, bytes: u64) -> io::Result<Self> {
-        Ok(Self { mapping: Arc::new(Mapping::memfd(&memfd_name("reserve", nonce), bytes).map_err(io::Error::other)?) })
+        Self::new(Mapping::memfd(&memfd_name("reserve", nonce), bytes))
     }
 
     /// Memory that another process has made.
     pub(crate) fn of_memfd(memfd: OwnedFd) -> io::Result<Self> {
-        let mapping = Mapping::of_memfd(memfd, Access::ReadWrite).map_err(io::Error::other)?;
-        Ok(Self { mapping: Arc::new(mapping) })
+        Self::new(Mapping::of_memfd(memfd, Access::ReadWrite))
     }
 
     /// A file, which survives all processes.
     pub(crate) fn file(file: &File) -> io::Result<Self> {
-        let mapping = Mapping::file(file, Access::ReadWrite, 0).map_err(io::Error::other)?;
-        Ok(Self { mapping: Arc::new(mapping) })
+        Self::new(Mapping::file(file, Access::ReadWrite, 0))
     }
 
     /// What a client has received.
@@ -96,7 +100,7 @@ impl Reserve {
         while from < source.len() {
             let room = PIECE_BYTES_MAX - (offset + from as u64) % PIECE_BYTES_MAX;
             let to = source.len().min(from + room as usize);
-            target[from..to].copy_from_slice(&source[from..to]);
+            self.copier.copy(&mut target[from..to], &source[from..to]);
             sums.push(node_checksum(&source[from..to]));
             from = to;
         }
