@@ -135,9 +135,17 @@ impl Client {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let opened = Mutex::new(None);
         let (seen, inner) = (AtomicU64::new(0), Arc::clone(&self.inner));
-        let file = ClientFile { inner, file, path, opened, seen };
+        let file = ClientFile { inner, file, path, opened, seen, failures: AtomicU64::new(UNKNOWN) };
         self.inner.with_line(|line| {
-            self.inner.call(line, |line| Ok(NodeRequest::Length { file: file.id(line)? })).map(drop)
+            loop {
+                match file.id(line) {
+                    Ok(_) => return Ok(()),
+                    Err(Trouble::Failed(error)) => return Err(error),
+                    Err(Trouble::Lost) => {
+                        line.connect_again(&self.inner.connect, self.inner.group, &self.inner.sessions)?;
+                    }
+                }
+            }
         })?;
         Ok(file)
     }
@@ -211,7 +219,12 @@ pub struct ClientFile {
     opened: Mutex<Option<(u64, u64, u64)>>,
     /// The last failure that the program was told of.
     seen: AtomicU64,
+    /// How many drains of all files had failed when the daemon was last asked about this one.
+    failures: AtomicU64,
 }
+
+/// More failures than there ever are: the daemon has to be asked.
+pub(crate) const UNKNOWN: u64 = u64::MAX;
 
 impl ClientFile {
     /// Its number for the daemon of this line.
@@ -235,6 +248,22 @@ impl ClientFile {
     /// Calls with the number of this file.
     fn call(&self, request: impl Fn(u64) -> NodeRequest) -> io::Result<NodeReply> {
         self.inner.with_line(|line| self.inner.call(line, |line| Ok(request(self.id(line)?))))
+    }
+
+    /// Whether nothing of any file has failed since the daemon was last asked about this one.
+    fn is_well(&self) -> bool {
+        let opened = *self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let session = self.inner.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((nonce, generation, _)) = opened else { return false };
+        session.as_ref().is_some_and(|it| {
+            let failures = it.generation.failures();
+            (nonce, generation) == (it.nonce, it.generation.now()) && failures == self.failures.load(Relaxed)
+        })
+    }
+
+    /// The daemon was asked about this file when so many drains had failed.
+    pub(crate) fn asked(&self, failures: u64) {
+        self.failures.store(failures, Relaxed);
     }
 
     /// Reports a failure to drain that the program does not know yet.
@@ -328,7 +357,7 @@ impl Cached for ClientFile {
             return Err(Errno::FBIG.into());
         }
         if bytes.is_empty() {
-            return self.wait(|file| NodeRequest::Length { file });
+            return self.check();
         }
         self.inner.with_line(|line| Writing::new(self, offset, bytes).through(line))
     }
@@ -378,6 +407,9 @@ impl Cached for ClientFile {
     }
 
     fn check(&self) -> io::Result<()> {
+        if self.is_well() {
+            return Ok(());
+        }
         let reply = self.call(|file| NodeRequest::Length { file })?;
         self.report(reply.failure)
     }

@@ -77,8 +77,14 @@ impl Journal {
     /// any more.
     pub(crate) fn next_generation(&mut self) -> io::Result<u64> {
         let next = self.generation()?.wrapping_add(1);
+        self.publish_failures(0)?;
         self.file.write_all_at(&next.to_le_bytes(), JournalHeader::GENERATION_AT)?;
         Ok(next)
+    }
+
+    /// Lets clients see how many drains have failed.
+    pub(crate) fn publish_failures(&self, count: u64) -> io::Result<()> {
+        self.file.write_all_at(&count.to_le_bytes(), JournalHeader::FAILURES_AT)
     }
 
     /// Appends a record. If the half is full, another one begins with all records of `state`, which

@@ -137,7 +137,16 @@ impl Generation {
 
     /// How many daemons have served the reserve.
     pub(crate) fn now(&self) -> u64 {
-        let address = self.mapping.address(JournalHeader::GENERATION_AT).cast::<u64>();
+        self.number(JournalHeader::GENERATION_AT)
+    }
+
+    /// How many drains have failed in this generation.
+    pub(crate) fn failures(&self) -> u64 {
+        self.number(JournalHeader::FAILURES_AT)
+    }
+
+    fn number(&self, at: u64) -> u64 {
+        let address = self.mapping.address(at).cast::<u64>();
         // SAFETY: the mapping is alive, the address is inside of it and a multiple of eight, and
         // daemons change it only as a whole.
         let number = unsafe { AtomicU64::from_ptr(address) };

@@ -7,16 +7,17 @@ use outcrop_format::{GRANT_BYTES_MAX, NodeFailure, NodeFill, NodePart, NodeReply
 use outcrop_grants::PAGE_BYTES;
 
 use crate::{
-    client::{ClientFile, done, nanoseconds, strange},
+    client::{ClientFile, UNKNOWN, done, nanoseconds, strange},
     line::{Line, Trouble},
 };
 
 /// How much the daemon is told of at once. A copy of that takes some ten times as long as a message
 /// and its answer, and draining begins with the first one.
 const CHUNK_BYTES: u64 = 2 << 20;
-/// What is kept for the next write: little after a small one, because others may need it.
+/// What is kept for the next write, after a small one and after others: little, because others may
+/// need it.
 const AHEAD_SMALL_BYTES: u64 = 256 << 10;
-const AHEAD_BYTES: u64 = 2 * CHUNK_BYTES;
+const AHEAD_BYTES: u64 = 1 << 20;
 
 pub(crate) struct Writing<'a> {
     file: &'a ClientFile,
@@ -29,15 +30,18 @@ pub(crate) struct Writing<'a> {
     /// What had failed before, as the first answer says. Failures to drain what this writes are
     /// reported by the next call.
     failure: Option<NodeFailure>,
+    /// How many drains of all files had failed before the daemon was asked.
+    failures: u64,
 }
 
 impl<'a> Writing<'a> {
     pub(crate) fn new(file: &'a ClientFile, offset: u64, bytes: &'a [u8]) -> Self {
-        Self { file, offset, bytes, written: 0, told: None, failure: None }
+        Self { file, offset, bytes, written: 0, told: None, failure: None, failures: UNKNOWN }
     }
 
     /// Writes everything, also if daemons die meanwhile.
     pub(crate) fn through(mut self, line: &mut Line) -> io::Result<()> {
+        self.failures = line.session.generation.failures();
         while self.written < self.bytes.len() {
             match self.step(line) {
                 Ok(()) => {}
@@ -45,6 +49,7 @@ impl<'a> Writing<'a> {
                 Err(Trouble::Lost) => self.after_loss(line)?,
             }
         }
+        self.file.asked(self.failures);
         self.file.report(self.failure.unwrap_or_default())
     }
 
@@ -70,7 +75,12 @@ impl<'a> Writing<'a> {
         }
         let offset = self.offset + from as u64;
         let Some(place) = line.place(file, offset)? else { return Ok(None) };
-        let bytes = (rest.len() as u64).min(CHUNK_BYTES).min(place.end - place.start);
+        let (rest_bytes, room) = (rest.len() as u64, place.end - place.start);
+        // If memory is scarce, half of it: the other half is filled while the daemon is asked for
+        // more.
+        let is_scarce = room < rest_bytes && room > AHEAD_SMALL_BYTES;
+        let most = if is_scarce { room.div_ceil(2).next_multiple_of(PAGE_BYTES) } else { room };
+        let bytes = rest_bytes.min(CHUNK_BYTES).min(most).min(room);
         let sums = line.session.reserve.fill(place.start, offset, &rest[..bytes as usize])?;
         Ok(Some((place.start..place.start + bytes, sums)))
     }
@@ -132,6 +142,7 @@ impl<'a> Writing<'a> {
     /// The daemon is dead. If the next one does not regard the memory of the last chunk as granted
     /// any more, that is in the journal.
     fn after_loss(&mut self, line: &mut Line) -> io::Result<()> {
+        self.failures = UNKNOWN;
         let inner = &self.file.inner;
         let is_same = line.connect_again(&inner.connect, inner.group, &inner.sessions)?;
         if let Some(range) = self.told.take().filter(|range| is_same && !line.holds(range)) {
