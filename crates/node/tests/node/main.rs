@@ -5,4 +5,5 @@ mod daemon;
 mod failing;
 mod hostile;
 mod killed;
+mod memory;
 mod starting;
