@@ -175,10 +175,14 @@ impl Daemon {
         while let Some(action) = self.grants.poll() {
             self.carry_out(action)?;
         }
-        Ok(())
+        self.journal.flush()
     }
 
     fn carry_out(&mut self, action: Action) -> io::Result<()> {
+        if !matches!(action, Action::Journal(_)) {
+            // Nothing is done or answered before the journal says why.
+            self.journal.flush()?;
+        }
         match action {
             Action::Reply { client, failure, answer } => {
                 let kind = reply_kind(answer);

@@ -22,8 +22,8 @@ use std::{
     },
 };
 
-use outcrop_format::{JournalHeader, PIECE_BYTES_MAX, node_checksum};
-use outcrop_memory::{Access, Copier, Mapping};
+use outcrop_format::{JournalHeader, NodeChecksum, PIECE_BYTES_MAX, node_checksum};
+use outcrop_memory::{Access, Mapping, copy_and_see};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create};
 
 /// How the descriptors of a daemon are called in /proc.
@@ -35,13 +35,11 @@ fn memfd_name(what: &str, nonce: u64) -> String {
 #[derive(Debug)]
 pub(crate) struct Reserve {
     mapping: Arc<Mapping>,
-    /// One thread: the others of the machine have something to do.
-    copier: Copier,
 }
 
 impl Reserve {
     fn new(mapping: outcrop_memory::Result<Mapping>) -> io::Result<Self> {
-        Ok(Self { mapping: Arc::new(mapping.map_err(io::Error::other)?), copier: Copier::new(1) })
+        Ok(Self { mapping: Arc::new(mapping.map_err(io::Error::other)?) })
     }
 
     /// New memory without a name in a file system.
@@ -100,8 +98,7 @@ impl Reserve {
         while from < source.len() {
             let room = PIECE_BYTES_MAX - (offset + from as u64) % PIECE_BYTES_MAX;
             let to = source.len().min(from + room as usize);
-            self.copier.copy(&mut target[from..to], &source[from..to]);
-            sums.push(node_checksum(&source[from..to]));
+            sums.push(copy_piece(&mut target[from..to], &source[from..to]));
             from = to;
         }
         Ok(sums)
@@ -121,6 +118,17 @@ impl Reserve {
         // SAFETY: the mapping is alive, and nobody writes to what was filled until it is drained.
         unsafe { self.mapping.slice(at..at + bytes) }.map_err(io::Error::other)
     }
+}
+
+/// Copies a piece, and returns its checksum.
+fn copy_piece(target: &mut [u8], source: &[u8]) -> u64 {
+    if (source.len() as u64) < PIECE_BYTES_MAX {
+        target.copy_from_slice(source);
+        return node_checksum(source);
+    }
+    let mut sum = NodeChecksum::default();
+    copy_and_see(target, source, |block| sum.update(block));
+    sum.finish()
 }
 
 /// The first page of a journal, as a client sees it.
