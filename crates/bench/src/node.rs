@@ -1,5 +1,9 @@
 //! `outcrop bench node`: what programs perceive when they write to files, plainly and through the
 //! node daemon (figures 4 to 7 of the paper, scaled to this machine).
+//!
+//! What a ratio compares is measured in turns, in the same state: memory is touched and has huge
+//! pages on both sides, files are new, and what the daemon still has to drain is drained before the
+//! next turn, outside of the time. A ratio is the median over all turns.
 
 use std::{
     collections::BTreeMap,
@@ -17,6 +21,7 @@ use outcrop_intercept::{
     Fsync, Paths,
     fuse::{self, Mount, Mounting},
 };
+use outcrop_memory::{Pages, Private};
 use outcrop_node::{Client, Connect, ServeOptions};
 use serde_json::json;
 
@@ -48,6 +53,10 @@ pub struct Options {
 
 /// Writes of at least this length are compared with copies.
 const LARGE: u64 = 4 << 20;
+/// How often in each round what a ratio compares takes turns.
+const TURNS: usize = 5;
+/// How long an idle daemon is watched.
+const IDLE: Duration = Duration::from_secs(1);
 
 impl Options {
     fn ranks_max(&self) -> u64 {
@@ -64,7 +73,7 @@ impl Options {
 /// A way to write.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Way {
-    /// A copy to shared memory: the limit.
+    /// A copy to touched memory: the limit.
     Copy,
     Plain,
     PlainAndSync,
@@ -77,7 +86,7 @@ enum Way {
 impl Way {
     fn name(self) -> String {
         match self {
-            Self::Copy => "copy to shared memory".to_owned(),
+            Self::Copy => "copy to touched memory".to_owned(),
             Self::Plain => "plain write".to_owned(),
             Self::PlainAndSync => "plain write, fsync".to_owned(),
             Self::Client(1) => "client, 1 drain at once".to_owned(),
@@ -112,29 +121,19 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
                 rates.entry((ranks, way, bytes)).or_default().push(rate);
             }
         }
-        progress(&format!("bursts that do not fit, drains and small files, round {}", round + 1));
-        for (key, ratio) in bench.others(ways.contains(&Way::Fuse))? {
-            ratios.entry(key).or_default().push(ratio);
-        }
+        progress(&format!("the ratios, round {}", round + 1));
+        bench.compare(ways.contains(&Way::Fuse), &mut |key, ratio| ratios.entry(key).or_default().push(ratio))?;
     }
+    progress("an idle daemon");
+    let idle = bench.idle()?;
     let rates: BTreeMap<_, _> = rates.into_iter().map(|(key, rates)| (key, median(rates))).collect();
-    let mut ratios: BTreeMap<_, _> = ratios.into_iter().map(|(key, ratios)| (key, median(ratios))).collect();
-    // The number of drain threads that a user gets.
-    let ours = ways.iter().copied().find(|way| *way == Way::Client(2)).unwrap_or(Way::Client(options.threads[0]));
-    let over = |rival: Way| {
-        let from = LARGE.min(options.writes.iter().copied().max().unwrap_or_default());
-        let large = options.writes.iter().filter(|bytes| **bytes >= from);
-        median(
-            large.filter_map(|&bytes| Some(rates.get(&(1, ours, bytes))? / rates.get(&(1, rival, bytes))?)).collect(),
-        )
-    };
-    ratios.insert("client_over_memcpy", over(Way::Copy));
-    ratios.insert("burst_over_plain_write", over(Way::Plain));
+    let ratios: BTreeMap<_, _> = ratios.into_iter().map(|(key, ratios)| (key, median(ratios))).collect();
     let runs = rates.iter().map(|((ranks, way, bytes), rate)| {
         json!({ "way": way.name(), "ranks": ranks, "write_bytes": bytes, "gb_per_second": rate / 1e9 })
     });
     let settings = json!({
         "burst_bytes": options.burst_bytes, "files": options.files, "rounds": options.rounds, "memory": "touched",
+        "idle_daemon_resident_bytes": idle.resident_bytes, "idle_daemon_processor_ms": idle.processor_ms,
     });
     Ok(Report { bench: "node", machine: Machine::here(), settings, runs: runs.collect(), ratios })
 }
@@ -175,17 +174,21 @@ impl Bench<'_> {
             touch_all: true,
             ..ServeOptions::default()
         };
-        let (program, arguments) = self.options.program.clone();
-        let arguments = arguments.into_iter().map(Into::into).collect();
-        let connect = Connect { serve, program: Some(program), arguments, ..Connect::default() };
-        let client = Client::connect(&connect).context("cannot start a node daemon")?;
-        let daemon = Daemon { client, _place: place };
+        let daemon = self.started(serve, place)?;
         // Touching goes on in the background; there is no other sign that it has ended.
         let until = Instant::now() + Duration::from_secs(30);
         while daemon.client.status()?.touched_bytes < memory_bytes && Instant::now() < until {
             thread::sleep(Duration::from_millis(10));
         }
         Ok(daemon)
+    }
+
+    fn started(&self, serve: ServeOptions, place: tempfile::TempDir) -> Result<Daemon> {
+        let (program, arguments) = self.options.program.clone();
+        let arguments = arguments.into_iter().map(Into::into).collect();
+        let connect = Connect { serve, program: Some(program), arguments, ..Connect::default() };
+        let client = Client::connect(&connect).context("cannot start a node daemon")?;
+        Ok(Daemon { client, _place: place })
     }
 
     fn mount(&self, client: &Client, directory: &Path) -> Result<Mount> {
@@ -260,10 +263,10 @@ impl Bench<'_> {
 
     fn writer<'a>(&'a self, way: Way, daemon: Option<&'a Daemon>, path: &Path, bytes: u64) -> Result<Writer<'a>> {
         if way == Way::Copy {
-            let mut shared = memmap2::MmapOptions::new().len(bytes as usize).map_anon()?;
-            shared.fill(1);
+            let mut touched = Private::new(bytes as usize, Pages::Huge)?;
+            touched.fill(1);
             return Ok(Box::new(move |offset, source| {
-                shared[offset as usize..][..source.len()].copy_from_slice(source);
+                touched[offset as usize..][..source.len()].copy_from_slice(source);
                 Ok(())
             }));
         }
@@ -277,69 +280,120 @@ impl Bench<'_> {
         }
     }
 
-    /// What is not about bursts that fit.
-    fn others(&self, has_mount: bool) -> Result<Vec<(&'static str, f64)>> {
-        let mut ratios = vec![("overflow_over_plain_write", self.overflow()?), ("drain_over_direct", self.drain()?)];
-        if has_mount {
-            ratios.push(("small_file_over_native", self.small_files()?));
+    /// Everything that has a ratio.
+    fn compare(&self, has_mount: bool, found: &mut dyn FnMut(&'static str, f64)) -> Result<()> {
+        let longest = self.options.writes.iter().copied().max().unwrap_or_default();
+        let large = self.options.writes.iter().filter(|bytes| **bytes >= LARGE.min(longest));
+        let daemon = self.daemon(self.options.burst_bytes * 5 / 4 + (64 << 20), 2)?;
+        for &bytes in large {
+            for _ in 0..TURNS {
+                let copy = self.burst(Way::Copy, None, 1, bytes)?;
+                let ours = self.burst(Way::Client(2), Some(&daemon), 1, bytes)?;
+                let plain = self.burst(Way::Plain, None, 1, bytes)?;
+                found("client_over_memcpy", ours / copy);
+                found("burst_over_plain_write", ours / plain);
+            }
         }
-        Ok(ratios)
+        drop(daemon);
+        self.overflow(found)?;
+        self.drain(found)?;
+        if has_mount {
+            self.small_files(found)?;
+        }
+        Ok(())
     }
 
     /// A burst of four times the memory: its bandwidth over that of plain writes.
-    fn overflow(&self) -> Result<f64> {
+    fn overflow(&self, found: &mut dyn FnMut(&'static str, f64)) -> Result<()> {
         let options = Options { burst_bytes: self.options.burst_bytes * 4, ..self.options.clone() };
         let bench = Bench { options: &options, directory: self.directory.clone() };
         let daemon = self.daemon(self.options.burst_bytes, 2)?;
-        let plain = bench.burst(Way::Plain, None, 1, LARGE)?;
-        let ours = bench.burst(Way::Client(2), Some(&daemon), 1, LARGE)?;
-        Ok(ours / plain)
+        for _ in 0..TURNS {
+            let plain = bench.burst(Way::Plain, None, 1, LARGE)?;
+            let ours = bench.burst(Way::Client(2), Some(&daemon), 1, LARGE)?;
+            found("overflow_over_plain_write", ours / plain);
+        }
+        Ok(())
     }
 
-    /// The rate of draining a burst, over writing as much with O_DIRECT.
-    fn drain(&self) -> Result<f64> {
-        let (bytes, piece) = (self.options.burst_bytes, 16 << 20);
-        let inside = tempfile::tempdir_in(&self.directory)?;
+    /// The rate of writing and draining, over writing as much with O_DIRECT. Both end with a sync.
+    fn drain(&self, found: &mut dyn FnMut(&'static str, f64)) -> Result<()> {
+        let (bytes, piece) = (self.options.burst_bytes * 4, 16 << 20);
         let mut buffer = aligned(piece.min(bytes as usize).next_multiple_of(4096))?;
         buffer.fill(1);
-        let file = open_direct(&inside.path().join("direct"))?;
-        let start = Instant::now();
-        let count = (bytes / buffer.len() as u64).max(1);
-        for nth in 0..count {
-            file.write_all_at(&buffer, nth * buffer.len() as u64)?;
-        }
-        file.sync_data()?;
-        let direct = (count * buffer.len() as u64) as f64 / start.elapsed().as_secs_f64();
         let daemon = self.daemon(bytes * 5 / 4 + (64 << 20), 2)?;
-        let path = inside.path().join("drained");
-        let file = File::options().read(true).write(true).create(true).truncate(true).open(&path)?;
-        let file = daemon.client.open(file, &path)?;
-        let start = Instant::now();
-        for nth in 0..count {
-            outcrop_node::Cached::write(&file, nth * buffer.len() as u64, &buffer)?;
+        let count = (bytes / buffer.len() as u64).max(1);
+        let offsets = || (0..count).map(|nth| nth * buffer.len() as u64);
+        for _ in 0..TURNS {
+            let inside = tempfile::tempdir_in(&self.directory)?;
+            let file = open_direct(&inside.path().join("direct"))?;
+            let start = Instant::now();
+            offsets().try_for_each(|offset| file.write_all_at(&buffer, offset))?;
+            file.sync_data()?;
+            let direct = start.elapsed().as_secs_f64();
+            let path = inside.path().join("drained");
+            let file = File::options().read(true).write(true).create(true).truncate(true).open(&path)?;
+            let file = daemon.client.open(file, &path)?;
+            let start = Instant::now();
+            // Draining begins with the first write.
+            offsets().try_for_each(|offset| outcrop_node::Cached::write(&file, offset, &buffer))?;
+            outcrop_node::Cached::sync(&file)?;
+            found("drain_over_direct", direct / start.elapsed().as_secs_f64());
         }
-        outcrop_node::Cached::sync(&file)?;
-        // Draining begins with the first write.
-        Ok((count * buffer.len() as u64) as f64 / start.elapsed().as_secs_f64() / direct)
+        Ok(())
     }
 
     /// The time to make, write and close a small file below a mount, over the same without one.
-    fn small_files(&self) -> Result<f64> {
+    fn small_files(&self, found: &mut dyn FnMut(&'static str, f64)) -> Result<()> {
         let daemon = self.daemon(256 << 20, 2)?;
         let inside = tempfile::tempdir_in(&self.directory)?;
         let (native, mounted) = (inside.path().join("native"), inside.path().join("mounted"));
         fs::create_dir(&native)?;
         let mut mount = self.mount(&daemon.client, &mounted)?;
-        let make = |directory: &Path| -> Result<f64> {
+        let make = |directory: &Path, turn: usize| -> Result<f64> {
             let start = Instant::now();
-            for nth in 0..self.options.files {
-                File::create(directory.join(nth.to_string()))?.write_all(&[7; 4096])?;
+            for nth in 0..self.options.files.div_ceil(TURNS) {
+                File::create(directory.join(format!("{turn}-{nth}")))?.write_all(&[7; 4096])?;
             }
             Ok(start.elapsed().as_secs_f64())
         };
-        let outcome = make(&native).and_then(|native| Ok(make(&mounted)? / native));
+        let mut turn = |turn: usize| -> Result<()> {
+            let plain = make(&native, turn)?;
+            found("small_file_over_native", make(&mounted, turn)? / plain);
+            Ok(daemon.client.drain_all()?)
+        };
+        let outcome = (0..TURNS).try_for_each(&mut turn);
         mount.unmount()?;
         ensure!(mount.drain(|_, _| true).is_empty(), "not every small file was drained");
         outcome
     }
+
+    /// What a daemon with a client takes that does nothing.
+    fn idle(&self) -> Result<Idle> {
+        let place = tempfile::tempdir()?;
+        let serve = ServeOptions { directory: Some(place.path().join("node")), ..ServeOptions::default() };
+        let daemon = self.started(serve, place)?;
+        let process = daemon.client.status()?.process;
+        thread::sleep(IDLE);
+        let before = processor_ms(process)?;
+        thread::sleep(IDLE);
+        let processor_ms = processor_ms(process)? - before;
+        let status = fs::read_to_string(format!("/proc/{process}/status"))?;
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+        Ok(Idle { resident_bytes: resident.trim().trim_end_matches(" kB").parse::<u64>()? << 10, processor_ms })
+    }
+}
+
+struct Idle {
+    resident_bytes: u64,
+    processor_ms: u64,
+}
+
+/// How much processor time a process has taken.
+fn processor_ms(process: u32) -> Result<u64> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
+    let (_, fields) = stat.rsplit_once(") ").context("no fields in stat")?;
+    // User and system time are fields 14 and 15, in ticks; the first of these fields is the third.
+    let ticks = fields.split(' ').skip(11).take(2).map(str::parse::<u64>).sum::<Result<u64, _>>()?;
+    Ok(ticks * 1000 / rustix::param::clock_ticks_per_second())
 }

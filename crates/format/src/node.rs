@@ -63,6 +63,22 @@ pub fn node_checksum(bytes: &[u8]) -> u64 {
     twox_hash::XxHash3_64::oneshot(bytes)
 }
 
+/// The checksum of a piece that is seen block by block.
+#[derive(Default)]
+pub struct NodeChecksum(twox_hash::XxHash3_64);
+
+impl NodeChecksum {
+    /// The next block.
+    pub fn update(&mut self, bytes: &[u8]) {
+        std::hash::Hasher::write(&mut self.0, bytes);
+    }
+
+    /// What [`node_checksum`] gives for all blocks together.
+    pub fn finish(&self) -> u64 {
+        std::hash::Hasher::finish(&self.0)
+    }
+}
+
 /// Writes a structure from front to back.
 #[derive(Default)]
 struct Writer(Vec<u8>);

@@ -163,6 +163,7 @@ impl Grants {
         file.failing = Some(Failing { errno, retry_at, pause_ns });
         self.retries.insert((retry_at, job.file));
         file.failure = NodeFailure { serial: file.failure.serial + 1, errno };
+        self.failures += 1;
         for client in file.waiting.clone() {
             let pending = self.clients.get(&client).and_then(|it| it.pending.as_ref());
             let is_told = pending.is_some_and(|it| matches!(it.request, Request::Drain { .. } | Request::Sync { .. }));

@@ -79,6 +79,8 @@ pub struct Grants {
     pub(crate) changed: BTreeSet<FileId>,
     pub(crate) actions: VecDeque<Action>,
     pub(crate) drained_total_bytes: u64,
+    /// How often a file got a new failure.
+    pub(crate) failures: u64,
     /// Records of the journal that made no sense.
     pub(crate) damaged_records: u64,
 }
@@ -109,6 +111,7 @@ impl Grants {
             changed: BTreeSet::new(),
             actions: VecDeque::new(),
             drained_total_bytes: 0,
+            failures: 0,
             damaged_records: 0,
         }
     }
@@ -379,6 +382,7 @@ impl Grants {
         let Some(file) = self.files.get_mut(&id) else { return };
         file.is_reached = false;
         file.failure = NodeFailure { serial: file.failure.serial + 1, errno };
+        self.failures += 1;
         // Only an open file ends this.
         let retry_at = Timestamp(u64::MAX);
         file.failing = Some(Failing { errno, retry_at, pause_ns: self.settings.retry_ns[0] });
@@ -444,6 +448,12 @@ impl Grants {
     /// The latest failure to drain a file.
     pub fn failure_of(&self, file: FileId) -> NodeFailure {
         self.files.get(&file).map_or(NodeFailure::default(), |file| file.failure)
+    }
+
+    /// How many failures there were, of all files. While it does not change, no client has to be
+    /// told of any.
+    pub fn failures(&self) -> u64 {
+        self.failures
     }
 
     /// Clients of a dead daemon that have not come back, and their processes.

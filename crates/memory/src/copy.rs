@@ -163,6 +163,30 @@ impl Class {
     }
 }
 
+/// How much is copied before it is shown: it is still in the first-level cache then.
+const SEEN_BYTES: usize = 8 << 10;
+
+/// Copies `source` to `target` past the caches, block by block, and shows each block of the source
+/// to `see` while it is in the cache: a checksum then costs little more than the copy. Panics if
+/// they are not of the same length.
+///
+/// Measured in GB/s, between huge pages, with XXH3 of every 64 KiB, for a source of 4 and of 64 MiB:
+///
+/// | | 4 MiB | 64 MiB |
+/// |---|---|---|
+/// | `copy_from_slice` of all, without checksums | 19.6 | 10.0 |
+/// | 64 KiB by `copy_from_slice`, then the checksum | 9.4 | 7.5 |
+/// | 64 KiB past the caches, then the checksum | 12.1 | 9.3 |
+/// | 4, 8, 12, 16, 32 KiB past the caches, then that part of the checksum | 10.2, 13.4, 13.8, 11.6, 11.5 | 9.0, 10.7, 10.6, 8.3, 9.0 |
+/// | 1 MiB by `copy_from_slice`, then the checksums | 14.9 | 8.5 |
+pub fn copy_and_see(target: &mut [u8], source: &[u8], mut see: impl FnMut(&[u8])) {
+    assert_eq!(target.len(), source.len(), "a copy needs as much room as it has bytes");
+    for (target, source) in target.chunks_mut(SEEN_BYTES).zip(source.chunks(SEEN_BYTES)) {
+        stores::copy(target, source);
+        see(source);
+    }
+}
+
 fn copy_alone(target: &mut [u8], source: &[u8]) {
     if source.len() < BYPASS_BYTES_MIN {
         target.copy_from_slice(source);

@@ -3,7 +3,6 @@
 use std::{
     fs::File,
     io,
-    ops::Range,
     os::{
         fd::AsFd,
         unix::{ffi::OsStrExt, fs::FileExt},
@@ -16,10 +15,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use outcrop_format::{
-    GRANT_BYTES_MAX, NODE_FILE_BYTES_MAX, NodeFailure, NodeFill, NodePart, NodeReply, NodeReplyKind, NodeRequest,
-};
-use outcrop_grants::PAGE_BYTES;
+use outcrop_format::{NODE_FILE_BYTES_MAX, NodeFailure, NodeReply, NodeReplyKind, NodeRequest};
 use rustix::io::Errno;
 
 use crate::{
@@ -28,12 +24,11 @@ use crate::{
     pending::Writers,
     start::{Connect, is_served, random, wait_for_end},
     status::Status,
+    writing::Writing,
 };
 
 /// How many connections a process has at most: as many threads can write at once.
 const LINES_MAX: usize = 16;
-/// What is asked for ahead of small writes.
-const AHEAD_BYTES: u64 = 256 << 10;
 
 /// A connection of this process to the daemon of its user. Cheap to clone; all threads can use it.
 #[derive(Clone)]
@@ -41,10 +36,10 @@ pub struct Client {
     inner: Arc<Inner>,
 }
 
-struct Inner {
-    connect: Connect,
-    group: u64,
-    sessions: Sessions,
+pub(crate) struct Inner {
+    pub(crate) connect: Connect,
+    pub(crate) group: u64,
+    pub(crate) sessions: Sessions,
     lines: Mutex<Lines>,
     /// Signalled when a line is free.
     freed: Condvar,
@@ -143,9 +138,17 @@ impl Client {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let opened = Mutex::new(None);
         let (seen, inner) = (AtomicU64::new(0), Arc::clone(&self.inner));
-        let file = ClientFile { inner, file, path, opened, seen };
+        let file = ClientFile { inner, file, path, opened, seen, failures: AtomicU64::new(UNKNOWN) };
         self.inner.with_line(|line| {
-            self.inner.call(line, |line| Ok(NodeRequest::Length { file: file.id(line)? })).map(drop)
+            loop {
+                match file.id(line) {
+                    Ok(_) => return Ok(()),
+                    Err(Trouble::Failed(error)) => return Err(error),
+                    Err(Trouble::Lost) => {
+                        line.connect_again(&self.inner.connect, self.inner.group, &self.inner.sessions)?;
+                    }
+                }
+            }
         })?;
         Ok(file)
     }
@@ -220,14 +223,19 @@ impl Cache for Client {
 
 /// A file of which the newest bytes may be in the daemon's memory.
 pub struct ClientFile {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
     file: File,
     path: PathBuf,
     /// The nonce and generation of the daemon that knows it, and the number there.
     opened: Mutex<Option<(u64, u64, u64)>>,
     /// The last failure that the program was told of.
     seen: AtomicU64,
+    /// How many drains of all files had failed when the daemon was last asked about this one.
+    failures: AtomicU64,
 }
+
+/// More failures than there ever are: the daemon has to be asked.
+pub(crate) const UNKNOWN: u64 = u64::MAX;
 
 impl ClientFile {
     pub(crate) fn writers(&self) -> &Writers {
@@ -235,7 +243,7 @@ impl ClientFile {
     }
 
     /// Its number for the daemon of this line.
-    fn id(&self, line: &Line) -> Result<u64, Trouble> {
+    pub(crate) fn id(&self, line: &Line) -> Result<u64, Trouble> {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((nonce, generation, id)) = *opened
             && (nonce, generation) == (line.session.nonce, line.generation)
@@ -257,66 +265,29 @@ impl ClientFile {
         self.inner.with_line(|line| self.inner.call(line, |line| Ok(request(self.id(line)?))))
     }
 
+    /// Whether nothing of any file has failed since the daemon was last asked about this one.
+    fn is_well(&self) -> bool {
+        let opened = *self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let session = self.inner.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((nonce, generation, _)) = opened else { return false };
+        session.as_ref().is_some_and(|it| {
+            let failures = it.generation.failures();
+            (nonce, generation) == (it.nonce, it.generation.now()) && failures == self.failures.load(Relaxed)
+        })
+    }
+
+    /// The daemon was asked about this file when so many drains had failed.
+    pub(crate) fn asked(&self, failures: u64) {
+        self.failures.store(failures, Relaxed);
+    }
+
     /// Reports a failure to drain that the program does not know yet.
-    fn report(&self, failure: NodeFailure) -> io::Result<()> {
+    pub(crate) fn report(&self, failure: NodeFailure) -> io::Result<()> {
         let seen = self.seen.fetch_max(failure.serial, Relaxed);
         if failure.serial > seen && failure.errno != 0 {
             return Err(io::Error::from_raw_os_error(failure.errno as i32));
         }
         Ok(())
-    }
-
-    /// Fills one chunk of a write. Returns how much.
-    fn write_some(&self, line: &mut Line, offset: u64, bytes: &[u8]) -> Result<(usize, NodeFailure), Trouble> {
-        let file = self.id(line)?;
-        let mut failure = NodeFailure::default();
-        let range = loop {
-            if let Some(range) = line.place(file, offset)? {
-                break range;
-            }
-            let wanted = (offset % PAGE_BYTES + bytes.len() as u64).min(GRANT_BYTES_MAX);
-            let reply = line.call(&NodeRequest::Ask { file, bytes: wanted }, None)?;
-            failure = reply.failure;
-            let NodeReplyKind::Granted { at, bytes } = done(reply)? else { return Err(strange().into()) };
-            line.granted(at, bytes);
-        };
-        let count = bytes.len().min((range.end - range.start) as usize);
-        let range = range.start..range.start + count as u64;
-        let sums = line.session.reserve.fill(range.start, offset, &bytes[..count])?;
-        let rest = (bytes.len() - count) as u64;
-        // One call for each small write; for a long one, another call costs nothing. What is kept
-        // for the next write is little, because others may need it.
-        let is_small = bytes.len() as u64 <= AHEAD_BYTES / 2;
-        let ahead = if rest > 0 { rest.min(GRANT_BYTES_MAX) } else { AHEAD_BYTES * u64::from(is_small) };
-        let kept = line.spare_bytes().saturating_sub(count as u64);
-        let ask_bytes = if kept < ahead / 2 || rest > 0 { ahead.saturating_sub(kept) } else { 0 };
-        let part = NodePart { offset, at: range.start, bytes: count as u64 };
-        let fill = NodeFill { file, part, modified_ns: nanoseconds(SystemTime::now()), ask_bytes, sums };
-        match line.call(&NodeRequest::Fill(fill), None) {
-            Ok(reply) => {
-                failure = if reply.failure.serial > 0 { reply.failure } else { failure };
-                let NodeReplyKind::Granted { at, bytes } = done(reply)? else { return Err(strange().into()) };
-                line.filled(&range, file, offset + count as u64);
-                line.granted(at, bytes);
-                Ok((count, failure))
-            }
-            Err(Trouble::Failed(error)) => Err(Trouble::Failed(error)),
-            Err(Trouble::Lost) => self.after_loss(line, &range, count, failure),
-        }
-    }
-
-    /// The daemon died while it was told of a fill. If the next one does not regard the memory as
-    /// granted any more, the fill is in the journal.
-    fn after_loss(
-        &self,
-        line: &mut Line,
-        range: &Range<u64>,
-        count: usize,
-        failure: NodeFailure,
-    ) -> Result<(usize, NodeFailure), Trouble> {
-        let is_same = line.connect_again(&self.inner.connect, self.inner.group, &self.inner.sessions)?;
-        let is_known = is_same && !line.holds(range);
-        Ok((if is_known { count } else { 0 }, failure))
     }
 
     /// Reads once. `None` if the daemon died meanwhile: what was read may be wrong.
@@ -404,25 +375,9 @@ impl Cached for ClientFile {
             return Err(Errno::FBIG.into());
         }
         if bytes.is_empty() {
-            return self.wait(|file| NodeRequest::Length { file });
+            return self.check();
         }
-        self.inner.with_line(|line| {
-            let mut written = 0;
-            let mut latest = NodeFailure::default();
-            while written < bytes.len() {
-                match self.write_some(line, offset + written as u64, &bytes[written..]) {
-                    Ok((count, failure)) => {
-                        written += count;
-                        latest = if failure.serial > latest.serial { failure } else { latest };
-                    }
-                    Err(Trouble::Failed(error)) => return Err(error),
-                    Err(Trouble::Lost) => {
-                        line.connect_again(&self.inner.connect, self.inner.group, &self.inner.sessions)?;
-                    }
-                }
-            }
-            self.report(latest)
-        })
+        self.inner.with_line(|line| Writing::new(self, offset, bytes).through(line))
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
@@ -470,6 +425,9 @@ impl Cached for ClientFile {
     }
 
     fn check(&self) -> io::Result<()> {
+        if self.is_well() {
+            return Ok(());
+        }
         let reply = self.call(|file| NodeRequest::Length { file })?;
         self.report(reply.failure)
     }
@@ -496,19 +454,19 @@ impl Drop for ClientFile {
 }
 
 /// The answer, or the error that it is.
-fn done(reply: NodeReply) -> io::Result<NodeReplyKind> {
+pub(crate) fn done(reply: NodeReply) -> io::Result<NodeReplyKind> {
     match reply.kind {
         NodeReplyKind::Failed { errno, .. } => Err(io::Error::from_raw_os_error(errno as i32)),
         kind => Ok(kind),
     }
 }
 
-fn strange() -> io::Error {
+pub(crate) fn strange() -> io::Error {
     io::Error::other("the node daemon answers something else than it was asked")
 }
 
 /// Nanoseconds since 1970.
-fn nanoseconds(time: SystemTime) -> i64 {
+pub(crate) fn nanoseconds(time: SystemTime) -> i64 {
     match time.duration_since(UNIX_EPOCH) {
         Ok(after) => i64::try_from(after.as_nanos()).unwrap_or(i64::MAX),
         Err(before) => i64::try_from(before.duration().as_nanos()).map_or(i64::MIN, |ns| -ns),

@@ -173,14 +173,22 @@ impl Daemon {
     pub(crate) fn tell(&mut self, event: Event) -> io::Result<()> {
         let now = self.now();
         self.is_covered = false;
+        let failures = self.grants.failures();
         self.grants.handle(now, event);
+        if self.grants.failures() != failures {
+            self.journal.publish_failures(self.grants.failures())?;
+        }
         while let Some(action) = self.grants.poll() {
             self.carry_out(action)?;
         }
-        Ok(())
+        self.journal.flush()
     }
 
     fn carry_out(&mut self, action: Action) -> io::Result<()> {
+        if !matches!(action, Action::Journal(_)) {
+            // Nothing is done or answered before the journal says why.
+            self.journal.flush()?;
+        }
         match action {
             Action::Reply { client, failure, answer } => {
                 self.timeline.replied(client, failure, &answer);
@@ -263,7 +271,7 @@ impl Daemon {
                     self.health.touched(is_refused);
                     self.tell(Event::Touched { to })?;
                     if is_refused {
-                        let bytes = to.max(self.grants.used_bytes());
+                        let bytes = to.max(self.grants.used_bytes()).min(self.grants.limit_bytes());
                         self.tell(Event::Limit { bytes })?;
                     }
                 }

@@ -16,6 +16,8 @@ pub(crate) struct Journal {
     epoch: u64,
     /// Where the next record goes in the half.
     at: u64,
+    /// Records before that which are not in the file yet.
+    pending: Vec<u8>,
 }
 
 /// The length of a journal.
@@ -28,7 +30,7 @@ impl Journal {
     /// Begins a new journal in a file of the right length.
     pub(crate) fn create(file: File, header: JournalHeader) -> io::Result<Self> {
         file.write_all_at(&header.encode(), 0)?;
-        let mut journal = Self { file, header, half: 1, epoch: 0, at: 0 };
+        let mut journal = Self { file, header, half: 1, epoch: 0, at: 0, pending: Vec::new() };
         journal.begin_half(&[])?;
         journal.next_generation()?;
         Ok(journal)
@@ -42,7 +44,7 @@ impl Journal {
         let epochs = JournalHeader::EPOCHS_AT.map(|at| JournalHeader::decode_epoch(&bytes[at as usize..]));
         let newest = (0..2).max_by_key(|half| epochs[*half]).unwrap_or(0);
         let epoch = epochs[newest].ok_or_else(|| io::Error::other("the journal has no valid half"))?;
-        let mut journal = Self { file, header, half: newest, epoch, at: 0 };
+        let mut journal = Self { file, header, half: newest, epoch, at: 0, pending: Vec::new() };
         let records = journal.read()?;
         Ok((journal, records))
     }
@@ -77,29 +79,40 @@ impl Journal {
     /// any more.
     pub(crate) fn next_generation(&mut self) -> io::Result<u64> {
         let next = self.generation()?.wrapping_add(1);
+        self.publish_failures(0)?;
         self.file.write_all_at(&next.to_le_bytes(), JournalHeader::GENERATION_AT)?;
         Ok(next)
     }
 
-    /// Appends a record. If the half is full, another one begins with all records of `state`, which
-    /// contain this one. Returns whether it did.
+    /// Lets clients see how many drains have failed.
+    pub(crate) fn publish_failures(&self, count: u64) -> io::Result<()> {
+        self.file.write_all_at(&count.to_le_bytes(), JournalHeader::FAILURES_AT)
+    }
+
+    /// Appends a record, which counts after the next `flush`. If the half is full, another one begins
+    /// with all records of `state`, which contain this one. Returns whether it did.
     pub(crate) fn append(
         &mut self,
         record: &JournalRecord,
         state: impl FnOnce() -> Vec<JournalRecord>,
     ) -> io::Result<bool> {
         let bytes = record.encode(self.epoch).map_err(io::Error::other)?;
-        if self.at + bytes.len() as u64 > self.header.half_bytes {
+        if self.at + (self.pending.len() + bytes.len()) as u64 > self.header.half_bytes {
             self.begin_half(&state())?;
             return Ok(true);
         }
-        self.write(&bytes)?;
+        self.pending.extend_from_slice(&bytes);
+        self.pending.resize(self.pending.len().next_multiple_of(8), 0);
         Ok(false)
     }
 
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_all_at(bytes, self.header.half_at(self.half) + self.at)?;
-        self.at += (bytes.len() as u64).next_multiple_of(8);
+    /// Writes what was appended, with one call.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        if !self.pending.is_empty() {
+            self.file.write_all_at(&self.pending, self.header.half_at(self.half) + self.at)?;
+            self.at += self.pending.len() as u64;
+            self.pending.clear();
+        }
         Ok(())
     }
 
@@ -107,23 +120,25 @@ impl Journal {
     pub(crate) fn begin_half(&mut self, records: &[JournalRecord]) -> io::Result<()> {
         let old = (self.half, self.epoch, self.at);
         (self.half, self.epoch, self.at) = (1 - self.half, self.epoch + 1, 0);
+        // What is pending is part of the state.
+        let pending = std::mem::take(&mut self.pending);
         let written = self.write_state(records);
         if written.is_err() {
             (self.half, self.epoch, self.at) = old;
+            self.pending = pending;
         }
         written
     }
 
     fn write_state(&mut self, records: &[JournalRecord]) -> io::Result<()> {
-        let mut bytes = Vec::new();
         for record in records {
-            bytes.extend_from_slice(&record.encode(self.epoch).map_err(io::Error::other)?);
-            bytes.resize(bytes.len().next_multiple_of(8), 0);
+            self.pending.extend_from_slice(&record.encode(self.epoch).map_err(io::Error::other)?);
+            self.pending.resize(self.pending.len().next_multiple_of(8), 0);
         }
-        if bytes.len() as u64 > self.header.half_bytes {
+        if self.pending.len() as u64 > self.header.half_bytes {
             return Err(io::Error::other("the journal is too short for what is cached"));
         }
-        self.write(&bytes)?;
+        self.flush()?;
         let at = JournalHeader::EPOCHS_AT[self.half];
         self.file.write_all_at(&JournalHeader::encode_epoch(self.epoch), at)
     }

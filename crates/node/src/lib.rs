@@ -21,6 +21,7 @@ mod target;
 mod timeline;
 mod wire;
 mod workers;
+mod writing;
 
 pub use cached::{Cache, Cached};
 pub use client::{Client, ClientFile};

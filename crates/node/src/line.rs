@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use outcrop_format::{GRANT_BYTES_MAX, NodeReply, NodeReplyKind, NodeRequest};
+use outcrop_format::{NodeReply, NodeReplyKind, NodeRequest};
 use outcrop_grants::PAGE_BYTES;
 use rustix::{
     io::Errno,
@@ -109,13 +109,9 @@ impl Line {
         Ok(is_same)
     }
 
-    /// Sends a message that has no answer.
+    /// Sends a message that has no answer, or whose answer is waited for later.
     pub(crate) fn say(&self, request: &NodeRequest) -> Result<(), Trouble> {
-        let bytes = request.encode().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        match wire::send(&self.socket, &bytes, &[], SendFlags::empty()) {
-            Err(error) if is_lost(&error) => Err(Trouble::Lost),
-            sent => Ok(sent?),
-        }
+        self.send(request, None)
     }
 
     /// Sends a request, and waits for the answer.
@@ -129,11 +125,20 @@ impl Line {
         request: &NodeRequest,
         file: Option<BorrowedFd<'_>>,
     ) -> Result<(NodeReply, Vec<OwnedFd>), Trouble> {
+        self.send(request, file)?;
+        self.answer()
+    }
+
+    fn send(&self, request: &NodeRequest, file: Option<BorrowedFd<'_>>) -> Result<(), Trouble> {
         let bytes = request.encode().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         match wire::send(&self.socket, &bytes, file.as_slice(), SendFlags::empty()) {
-            Err(error) if is_lost(&error) => return Err(Trouble::Lost),
-            sent => sent?,
+            Err(error) if is_lost(&error) => Err(Trouble::Lost),
+            sent => Ok(sent?),
         }
+    }
+
+    /// Waits for the answer to the request that was sent.
+    pub(crate) fn answer(&self) -> Result<(NodeReply, Vec<OwnedFd>), Trouble> {
         let packet = match wire::receive(&self.socket, RecvFlags::empty()) {
             Ok(None) => return Err(Trouble::Lost),
             received => received?.expect("the other case was handled"),
@@ -155,7 +160,7 @@ impl Line {
                 _ => first.start.next_multiple_of(PAGE_BYTES) + in_page,
             };
             if start < first.end {
-                return Ok(Some(start..first.end.min(start + GRANT_BYTES_MAX)));
+                return Ok(Some(start..first.end));
             }
             self.spare.remove(0);
             self.say(&NodeRequest::Return { at: first.start, bytes: first.end - first.start })?;
@@ -170,7 +175,7 @@ impl Line {
         }
     }
 
-    /// The daemon knows that this range was filled, with bytes of a file up to `end`.
+    /// The daemon is told that this range was filled, with bytes of a file up to `end`.
     pub(crate) fn filled(&mut self, range: &Range<u64>, file: u64, end: u64) {
         if let Some(position) = self.spare.iter().position(|spare| spare.start <= range.start && range.end <= spare.end)
         {

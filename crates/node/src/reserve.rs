@@ -22,8 +22,8 @@ use std::{
     },
 };
 
-use outcrop_format::{JournalHeader, PIECE_BYTES_MAX, node_checksum};
-use outcrop_memory::{Access, Mapping};
+use outcrop_format::{JournalHeader, NodeChecksum, PIECE_BYTES_MAX, node_checksum};
+use outcrop_memory::{Access, Mapping, copy_and_see};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create};
 
 /// How the descriptors of a daemon are called in /proc.
@@ -38,21 +38,23 @@ pub(crate) struct Reserve {
 }
 
 impl Reserve {
+    fn new(mapping: outcrop_memory::Result<Mapping>) -> io::Result<Self> {
+        Ok(Self { mapping: Arc::new(mapping.map_err(io::Error::other)?) })
+    }
+
     /// New memory without a name in a file system.
     pub(crate) fn memfd(nonce: u64, bytes: u64) -> io::Result<Self> {
-        Ok(Self { mapping: Arc::new(Mapping::memfd(&memfd_name("reserve", nonce), bytes).map_err(io::Error::other)?) })
+        Self::new(Mapping::memfd(&memfd_name("reserve", nonce), bytes))
     }
 
     /// Memory that another process has made.
     pub(crate) fn of_memfd(memfd: OwnedFd) -> io::Result<Self> {
-        let mapping = Mapping::of_memfd(memfd, Access::ReadWrite).map_err(io::Error::other)?;
-        Ok(Self { mapping: Arc::new(mapping) })
+        Self::new(Mapping::of_memfd(memfd, Access::ReadWrite))
     }
 
     /// A file, which survives all processes.
     pub(crate) fn file(file: &File) -> io::Result<Self> {
-        let mapping = Mapping::file(file, Access::ReadWrite, 0).map_err(io::Error::other)?;
-        Ok(Self { mapping: Arc::new(mapping) })
+        Self::new(Mapping::file(file, Access::ReadWrite, 0))
     }
 
     /// What a client has received.
@@ -96,8 +98,7 @@ impl Reserve {
         while from < source.len() {
             let room = PIECE_BYTES_MAX - (offset + from as u64) % PIECE_BYTES_MAX;
             let to = source.len().min(from + room as usize);
-            target[from..to].copy_from_slice(&source[from..to]);
-            sums.push(node_checksum(&source[from..to]));
+            sums.push(copy_piece(&mut target[from..to], &source[from..to]));
             from = to;
         }
         Ok(sums)
@@ -119,6 +120,17 @@ impl Reserve {
     }
 }
 
+/// Copies a piece, and returns its checksum.
+fn copy_piece(target: &mut [u8], source: &[u8]) -> u64 {
+    if (source.len() as u64) < PIECE_BYTES_MAX {
+        target.copy_from_slice(source);
+        return node_checksum(source);
+    }
+    let mut sum = NodeChecksum::default();
+    copy_and_see(target, source, |block| sum.update(block));
+    sum.finish()
+}
+
 /// The first page of a journal, as a client sees it.
 pub(crate) struct Generation {
     mapping: Mapping,
@@ -133,7 +145,16 @@ impl Generation {
 
     /// How many daemons have served the reserve.
     pub(crate) fn now(&self) -> u64 {
-        let address = self.mapping.address(JournalHeader::GENERATION_AT).cast::<u64>();
+        self.number(JournalHeader::GENERATION_AT)
+    }
+
+    /// How many drains have failed in this generation.
+    pub(crate) fn failures(&self) -> u64 {
+        self.number(JournalHeader::FAILURES_AT)
+    }
+
+    fn number(&self, at: u64) -> u64 {
+        let address = self.mapping.address(at).cast::<u64>();
         // SAFETY: the mapping is alive, the address is inside of it and a multiple of eight, and
         // daemons change it only as a whole.
         let number = unsafe { AtomicU64::from_ptr(address) };

@@ -6,7 +6,7 @@ use std::{
     os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
 };
@@ -34,8 +34,9 @@ const GATHERED_BYTES: usize = 1 << 20;
 pub(crate) struct Target {
     pub(crate) path: PathBuf,
     buffered: Arc<outcrop_io::File>,
-    /// Past the page cache, if the file system has that.
-    direct: Option<Arc<outcrop_io::File>>,
+    /// Past the page cache, if the file system has that. Opened when it is needed: small files never
+    /// do.
+    direct: OnceLock<Option<Arc<outcrop_io::File>>>,
     is_direct_refused: AtomicBool,
     /// Whether the file shall be marked. Threads that mark and unmark it take turns.
     marked: Mutex<bool>,
@@ -54,11 +55,18 @@ impl Target {
     }
 
     fn of(descriptor: OwnedFd, path: PathBuf) -> io::Result<Self> {
-        let direct = reopened(descriptor.as_fd(), true, OFlags::DIRECT.bits() as i32).ok();
-        let direct = direct.map(|file| outcrop_io::File::new(file.into()).map(Arc::new)).transpose()?;
         let buffered = Arc::new(outcrop_io::File::new(descriptor)?);
         let (is_direct_refused, marked) = (AtomicBool::new(false), Mutex::new(false));
-        Ok(Self { path, buffered, direct, is_direct_refused, marked })
+        Ok(Self { path, buffered, direct: OnceLock::new(), is_direct_refused, marked })
+    }
+
+    /// The file past the page cache, unless it was refused.
+    fn direct(&self) -> Option<&Arc<outcrop_io::File>> {
+        let open = || {
+            let file = reopened(self.buffered.as_fd(), true, OFlags::DIRECT.bits() as i32).ok()?;
+            outcrop_io::File::new(file.into()).ok().map(Arc::new)
+        };
+        self.direct.get_or_init(open).as_ref().filter(|_| !self.is_direct_refused.load(Relaxed))
     }
 
     /// Compares pieces with their checksums, and writes parts of them.
@@ -126,8 +134,7 @@ impl Target {
     fn write(&self, carrier: &Carrier, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let end = offset + bytes.len() as u64;
         let (first, last) = (offset.next_multiple_of(PAGE_BYTES), end / PAGE_BYTES * PAGE_BYTES);
-        let direct =
-            self.direct.as_ref().filter(|_| !self.is_direct_refused.load(Relaxed) && last >= first + LONG_BYTES);
+        let direct = if last >= first + LONG_BYTES { self.direct() } else { None };
         let Some(direct) = direct else { return carrier.write(&self.buffered, offset, bytes) };
         let middle = (first - offset) as usize..(last - offset) as usize;
         match carrier.write(direct, first, &bytes[middle.clone()]) {
@@ -143,10 +150,8 @@ impl Target {
 
     /// Reads back, past the page cache if possible.
     pub(crate) fn read_back(&self, carrier: &Carrier, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
-        let direct = self.direct.as_ref().filter(|_| {
-            let is_aligned = offset.is_multiple_of(PAGE_BYTES) && (bytes.len() as u64).is_multiple_of(PAGE_BYTES);
-            is_aligned && !self.is_direct_refused.load(Relaxed)
-        });
+        let is_aligned = offset.is_multiple_of(PAGE_BYTES) && (bytes.len() as u64).is_multiple_of(PAGE_BYTES);
+        let direct = if is_aligned { self.direct() } else { None };
         carrier.read(direct.unwrap_or(&self.buffered), offset, bytes)
     }
 

@@ -241,8 +241,14 @@ fn touch(shared: &Shared) {
         let touched = shared.reserve.touch(range.clone());
         queue = shared.lock();
         let is_refused = touched.is_err();
-        // It may have been given back in the meantime.
-        if queue.touched == range.start && !is_refused {
+        if queue.touched != range.start {
+            // What is below was given back in the meantime, so nobody uses this either.
+            drop(queue);
+            if let Err(error) = shared.reserve.give_back(&range) {
+                tracing::warn!(%error, "memory cannot be given back");
+            }
+            queue = shared.lock();
+        } else if !is_refused {
             queue.touched = range.end;
         }
         if is_refused {

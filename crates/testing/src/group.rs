@@ -53,6 +53,12 @@ impl Group {
         Ok(group)
     }
 
+    /// How much memory its processes have taken, with what the system may reclaim.
+    pub fn used_bytes(&self) -> u64 {
+        let files = ["memory.usage_in_bytes", "memory.current"].map(|name| fs::read_to_string(self.0.join(name)));
+        files.into_iter().find_map(Result::ok).unwrap().trim().parse().unwrap()
+    }
+
     /// Moves a process into it.
     pub fn add(&self, process: u32) {
         fs::write(self.0.join("cgroup.procs"), process.to_string()).unwrap();

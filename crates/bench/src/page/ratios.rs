@@ -126,7 +126,7 @@ const RATIOS: &[Ratio] = &[
     ("apps", "crack_restore_speedup", "crack: the same", "", NoAim),
     ("apps", "pagerank_restore_speedup", "PageRank: the same; with files, the links are made again", "", NoAim),
     ("apps", "droplet_restore_speedup", "droplet: the same", "", NoAim),
-    ("node", "client_over_memcpy", "bandwidth of client writes of 4 MiB and more over copies to touched shared memory", "", AtLeast(0.8)),
+    ("node", "client_over_memcpy", "bandwidth of client writes of 4 MiB and more over copies to touched memory", "", AtLeast(0.8)),
     ("node", "burst_over_plain_write", "bandwidth of a burst that fits over plain writes", "", AtLeast(2.0)),
     ("node", "overflow_over_plain_write", "bandwidth of a burst of four times the memory over plain writes", "", AtLeast(0.9)),
     ("node", "small_file_over_native", "time to make, write and close a small file below a mount over the same without", "", AtMost(2.0)),

@@ -54,6 +54,9 @@ struct Raw {
 impl JournalHeader {
     /// Where the number of daemons that have served the reserve lies: eight bytes that change.
     pub const GENERATION_AT: u64 = 128;
+    /// Where the number of failures to drain lies, of all files, since this daemon serves: eight
+    /// bytes that change.
+    pub const FAILURES_AT: u64 = 136;
     /// Where the epoch of each half lies: eight bytes that change, and their checksum.
     pub const EPOCHS_AT: [u64; 2] = [192, 256];
 

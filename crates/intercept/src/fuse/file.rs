@@ -33,6 +33,9 @@ use crate::{run::Fsync, write_through::read_fully};
 /// The most that one request copies from file to file, so that it answers soon.
 const COPIED_MAX: u64 = 16 << 20;
 
+/// Closed files of which it is not known whether they are drained: so many do not matter.
+const CLOSED_FEW: usize = 64;
+
 /// How much of a copy is in memory at a time.
 const CHUNK: usize = 1 << 20;
 
@@ -261,7 +264,8 @@ impl Tree {
             let mut content = node.content();
             content.handles -= 1;
             content.writers -= u32::from(can_write(flags));
-            content.handles == 0 && !content.settle()
+            // One that was just written is not drained yet: the daemon is not asked.
+            content.handles == 0 && (content.dirty().is_some() || !content.settle())
         };
         if is_undrained {
             self.closed.lock().unwrap().push_back(node);
@@ -270,13 +274,15 @@ impl Tree {
         Ok(())
     }
 
-    /// Lets go of files that were drained after they were closed. Each close looks at two of them,
-    /// so the list is short and one that cannot be drained holds nothing up.
+    /// Lets go of files that were drained after they were closed. While there are many of them,
+    /// each close looks at two: the list stays short, and one that cannot be drained holds nothing
+    /// up. A few wait for the next close, because asking about each costs a message.
     fn settle_some(&self) {
         for _ in 0..2 {
             let (node, waiting) = {
                 let mut closed = self.closed.lock().unwrap();
-                (closed.pop_front(), closed.len())
+                let is_long = closed.len() > CLOSED_FEW;
+                (is_long.then(|| closed.pop_front()).flatten(), closed.len())
             };
             let Some(node) = node else { return };
             // Each of them holds descriptors, here and in the daemon.

@@ -12,8 +12,12 @@ use super::{Backing, Mapping, Pages};
 use crate::{
     Access, Error, Result,
     limits::{self, LOOK_EVERY_BYTES},
+    mapping::HUGE_PAGE,
     page_bytes,
 };
+
+/// Replaces the pages of a range by a huge one: Linux 6.1 or later. No library has the number.
+const MADV_COLLAPSE: libc::c_int = 25;
 
 impl Mapping {
     /// Has the system provide the memory of `range` now, so that later use is fast. Changes no
@@ -94,6 +98,35 @@ impl Mapping {
     }
 
     fn populate(&self, range: &Range<u64>) -> Result<()> {
+        if self.backing == Backing::Memfd && self.access == Access::ReadWrite {
+            self.collapse(range)?;
+        }
+        self.populate_pages(range)
+    }
+
+    /// Has the system provide the whole huge pages of `range` as such, if it can. By default it
+    /// gives shared memory small pages only, but this is possible on request, for every user. It
+    /// takes one touched page for each huge one.
+    ///
+    /// Measured with 256 MiB, against small pages: provided at 9.2 instead of 0.3 GB/s; copied to
+    /// for the first time by another process at 8 instead of 1.1 GB/s; written with O_DIRECT at 3.4
+    /// instead of 2.1 GB/s.
+    fn collapse(&self, range: &Range<u64>) -> Result<()> {
+        let huge = HUGE_PAGE as u64;
+        let whole = range.start.next_multiple_of(huge)..range.end / huge * huge;
+        for start in whole.step_by(HUGE_PAGE) {
+            self.populate_pages(&(start..start + 1))?;
+            // SAFETY: the range lies inside the reserved address space, and no byte of it changes.
+            if unsafe { libc::madvise(self.pointer(start).cast(), HUGE_PAGE, MADV_COLLAPSE) } != 0 {
+                let error = std::io::Error::last_os_error();
+                tracing::debug!(%error, "shared memory has small pages");
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn populate_pages(&self, range: &Range<u64>) -> Result<()> {
         // Preparing a file's page for writing marks it dirty, so it would be written back even if
         // it never changes. Its space is reserved when the file grows.
         let is_read = self.backing == Backing::File || self.access == Access::Read;

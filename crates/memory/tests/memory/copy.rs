@@ -53,3 +53,13 @@ fn one_copier_serves_many_threads() {
 fn unequal_lengths_are_refused() {
     Copier::new(1).copy(&mut [0; 3], &[0; 4]);
 }
+
+#[test]
+fn a_copy_shows_every_byte_once_and_in_order() {
+    for bytes in [0, 1, 8191, 8192, 8193, 100_000] {
+        let source: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8).collect();
+        let (mut target, mut seen) = (vec![0; bytes], Vec::new());
+        outcrop_memory::copy_and_see(&mut target, &source, |block| seen.extend_from_slice(block));
+        assert!(target == source && seen == source, "{bytes}");
+    }
+}

@@ -93,6 +93,36 @@ fn touching_provides_memory_and_changes_no_byte() {
     }
 }
 
+/// How many bytes of a mapping lie in huge pages of shared memory.
+fn huge_bytes(mapping: &Mapping) -> u64 {
+    let start = format!("{:x}-", mapping.address(0).addr());
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let own = smaps.lines().skip_while(|line| !line.starts_with(&start));
+    let line = own.into_iter().find_map(|line| line.strip_prefix("ShmemPmdMapped:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+#[test]
+fn shared_memory_that_is_touched_has_huge_pages() {
+    let mapping = Mapping::memfd("huge", 7 * MIB).unwrap();
+    mapping.touch(MIB..7 * MIB).unwrap();
+    if huge_bytes(&mapping) == 0 {
+        let probe = Mapping::memfd("probe", 2 * MIB).unwrap();
+        fill(&probe);
+        // SAFETY: the mapping is 2 MiB long, and no byte of it changes. 25 is MADV_COLLAPSE.
+        if unsafe { libc::madvise(probe.address(0).cast(), HUGE_PAGE, 25) } != 0 {
+            return skip(std::io::Error::last_os_error());
+        }
+    }
+    assert_eq!(huge_bytes(&mapping), 4 * MIB, "the whole huge pages of what was touched");
+    fill(&mapping);
+    mapping.touch(0..7 * MIB).unwrap();
+    assert!(is_filled(&mapping) && huge_bytes(&mapping) == 6 * MIB);
+    let other = mapping.descriptor().unwrap().try_clone_to_owned().unwrap();
+    let other = Mapping::of_memfd(other, Access::ReadWrite).unwrap();
+    assert!(is_filled(&other) && huge_bytes(&other) == 6 * MIB, "for everybody who maps it");
+}
+
 #[test]
 fn every_backing_can_be_pinned() {
     for (mapping, _directory) in every_backing() {

@@ -118,8 +118,10 @@ impl Daemon {
 
     /// A connection has something to say, or has ended.
     pub(super) fn hear(&mut self, token: u64, flags: epoll::EventFlags) -> io::Result<()> {
-        // A client sends one request and at most a few words without an answer at a time.
-        for _ in 0..64 {
+        // A client that waits for an answer says no more. If it has, it is heard again at once. Of
+        // one that is gone, everything is heard now.
+        let is_gone = flags.intersects(epoll::EventFlags::HUP | epoll::EventFlags::RDHUP | epoll::EventFlags::ERR);
+        for _ in 0..if is_gone { 64 } else { 1 } {
             let Some(connection) = self.connections.get(&token).filter(|connection| !connection.is_doomed) else {
                 return Ok(());
             };

@@ -256,15 +256,15 @@ fn a_lower_limit_is_kept_and_memory_is_given_back() {
     let bytes = pattern(1, 30 * MIB);
     file.write(0, &bytes).unwrap();
     file.drain().unwrap();
-    assert!(client.status().unwrap().touched_bytes >= 30 * MIB);
+    until("memory is touched ahead", || client.status().unwrap().touched_bytes >= 30 * MIB);
     client.set_limit(4 * MIB).unwrap();
     until("memory is given back", || client.status().unwrap().touched_bytes <= 8 * MIB);
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
             while !is_over.load(Relaxed) {
-                let used = client.status().unwrap().used_bytes;
-                assert!(used <= 4 * MIB, "{used} bytes are in use");
+                let status = client.status().unwrap();
+                assert!(status.used_bytes <= 4 * MIB, "{status:?}");
             }
         });
         file.write(0, &bytes).unwrap();

@@ -5,6 +5,7 @@ mod daemon;
 mod failing;
 mod hostile;
 mod killed;
+mod memory;
 mod pending;
 mod starting;
 mod timeline;
