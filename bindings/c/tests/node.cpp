@@ -4,18 +4,12 @@
 
 #include <outcrop.hpp>
 
+#include "check.h"
+
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <numeric>
-
-#define DEMAND(condition)                                                         \
-  do {                                                                            \
-    if (!(condition)) {                                                           \
-      std::fprintf(stderr, "%s:%d: %s is not so\n", __FILE__, __LINE__, #condition); \
-      std::exit(EXIT_FAILURE);                                                    \
-    }                                                                             \
-  } while (0)
 
 int main(int argc, char **argv) try {
   DEMAND(argc == 2);
