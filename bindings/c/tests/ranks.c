@@ -42,7 +42,7 @@ static void live(const char *directory, int life, int rank) {
 static void live_in_boxes(const char *directory, int life, int rank, int count) {
   char config[8192];
   snprintf(config, sizeof config,
-           "host = '1 MiB'\npin = false\ndir = '%s/boxes'\nranks = {dir = '%s/boxes/talk-%d', rank = %d, count = %d}", directory,
+           "host = '1 MiB'\npin = false\ndir = '%s/store'\nranks = {dir = '%s/store/boxes-%d', rank = %d, count = %d}", directory,
            directory, life, rank, count);
   outcrop_store *store;
   outcrop_session *session;

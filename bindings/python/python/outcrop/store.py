@@ -346,10 +346,7 @@ class Version(Mapping[str, Any]):
             self._check(name, array, is_part)
             order = self._saved[name].order
             is_flat = array.flags.c_contiguous if order == "C" else array.flags.f_contiguous
-            if is_part:
-                flats[name] = array if _is_flat(array) else np.empty_like(array, order="C")
-            else:
-                flats[name] = array if is_flat else np.empty(array.shape, array.dtype, order)
+            flats[name] = array if is_flat else np.empty(array.shape, array.dtype, order)
         values = [self._value(name, array, boxes[name]) for name, array in flats.items()]
         if isinstance(self._series, Session):
             self._passed_over(self._series._restore(self.number, values)[1])
