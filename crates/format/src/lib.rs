@@ -64,8 +64,8 @@ pub use names::{
 pub use node::{
     GRANT_BYTES_MAX, JOURNAL_HEADER_BYTES, JOURNAL_PIECES_MAX, JOURNAL_RECORD_BYTES_MAX, JournalFill, JournalHeader,
     JournalKept, JournalPart, JournalRecord, NODE_FILE_BYTES_MAX, NODE_MESSAGE_BYTES_MAX, NODE_PATH_BYTES_MAX,
-    NODE_PROTOCOL, NODE_RANGES_MAX, NODE_TEXT_BYTES_MAX, NodeChecksum, NodeFailure, NodeFill, NodePart, NodeReply, NodeReplyKind,
-    NodeRequest, PIECE_BYTES_MAX, node_checksum, node_pieces,
+    NODE_PROTOCOL, NODE_RANGES_MAX, NODE_TEXT_BYTES_MAX, NodeChecksum, NodeFailure, NodeFill, NodePart, NodeReply,
+    NodeReplyKind, NodeRequest, PIECE_BYTES_MAX, node_checksum, node_pieces,
 };
 pub use pack::{FILE_BYTES_MAX, INDEX_BYTES_MAX, PAGE_BYTES, PackHeader, PackId, PackOrigin};
 pub use pool::{

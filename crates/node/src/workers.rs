@@ -95,6 +95,7 @@ impl Workers {
             let core = (!cores.is_empty()).then(|| cores[nth % cores.len()]);
             let run = move || {
                 core.into_iter().for_each(pin);
+                give_way();
                 run(&shared, &mut writer);
             };
             workers.threads.push(thread::Builder::new().name(format!("drain-{nth}")).spawn(run)?);
@@ -155,6 +156,16 @@ fn pin(core: usize) {
     cores.set(core);
     if let Err(error) = rustix::thread::sched_setaffinity(None, &cores) {
         tracing::warn!(core, %error, "a drain thread cannot be pinned to its core");
+    }
+}
+
+/// How much less of a core a thread that drains gets than others, if they want it (nice).
+const NICE: i32 = 5;
+
+/// Programs, and the thread that answers them, come before this thread.
+fn give_way() {
+    if let Err(error) = rustix::process::nice(NICE) {
+        tracing::debug!(%error, "a drain thread has the priority of others");
     }
 }
 

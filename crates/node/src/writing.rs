@@ -34,6 +34,15 @@ pub(crate) struct Writing<'a> {
     failures: u64,
 }
 
+/// What was copied, and the daemon is to be told of.
+struct Chunk {
+    /// Where it begins in the bytes of the write.
+    from: usize,
+    /// Where it lies in the reserve.
+    range: Range<u64>,
+    sums: Vec<u64>,
+}
+
 impl<'a> Writing<'a> {
     pub(crate) fn new(file: &'a ClientFile, offset: u64, bytes: &'a [u8]) -> Self {
         Self { file, offset, bytes, written: 0, told: None, failure: None, failures: UNKNOWN }
@@ -61,14 +70,14 @@ impl<'a> Writing<'a> {
         // Nothing is returned before the answer was read: the next request would get it.
         self.hear(line)?;
         match copied? {
-            Some((range, sums)) => self.tell(line, file, from, range, sums),
+            Some(chunk) => self.tell(line, file, chunk),
             None if from < self.bytes.len() => self.ask(line, file, from),
             None => Ok(()),
         }
     }
 
-    /// Copies a chunk to memory that is granted already. Returns where to, and its checksums.
-    fn copy(&self, line: &mut Line, file: u64, from: usize) -> Result<Option<(Range<u64>, Vec<u64>)>, Trouble> {
+    /// Copies a chunk to memory that is granted already, if there is any.
+    fn copy(&self, line: &mut Line, file: u64, from: usize) -> Result<Option<Chunk>, Trouble> {
         let rest = &self.bytes[from..];
         if rest.is_empty() {
             return Ok(None);
@@ -82,17 +91,11 @@ impl<'a> Writing<'a> {
         let most = if is_scarce { room.div_ceil(2).next_multiple_of(PAGE_BYTES) } else { room };
         let bytes = rest_bytes.min(CHUNK_BYTES).min(most).min(room);
         let sums = line.session.reserve.fill(place.start, offset, &rest[..bytes as usize])?;
-        Ok(Some((place.start..place.start + bytes, sums)))
+        Ok(Some(Chunk { from, range: place.start..place.start + bytes, sums }))
     }
 
-    fn tell(
-        &mut self,
-        line: &mut Line,
-        file: u64,
-        from: usize,
-        range: Range<u64>,
-        sums: Vec<u64>,
-    ) -> Result<(), Trouble> {
+    fn tell(&mut self, line: &mut Line, file: u64, chunk: Chunk) -> Result<(), Trouble> {
+        let Chunk { from, range, sums } = chunk;
         let (offset, bytes) = (self.offset + from as u64, range.end - range.start);
         line.filled(&range, file, offset + bytes);
         let rest = self.bytes.len() as u64 - from as u64 - bytes;
