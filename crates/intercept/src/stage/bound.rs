@@ -1,17 +1,20 @@
 //! Keeps staged files from taking the last memory of the machine, or of its control group.
 //!
 //! Small writes and mappings are not looked at, so a file can outgrow the limit of the user. When
-//! nothing is left, the largest file that somebody writes to is sealed: writes beyond its end fail.
+//! little is left, the largest file that somebody writes to is sealed: writes beyond its end fail.
 //! Otherwise the system would kill a process.
 
 use std::{sync::atomic::Ordering, thread, time::Duration};
 
-use outcrop_memory::memory_left;
+use outcrop_memory::limits::Limits;
 
 use super::Shared;
 
 /// How fast programs can fill memory at most, in bytes per second.
 const FASTEST: u64 = 8 << 30;
+
+/// This share of all memory is not for staged files. A busy machine may look late.
+const KEPT_SHARE: u64 = 8;
 
 /// How often memory is looked at, at least and at most, while something is staged.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
@@ -26,8 +29,7 @@ impl Shared {
                 continue;
             }
             drop(files);
-            // What cannot be read cannot be respected.
-            let left = memory_left().unwrap_or(u64::MAX);
+            let left = spare();
             self.is_short.store(left == 0, Ordering::SeqCst);
             if left == 0 {
                 self.seal_largest();
@@ -46,6 +48,12 @@ impl Shared {
             Err(error) => tracing::warn!("cannot keep {} from growing: {error}", path.display()),
         }
     }
+}
+
+/// How many bytes staged files may still take of what the machine and its control groups have left.
+fn spare() -> u64 {
+    // What cannot be read cannot be respected.
+    Limits::read().map_or(u64::MAX, |limits| limits.left.bytes.saturating_sub(limits.most.bytes / KEPT_SHARE))
 }
 
 /// So long that no program can fill what is left.

@@ -26,8 +26,7 @@ int main(int argc, char **argv) {
     MPI_File_read_at(file, (MPI_Offset)((rank + 1) % ranks) * COUNT * sizeof *values, values, COUNT, MPI_DOUBLE, MPI_STATUS_IGNORE);
     for (int i = 0; i < COUNT; i++) sum += values[i];
     MPI_Reduce(&sum, &total, 1, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
-    if (rank == 0) printf("sum %.0f
-", total);
+    if (rank == 0) printf("sum %.0f\n", total);
     MPI_File_close(&file);
     if (MPI_File_open(MPI_COMM_WORLD, "together", create, MPI_INFO_NULL, &file)) MPI_Abort(MPI_COMM_WORLD, 2);
     MPI_File_write_at_all(file, at, values, COUNT, MPI_DOUBLE, MPI_STATUS_IGNORE);

@@ -403,26 +403,36 @@ fn a_program_that_changes_its_paths_hurts_only_itself() {
 /// The other tests, as somebody without privileges.
 #[test]
 fn all_of_it_works_without_privileges() {
-    if !rustix::process::geteuid().is_root() {
-        return;
+    if rustix::process::geteuid().is_root() {
+        with_own_mounts(without_privileges);
     }
+}
+
+fn without_privileges(directory: &Path) {
     let own = std::env::current_exe().unwrap();
     // The build directory may be closed to others.
-    let directory = tempfile::tempdir().unwrap();
-    let copy = directory.path().join("tests");
+    let copy = directory.join("tests");
     fs::copy(own, &copy).unwrap();
     if let Some(library) = outcrop_intercept::preload::library() {
-        fs::copy(&library, directory.path().join(library.file_name().unwrap())).unwrap();
+        fs::copy(&library, directory.join(library.file_name().unwrap())).unwrap();
     }
+    // Most systems let everybody use FUSE; this one may not.
+    let device = directory.join("fuse");
+    let number = rustix::fs::makedev(10, 229);
+    let everybody = rustix::fs::Mode::from_raw_mode(0o666);
+    let kind = rustix::fs::FileType::CharacterDevice;
+    rustix::fs::mknodat(rustix::fs::CWD, &device, kind, everybody, number).unwrap();
+    rustix::fs::chmod(&device, everybody).unwrap();
+    rustix::mount::mount_bind(&device, "/dev/fuse").unwrap();
     let mut command = Command::new("chmod");
-    assert!(command.arg("777").arg(directory.path()).status().unwrap().success());
+    assert!(command.arg("777").arg(directory).status().unwrap().success());
     let mut command = Command::new("setpriv");
     command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&copy);
-    command.args(["staged::", "programs::", "--test-threads=2"]);
+    command.args(["staged::", "programs::", "faults::", "--test-threads=2"]);
     for needs_privileges in ["a_target_that_is_full", "owners", "own_what_they_create"] {
         command.args(["--skip", needs_privileges]);
     }
-    command.env("TMPDIR", directory.path()).current_dir(directory.path()).stdin(Stdio::null());
+    command.env("TMPDIR", directory).current_dir(directory).stdin(Stdio::null());
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
