@@ -76,6 +76,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_sealed_does_not_grow() {
+        let memory = Memory::new().unwrap();
+        let mut writer = File::from(memory.open(libc::O_RDWR).unwrap());
+        writer.write_all(b"before").unwrap();
+        memory.seal().unwrap();
+        assert_eq!(writer.write_all(b"after").unwrap_err().raw_os_error(), Some(libc::EPERM));
+        assert_eq!(memory.stat().unwrap().st_size, 6);
+    }
+
+    #[test]
     fn users_are_seen_as_long_as_they_have_it_open_or_mapped() {
         let memory = Memory::new().unwrap();
         assert!(!memory.is_in_use().unwrap());

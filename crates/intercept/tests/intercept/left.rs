@@ -9,13 +9,13 @@ use std::{
 };
 
 use outcrop_intercept::Via;
-use outcrop_testing::{Cut, Disk, FileSystem, Group, alone, skip, until, with_own_mounts};
+use outcrop_testing::{Cut, Disk, FileSystem, alone, skip, until, with_own_mounts};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
     command::outcrop_run_via,
-    scene::staging,
-    staged::{Told, has_mark, in_each_way},
+    scene::{run_script, scene, staging},
+    staged::{has_mark, in_each_way},
 };
 
 /// The number of a process that still has what is not drained. It is ended in any case.
@@ -194,23 +194,22 @@ fn fails_in_the_middle(via: Via, disk: &Disk) {
 }
 
 #[test]
-fn a_program_that_fills_the_memory_of_its_group_is_told_and_not_killed() {
-    in_each_way(|via| {
-        let group = match Group::new(1 << 30) {
-            Ok(group) => group,
-            Err(reason) => return skip(reason),
-        };
-        let mut told = Told::start_as(via, |command| command);
-        let shell: u32 = told.say("echo $$").split_whitespace().last().unwrap().parse().unwrap();
-        for process in [told.child.id(), shell] {
-            group.add(process);
-        }
-        // Small writes, which nobody looks at.
-        told.say("dd if=/dev/zero of=large bs=4k count=524288 status=none 2> error; echo $? > code");
-        let said = told.say("cat code error");
-        assert!(said.starts_with("1\n") && said.contains("Operation not permitted"), "{via}: {said}");
-        until("what was written is drained", || told.real_bytes("large") > 10 << 20);
-        told.say("rm large; echo works > small; cat small");
-        assert_eq!(told.end(), 0);
+fn a_mount_that_another_namespace_has_a_copy_of_keeps_nobody_waiting() {
+    scene(|root| {
+        let (ready, go) = (root.join("ready"), root.join("go"));
+        let copy = format!("touch {}; while [ ! -e {} ]; do sleep 0.05; done", ready.display(), go.display());
+        let script = format!(
+            "unshare -m --propagation private sh -c '{copy}' > /dev/null 2>&1 & \
+             while [ ! -e {} ]; do sleep 0.05; done; echo hello > file",
+            ready.display()
+        );
+        let data = root.join("data");
+        fs::create_dir(&data).unwrap();
+        // The copy is made by somebody whose working directory is not below the mount.
+        let script = format!("(cd /; {}); echo hello > file", script.replace("; echo hello > file", ""));
+        let (outcome, output) = run_script(&script, &data, std::sync::Arc::new(outcrop_intercept::WriteThrough));
+        fs::write(&go, "").unwrap();
+        assert!(outcome.status.success() && outcome.undrained.is_empty(), "{output}");
+        assert_eq!(fs::read(data.join("file")).unwrap(), b"hello\n");
     });
 }
