@@ -11,10 +11,11 @@ use std::{
 };
 
 use anyhow::Result;
+use bytesize::ByteSize;
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use outcrop::{Error, ErrorKind};
-use outcrop_intercept::{Event, Fsync, Pattern, RunOptions, Undrained, Via, WriteThrough};
+use outcrop_intercept::{Event, Fsync, Outcome, Pattern, RunOptions, Via, WriteThrough, stage::Amount};
 use outcrop_node::{Cache, Client};
 
 use crate::node::{DaemonArgs, all_drained, failed};
@@ -45,6 +46,10 @@ pub(crate) struct RunArgs {
     /// What fsync of the program means: on the file system, or in memory of the node.
     #[arg(long, value_enum, default_value_t = FsyncTo::Disk)]
     fsync: FsyncTo,
+    /// Say this often how much is in memory and not on the file system, as in 10s. For seccomp and
+    /// preload; with fuse, `outcrop node top` shows it.
+    #[arg(long, value_name = "TIME")]
+    report: Option<humantime::Duration>,
     /// Do not read back and compare what was drained. Only if this starts the daemon.
     #[arg(long)]
     no_verify: bool,
@@ -104,6 +109,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         },
         cache,
         memory,
+        report_every: args.report.map(Into::into),
     };
     let mut progress = Progress::default();
     let outcome = match outcrop_intercept::run(options, command, |event| progress.show(&event)) {
@@ -114,7 +120,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         outcome => outcome?,
     };
     drop(progress);
-    let mut undrained = report(&outcome.undrained);
+    let mut undrained = report(&outcome);
     if let (true, Some(client)) = (outcome.is_joined, &client) {
         undrained = undrained.and(drain_others(client));
     }
@@ -155,18 +161,22 @@ fn as_the_program(status: ExitStatus) -> ExitCode {
 }
 
 /// An error that names everything that is not on the file system.
-fn report(undrained: &[Undrained]) -> outcrop::Result<()> {
-    if undrained.is_empty() {
+fn report(outcome: &Outcome) -> outcrop::Result<()> {
+    if outcome.undrained.is_empty() {
         return Ok(());
     }
-    for file in undrained {
+    for file in &outcome.undrained {
         eprintln!("outcrop: not drained: {}: {}", file.path.display(), file.error);
     }
-    let message = format!(
-        "{} of the program's files are not on the file system as it wrote them; the node daemon still has them: \
-         mend the cause, then `outcrop node drain` tries again",
-        undrained.len()
-    );
+    let count = outcome.undrained.len();
+    let remedy = match outcome.keeper {
+        None => "the node daemon still has them: mend the cause, then `outcrop node drain` tries again".to_owned(),
+        Some(keeper) => format!(
+            "process {keeper} still has them: mend the cause, it tries again every second and ends when they are \
+             drained; `kill -9 {keeper}` gives them up"
+        ),
+    };
+    let message = format!("{count} of the program's files are not on the file system as it wrote them; {remedy}");
     Err(Error::new(ErrorKind::Storage, message))
 }
 
@@ -180,6 +190,12 @@ impl Progress {
             Event::InUse { directory, processes } => {
                 let by = if processes.is_empty() { "other processes".to_owned() } else { processes.join(", ") };
                 eprintln!("outcrop: waiting for {by}, which still use files below {}", directory.display());
+            }
+            Event::Staged(Amount { files, bytes, failed }) => {
+                let bytes = ByteSize::b(*bytes);
+                eprintln!(
+                    "outcrop: {files} files with {bytes} are in memory; {failed} of them could not be drained yet"
+                );
             }
             Event::Draining { done, files } if std::io::stderr().is_terminal() => {
                 let bar = self.0.get_or_insert_with(|| {

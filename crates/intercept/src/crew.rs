@@ -17,7 +17,7 @@ use rustix::{
 
 use crate::{
     calls::{Answer, Calls, Question},
-    stage::Stage,
+    stage::{Amount, Stage},
 };
 
 /// How many threads answer calls at most. One waits for calls; others are there because a call may
@@ -61,6 +61,11 @@ impl Supervisor {
         let own = Arc::clone(&over);
         let answering = thread::Builder::new().name("outcrop calls".into()).spawn(move || answer(own))?;
         Ok(Self { stage, answering, over })
+    }
+
+    /// What is staged now.
+    pub(crate) fn amount(&self) -> Amount {
+        self.stage.amount()
     }
 
     /// Answers no more calls: those of processes that are left fail, or go to the real files. Gives

@@ -21,7 +21,7 @@ use crate::{
     paths::{Paths, Pattern},
     preload, seccomp,
     signals::{News, Signals, is_to_end, pass_on},
-    stage::{Settings, Stage},
+    stage::{Amount, Finished, Settings, Stage},
 };
 
 /// How often a mount that is in use is tried again.
@@ -57,6 +57,8 @@ pub struct RunOptions {
     pub fsync: Fsync,
     /// How many bytes may be in memory, for ways that stage files.
     pub memory: u64,
+    /// How often to tell what is staged, for ways that stage files.
+    pub report_every: Option<Duration>,
     /// What holds the bytes.
     pub cache: Arc<dyn Cache>,
 }
@@ -71,6 +73,8 @@ pub enum Event<'a> {
         /// Their numbers and names.
         processes: Vec<String>,
     },
+    /// The program runs, and this is in memory.
+    Staged(Amount),
     /// Files are being written to the file system.
     Draining {
         /// How many are there already.
@@ -96,6 +100,8 @@ pub struct Outcome {
     pub status: ExitStatus,
     /// What is not on the file system. Empty if all is well.
     pub undrained: Vec<Undrained>,
+    /// The process that still has these files, for ways that stage them. It goes on trying.
+    pub keeper: Option<u32>,
     /// Whether the mount of another run was used. What is cached there is not in `undrained`.
     pub is_joined: bool,
 }
@@ -110,7 +116,7 @@ pub fn run(options: RunOptions, mut command: Command, mut tell: impl FnMut(Event
     let via = choose(options.via)?;
     if via != Via::Fuse {
         let settings = Settings { paths, memory: options.memory, fsync: options.fsync, drains: DRAINS };
-        return run_staged(via, settings, command, tell);
+        return run_staged(via, settings, options.report_every, command, tell);
     }
     let mut signals = Signals::listen().map_err(|error| failed("listen to signals", error))?;
     keep_limits(&mut command);
@@ -122,11 +128,11 @@ pub fn run(options: RunOptions, mut command: Command, mut tell: impl FnMut(Event
     let is_joined = mounts.len() < mounting.paths.under().len();
     enter(&mut command)?;
     let status = match command.spawn() {
-        Ok(child) => wait(child, &mut signals),
+        Ok(child) => wait(child, &mut signals, None, || {}),
         Err(error) => Err(cannot_start(&command, error)),
     };
     let undrained = finish(mounts, &mut signals, &mut tell);
-    Ok(Outcome { status: status?, undrained, is_joined })
+    Ok(Outcome { status: status?, undrained, keeper: None, is_joined })
 }
 
 /// The wanted way, if this machine allows it, or else the best that it allows.
@@ -147,7 +153,13 @@ pub fn choose(wanted: Option<Via>) -> Result<Via> {
 }
 
 /// Runs a program with staged files.
-fn run_staged(via: Via, settings: Settings, mut command: Command, mut tell: impl FnMut(Event<'_>)) -> Result<Outcome> {
+fn run_staged(
+    via: Via,
+    settings: Settings,
+    report_every: Option<Duration>,
+    mut command: Command,
+    mut tell: impl FnMut(Event<'_>),
+) -> Result<Outcome> {
     if via == Via::Preload {
         preload::prepare(&mut command)?;
     }
@@ -161,18 +173,18 @@ fn run_staged(via: Via, settings: Settings, mut command: Command, mut tell: impl
         _ => seccomp::spawn(&mut command, stage, move || ending.tell()),
     };
     let (child, supervisor) = spawned.map_err(|error| cannot_start(&command, error))?;
-    let status = wait(child, &mut signals);
+    let status = wait(child, &mut signals, report_every, || tell(Event::Staged(supervisor.amount())));
     // Nobody knows what else a program with the library has started.
     if via != Via::Preload {
         let tell = || tell(Event::InUse { directory: &directory, processes: processes_in(&directory) });
         wait_for_the_rest(&mut signals, tell)?;
     }
     let stage = supervisor.end().map_err(|error| failed("answer the calls of the program", error))?;
-    let undrained = stage.finish(|done, files| {
+    let Finished { undrained, keeper } = stage.finish(|done, files| {
         tell(Event::Draining { done, files });
         !signals.wants_end()
     });
-    Ok(Outcome { status: status?, undrained, is_joined: false })
+    Ok(Outcome { status: status?, undrained, keeper, is_joined: false })
 }
 
 /// Waits for what the program has started and left behind, until a signal to end comes.
@@ -221,8 +233,13 @@ fn keep_limits(command: &mut Command) {
     unsafe { command.pre_exec(restore) };
 }
 
-/// Waits for the program, and passes signals on to it.
-fn wait(mut child: Child, signals: &mut Signals) -> Result<ExitStatus> {
+/// Waits for the program, and passes signals on to it. Reports when nothing has happened for a while.
+fn wait(
+    mut child: Child,
+    signals: &mut Signals,
+    report_every: Option<Duration>,
+    mut report: impl FnMut(),
+) -> Result<ExitStatus> {
     let id = Pid::from_child(&child);
     let ending = signals.ending().map_err(|error| failed("wait for the program", error))?;
     thread::spawn(move || {
@@ -232,9 +249,10 @@ fn wait(mut child: Child, signals: &mut Signals) -> Result<ExitStatus> {
         ending.tell();
     });
     loop {
-        match signals.next().map_err(|error| failed("wait for the program", error))? {
-            News::Signal { number, is_of_terminal } => pass_on(id, number, is_of_terminal),
-            News::Ended => return child.wait().map_err(|error| failed("wait for the program", error)),
+        match signals.next_within(report_every).map_err(|error| failed("wait for the program", error))? {
+            None => report(),
+            Some(News::Signal { number, is_of_terminal }) => pass_on(id, number, is_of_terminal),
+            Some(News::Ended) => return child.wait().map_err(|error| failed("wait for the program", error)),
         }
     }
 }

@@ -63,6 +63,14 @@ impl Signals {
         Ok(Ending(self.writer.try_clone()?))
     }
 
+    /// Waits for the next news, but not for longer than this. `None` if there are none.
+    pub(crate) fn next_within(&mut self, within: Option<Duration>) -> io::Result<Option<News>> {
+        match within {
+            Some(within) if self.is_quiet(within)? => Ok(None),
+            _ => self.next().map(Some),
+        }
+    }
+
     /// Waits for the next news.
     pub(crate) fn next(&mut self) -> io::Result<News> {
         let mut news = [0; 2];

@@ -2,6 +2,7 @@
 
 use std::{fs, io, os::fd::OwnedFd};
 
+use outcrop_memory::memory_left;
 use rustix::fs::{SeekFrom, seek};
 
 use super::{answer::Answer, caller::Caller};
@@ -10,9 +11,6 @@ use crate::stage::{FileId, Shared, Staged, straight};
 /// Puts a file into the program in place of another, under the same number.
 /// The last argument says whether it is closed at exec.
 pub(crate) type Replace<'a> = &'a dyn Fn(&OwnedFd, i32, bool) -> io::Result<()>;
-
-/// Files may outgrow the limit as long as the machine has this share of its memory left.
-const LEFT: u64 = 8;
 
 /// A program is about to write this many bytes to a staged file.
 pub(super) fn grow(
@@ -30,7 +28,7 @@ pub(super) fn grow(
     let moved = move_out(stage, caller, staged, number, replace);
     match moved {
         Ok(true) => Answer::Go,
-        Ok(false) if is_memory_left(bytes) => {
+        Ok(false) if memory_left().is_ok_and(|left| left > bytes) => {
             tracing::warn!("{} outgrows the memory limit, because several have it open", staged.path().display());
             Answer::Go
         }
@@ -81,16 +79,4 @@ fn is_sole_user(stage: &Shared, caller: &Caller<'_>, memory: FileId) -> io::Resu
         descriptors += process.files().iter().filter(|file| **file == memory).count();
     }
     Ok(descriptors == 1)
-}
-
-fn is_memory_left(bytes: u64) -> bool {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let of = |name: &str| -> Option<u64> {
-        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
-    };
-    match (of("MemTotal:"), of("MemAvailable:")) {
-        (Some(total), Some(available)) => available.saturating_sub(bytes) > total / LEFT,
-        _ => false,
-    }
 }

@@ -159,10 +159,12 @@ impl Times {
 /// that it gets then.
 pub(super) fn set_times(caller: &Caller<'_>, staged: &Staged, times: Times) -> Answer {
     let outcome = times.read(caller).and_then(|times| {
-        if let Some(real) = staged.real() {
-            futimens(&real, &times)?;
+        // In this order, because a drain that is under way looks at the memory last.
+        staged.set_times(&times)?;
+        match staged.real() {
+            Some(real) => Ok(futimens(&real, &times)?),
+            None => Ok(()),
         }
-        staged.set_times(&times)
     });
     Answer::done(outcome)
 }

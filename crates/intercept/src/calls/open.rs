@@ -49,6 +49,12 @@ impl Open<'_> {
         self.flags & (libc::O_DSYNC | libc::O_DIRECT) != 0
     }
 
+    /// Whether such a file is worth staging. What is appended to may be a log to which others append
+    /// too, also from outside, and each close would write all of it again.
+    fn is_to_be_staged(&self) -> bool {
+        self.writes() && !self.wants_device() && !self.has(libc::O_APPEND)
+    }
+
     fn given(&self, file: OwnedFd) -> Answer {
         Answer::Descriptor { file, closes_at_exec: self.has(libc::O_CLOEXEC) }
     }
@@ -120,8 +126,7 @@ fn open_existing(stage: &Shared, open: &Open<'_>, found: &Found) -> Option<Answe
         };
     }
     let is_cut = open.has(libc::O_TRUNC);
-    let is_for_us = open.writes()
-        && !open.wants_device()
+    let is_for_us = open.is_to_be_staged()
         && (is_cut || stage.is_worth_it(found.stat.st_size as u64))
         // Writing by another than the owner takes these away at once.
         && found.stat.st_mode & (libc::S_ISUID | libc::S_ISGID) == 0
@@ -147,7 +152,7 @@ fn create(stage: &Shared, caller: &Caller<'_>, open: &Open<'_>) -> Option<Answer
         return Some(Answer::Go);
     };
     let path = path_of(&parent).join(OsStr::from_bytes(name.to_bytes()));
-    if open.wants_device() || !open.resolve.is_empty() || !stage.settings.paths.has(&path) {
+    if !open.is_to_be_staged() || !open.resolve.is_empty() || !stage.settings.paths.has(&path) {
         return Some(Answer::Go);
     }
     let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC | (open.flags & libc::O_NOATIME);

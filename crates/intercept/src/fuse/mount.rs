@@ -6,8 +6,9 @@ use std::{
     os::fd::{AsRawFd, OwnedFd},
     path::{Path, PathBuf},
     process::Command,
-    sync::Arc,
+    sync::{Arc, mpsc},
     thread,
+    time::Duration,
 };
 
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
@@ -31,6 +32,9 @@ const TYPE: &str = "fuse.outcrop";
 
 /// The device of FUSE.
 const DEVICE: &str = "/dev/fuse";
+
+/// For how long to wait for copies of the mount in other mount namespaces.
+const OTHERS: Duration = Duration::from_secs(5);
 
 /// The program that mounts for users without the right to.
 const HELPER: &str = "fusermount3";
@@ -107,9 +111,15 @@ impl Mount {
 
     fn end(&mut self) {
         self.tree.crowded.end();
-        let ended = self.session.take().map_or(Ok(()), BackgroundSession::join);
-        if let Err(error) = ended {
-            tracing::warn!(%error, directory = %self.directory.display(), "the mount did not end well");
+        let Some(session) = self.session.take() else { return };
+        let (sender, ended) = mpsc::channel();
+        thread::spawn(move || sender.send(session.join()));
+        let directory = self.directory.display();
+        match ended.recv_timeout(OTHERS) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, %directory, "the mount did not end well"),
+            // Whoever made a mount namespace in the meantime has a copy, which ends with this process.
+            Err(_) => tracing::warn!(%directory, "another mount namespace still has a copy of the mount"),
         }
     }
 

@@ -9,7 +9,7 @@ use libc::{
 };
 
 /// Writes of fewer bytes are not looked at. They cost less than looking.
-pub(crate) const LARGE: u32 = 1 << 20;
+pub(crate) const LARGE: u32 = 64 << 10;
 
 /// New namespaces change what a path means.
 const NEW_NAMES: u32 = (libc::CLONE_NEWNS | libc::CLONE_NEWUSER) as u32;

@@ -69,9 +69,5 @@ pub(crate) fn spawn(
 /// any.
 fn answer_all(socket: &UnixStream, calls: Calls, over: Arc<OwnedFd>) -> io::Result<()> {
     let Some(descriptor) = receive_descriptor(socket.as_fd())? else { return Ok(()) };
-    calls.stage.close_when_killed(Some(descriptor.as_raw_fd()));
-    let stage = Arc::clone(&calls.stage);
-    let outcome = Crew::answer_all(Listener::new(descriptor), calls, over);
-    stage.close_when_killed(None);
-    outcome
+    Crew::answer_all(Listener::new(descriptor), calls, over)
 }

@@ -142,7 +142,7 @@ fn copy_range(
     (compare, before): (Compare, u64),
     buffer: &mut Buffer,
 ) -> io::Result<u64> {
-    let mut direct = Direct { file: to, is_on: false, is_wanted: range.end - range.start >= DIRECT_FROM };
+    let mut direct = Direct::new(to, range.end - range.start >= DIRECT_FROM);
     let mut written = 0;
     let mut at = range.start;
     while at < range.end {
@@ -185,7 +185,13 @@ struct Direct<'a> {
     is_wanted: bool,
 }
 
-impl Direct<'_> {
+impl<'a> Direct<'a> {
+    fn new(file: BorrowedFd<'a>, is_wanted: bool) -> Self {
+        // A process that was killed may have left it on.
+        let is_on = rustix::fs::fcntl_getfl(file).is_ok_and(|flags| flags.contains(rustix::fs::OFlags::DIRECT));
+        Self { file, is_on, is_wanted }
+    }
+
     fn write(&mut self, bytes: &[u8], at: u64) -> io::Result<()> {
         let is_aligned = at.is_multiple_of(ALIGN) && (bytes.len() as u64).is_multiple_of(ALIGN);
         self.turn(self.is_wanted && is_aligned);
@@ -230,5 +236,25 @@ impl Direct<'_> {
 impl Drop for Direct<'_> {
     fn drop(&mut self) {
         self.turn(false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, io::Read};
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_somebody_left_in_direct_mode_is_written() {
+        let mut from = tempfile::tempfile().unwrap();
+        let to = tempfile::NamedTempFile::new().unwrap();
+        let bytes = vec![7; 12_345];
+        io::Write::write_all(&mut from, &bytes).unwrap();
+        rustix::fs::fcntl_setfl(to.as_file(), rustix::fs::OFlags::DIRECT).unwrap();
+        make_equal(from.as_fd(), to.as_file().as_fd(), Compare::No, &mut Buffer::new()).unwrap();
+        let mut found = Vec::new();
+        fs::File::open(to.path()).unwrap().read_to_end(&mut found).unwrap();
+        assert_eq!(found, bytes);
     }
 }

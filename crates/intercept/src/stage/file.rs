@@ -46,6 +46,7 @@ pub(crate) struct Staged {
     pub(crate) counted: AtomicU64,
     /// Somebody outside waits for the real file.
     pub(crate) is_wanted: AtomicBool,
+    is_sealed: AtomicBool,
     syncs: AtomicU32,
     memory: Memory,
     state: Mutex<State>,
@@ -67,6 +68,8 @@ struct State {
     is_marked: bool,
     /// Why it could not be drained, until somebody was told.
     untold: Option<i32>,
+    /// The last drain failed. What the system shows of the file then need not be on the disk.
+    has_failed: bool,
 }
 
 /// The times of a file in memory.
@@ -102,12 +105,14 @@ impl Staged {
             is_leased,
             is_marked: false,
             untold: None,
+            has_failed: false,
         };
         Self {
             id,
             memory_id: FileId::from(&stat),
             counted: AtomicU64::new(0),
             is_wanted: AtomicBool::new(false),
+            is_sealed: AtomicBool::new(false),
             syncs: AtomicU32::new(0),
             memory,
             state: Mutex::new(state),
@@ -163,6 +168,21 @@ impl Staged {
         Ok(futimens(&writable, times)?)
     }
 
+    /// Keeps it from growing: what is written beyond its end fails.
+    pub(crate) fn seal(&self) -> io::Result<()> {
+        self.is_sealed.store(true, Ordering::Relaxed);
+        self.memory.seal()
+    }
+
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.is_sealed.load(Ordering::Relaxed)
+    }
+
+    /// Whether the last attempt to drain it has failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.lock().has_failed
+    }
+
     /// Cuts the memory off, or extends it.
     pub(crate) fn set_bytes(&self, bytes: u64) -> io::Result<()> {
         let Some(writable) = self.open(libc::O_WRONLY) else {
@@ -187,23 +207,29 @@ impl Staged {
 
     /// Makes the real file equal to what is in memory now.
     pub(crate) fn drain(&self, durable: Durable, buffer: &mut Buffer) -> io::Result<()> {
+        while !self.drain_once(durable, buffer)? {}
+        Ok(())
+    }
+
+    /// Returns false if somebody has set the times meanwhile, which the file has to get too.
+    fn drain_once(&self, durable: Durable, buffer: &mut Buffer) -> io::Result<bool> {
         let mut state = self.lock();
         while state.is_draining {
             state = self.drained.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        let Some(real) = state.real.clone() else { return Ok(()) };
+        let Some(real) = state.real.clone() else { return Ok(true) };
         let opens = state.opens;
         let has_writers = self.memory.has_writers()?;
         let is_gone = !has_writers && fstat(&real)?.st_nlink == 0;
         let is_clean = opens == state.drained_opens || is_gone;
-        let (base, is_readable) = (state.base, state.is_readable);
+        let (base, can_compare) = (state.base, state.is_readable && !state.has_failed);
         state.is_draining = true;
         drop(state);
 
         let sync = || if durable == Durable::Yes && !is_gone { Ok(fdatasync(&real)?) } else { Ok(()) };
         let outcome = match is_clean {
             true => sync().map(|()| base),
-            false => self.copy(&real, base, is_readable, buffer).and_then(|base| sync().map(|()| base)),
+            false => self.copy(&real, base, can_compare, buffer).and_then(|base| sync().map(|()| base)),
         };
 
         // Whoever stops staging the file closes it: nobody else may have it then.
@@ -215,6 +241,10 @@ impl Staged {
             Ok(base) => {
                 state.base = base;
                 state.untold = None;
+                state.has_failed = false;
+                if !has_writers && !is_clean && Times::from(&self.memory.stat()?) != base {
+                    return Ok(false);
+                }
                 if !has_writers {
                     state.drained_opens = opens;
                 }
@@ -224,9 +254,11 @@ impl Staged {
                     }
                     state.is_marked = false;
                 }
-                Ok(())
+                Ok(true)
             }
             Err(error) => {
+                state.has_failed = true;
+                state.drained_opens = 0;
                 state.untold = error.raw_os_error().or(Some(libc::EIO));
                 Err(error)
             }
@@ -234,7 +266,7 @@ impl Staged {
     }
 
     /// Copies memory to the file. Returns the times of the memory that the file has now.
-    fn copy(&self, real: &File, base: Times, is_readable: bool, buffer: &mut Buffer) -> io::Result<Times> {
+    fn copy(&self, real: &File, base: Times, can_compare: bool, buffer: &mut Buffer) -> io::Result<Times> {
         let stat = self.memory.stat()?;
         // From before the copy: what changes during it is found by the next one.
         let now = Times::from(&stat);
@@ -243,9 +275,9 @@ impl Staged {
         let is_same = now.modified == base.modified;
         // What was drained before and is synced again has few changes.
         let is_synced = self.syncs.load(Ordering::Relaxed) > 0 && stat.st_size as u64 <= COMPARE_AT_MOST;
-        let compare = if (is_same || is_synced) && is_readable { Compare::Yes } else { Compare::No };
+        let compare = if (is_same || is_synced) && can_compare { Compare::Yes } else { Compare::No };
         make_equal(self.memory.as_fd(), real.as_fd(), compare, buffer)?;
-        if now.changed != base.changed {
+        if now != base {
             let pick = |now: (i64, i64), base: (i64, i64)| match now == base {
                 true => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
                 false => Timespec { tv_sec: now.0, tv_nsec: now.1 },
@@ -305,7 +337,8 @@ impl Staged {
         if !is_possible()? {
             return Ok(false);
         }
-        state.base = self.copy(&real, state.base, state.is_readable, &mut Buffer::new())?;
+        let can_compare = state.is_readable && !state.has_failed;
+        state.base = self.copy(&real, state.base, can_compare, &mut Buffer::new())?;
         if state.is_leased {
             release_lease(real.as_fd());
             state.is_leased = false;

@@ -2,12 +2,12 @@
 //!
 //! The keeper is a process that shares the descriptors of the one that stages (`CLONE_FILES`). So
 //! the files in memory and the real files stay open when that one dies. A table in shared memory
-//! says which belong together. The keeper waits until the other one is gone, drains what is in the
-//! table, and ends when nobody writes to any of it.
+//! says which belong together. The keeper waits until the other one is gone, closes everything else,
+//! drains what is in the table, and ends when nobody writes to any of it.
 
 use std::{
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
     ptr::NonNull,
     sync::{
         Mutex, PoisonError,
@@ -32,6 +32,9 @@ use super::{
 /// How many files can be staged at once.
 pub(super) const SLOTS: usize = 1 << 19;
 
+/// Descriptors above this number are not in the table, and stay open.
+const DESCRIPTORS: usize = 1 << 21;
+
 /// How often the keeper looks whether programs still write to what it keeps.
 const LOOK_EVERY: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
@@ -54,9 +57,16 @@ struct Free {
     fresh: usize,
 }
 
-/// A place is 0, or both descriptors plus one.
 #[derive(Clone, Copy)]
-struct Table(NonNull<[AtomicU64; SLOTS + 1]>);
+struct Table(NonNull<Shared>);
+
+/// What both processes see.
+struct Shared {
+    /// Each is 0, or both descriptors plus one.
+    places: [AtomicU64; SLOTS],
+    /// One bit for each descriptor, for the keeper alone.
+    wanted: [AtomicU64; DESCRIPTORS / 64],
+}
 
 // SAFETY: it is memory of atomics that stays mapped as long as the keeper is there.
 unsafe impl Send for Table {}
@@ -65,27 +75,45 @@ unsafe impl Sync for Table {}
 
 impl Table {
     fn new() -> io::Result<Self> {
-        let bytes = size_of::<[AtomicU64; SLOTS + 1]>();
+        let (bytes, access) = (size_of::<Shared>(), ProtFlags::READ | ProtFlags::WRITE);
         // SAFETY: a new mapping, at an address that the system chooses.
-        let memory = unsafe {
-            mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)?
-        };
+        let memory = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, MapFlags::SHARED)? };
         NonNull::new(memory.cast()).map(Self).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
     }
 
-    fn get(&self) -> &[AtomicU64; SLOTS + 1] {
+    fn get(&self) -> &Shared {
         // SAFETY: the mapping has this size, and zeros are valid atomics.
         unsafe { self.0.as_ref() }
     }
 
-    /// The pairs of a file in memory and a real file. The last place is for something else.
+    /// The pairs of a file in memory and a real file.
     fn pairs(&self) -> impl Iterator<Item = (&AtomicU64, BorrowedFd<'_>, BorrowedFd<'_>)> {
-        self.get()[..SLOTS].iter().filter_map(|place| {
+        self.get().places.iter().filter_map(|place| {
             let both = place.load(Ordering::SeqCst);
             // SAFETY: the place is cleared before the descriptors are closed.
             let borrow = |number: u64| unsafe { BorrowedFd::borrow_raw(number as RawFd - 1) };
             (both != 0).then(|| (place, borrow(both >> 32), borrow(both & 0xffff_ffff)))
         })
+    }
+
+    /// Closes every descriptor that is not in the table. Somebody may wait for the end of a pipe, or
+    /// for an answer that nobody gives any more.
+    fn close_others(&self) {
+        let wanted = &self.get().wanted;
+        for number in self.pairs().flat_map(|(_, memory, real)| [memory.as_raw_fd(), real.as_raw_fd()]) {
+            if let Some(bits) = wanted.get(number as usize / 64) {
+                bits.fetch_or(1 << (number % 64), Ordering::SeqCst);
+            }
+        }
+        let is_wanted = |number: &usize| wanted[number / 64].load(Ordering::SeqCst) >> (number % 64) & 1 == 1;
+        let mut from = 0;
+        for number in (0..DESCRIPTORS).filter(is_wanted).chain([DESCRIPTORS]) {
+            if number > from {
+                // SAFETY: nobody else uses them: all threads of the other process are gone.
+                unsafe { libc::syscall(libc::SYS_close_range, from, number - 1, 0) };
+            }
+            from = number + 1;
+        }
     }
 }
 
@@ -120,24 +148,18 @@ impl Keeper {
             free.fresh - 1
         });
         let both = (memory as u64 + 1) << 32 | (real as u64 + 1);
-        self.table.get()[slot].store(both, Ordering::SeqCst);
+        self.table.get().places[slot].store(both, Ordering::SeqCst);
         Slot(slot)
     }
 
     /// Forgets a file, before it is closed.
     pub(super) fn forget(&self, slot: Slot) {
-        self.table.get()[slot.0].store(0, Ordering::SeqCst);
+        self.table.get().places[slot.0].store(0, Ordering::SeqCst);
         self.free.lock().unwrap_or_else(PoisonError::into_inner).again.push(slot.0);
     }
 
     pub(super) fn process(&self) -> u32 {
         self.process as u32
-    }
-
-    /// The keeper closes this descriptor at once if the process is gone.
-    pub(super) fn close_then(&self, descriptor: Option<RawFd>) {
-        let number = descriptor.map_or(0, |descriptor| descriptor as u64 + 1);
-        self.table.get()[SLOTS].store(number, Ordering::SeqCst);
     }
 }
 
@@ -147,7 +169,7 @@ impl Drop for Keeper {
         unsafe {
             libc::kill(self.process, libc::SIGKILL);
             libc::waitpid(self.process, std::ptr::null_mut(), libc::__WALL);
-            let _ = munmap(self.table.0.as_ptr().cast(), size_of::<[AtomicU64; SLOTS + 1]>());
+            let _ = munmap(self.table.0.as_ptr().cast(), size_of::<Shared>());
         }
     }
 }
@@ -161,23 +183,27 @@ fn keep(table: Table, other: &OwnedFd, buffer: &mut Buffer) {
     if retry_on_intr(|| poll(&mut waiting, None)).is_err() {
         return;
     }
-    if let listener @ 1.. = table.get()[SLOTS].load(Ordering::SeqCst) {
-        // SAFETY: nobody else uses it: all threads of the other process are gone.
-        unsafe { libc::close(listener as RawFd - 1) };
-    }
+    table.close_others();
     loop {
         let mut are_left = false;
         for (place, memory, real) in table.pairs() {
             // Before the copy, so that everything is in it if there are no writers.
             let has_writers = !take_lease(memory, Lease::NoWriter).unwrap_or(true);
             release_lease(memory);
-            if drain(memory, real, buffer).is_err() || has_writers {
+            // What was removed need not be drained.
+            let is_gone = !has_writers && fstat(real).is_ok_and(|stat| stat.st_nlink == 0);
+            let is_drained = is_gone || drain(memory, real, buffer).is_ok();
+            if is_drained {
+                // Whoever waits for the file can have it now.
+                release_lease(real);
+            }
+            if !is_drained || has_writers {
                 are_left = true;
                 continue;
             }
             place.store(0, Ordering::SeqCst);
-            // SAFETY: nobody else uses them. Whoever waits for the file can have it now.
-            unsafe { libc::close(std::os::fd::AsRawFd::as_raw_fd(&real)) };
+            // SAFETY: nobody else uses it.
+            unsafe { libc::close(real.as_raw_fd()) };
         }
         if !are_left {
             return;

@@ -6,7 +6,7 @@ use std::{
     path::PathBuf,
 };
 
-use rustix::fs::{MemfdFlags, Stat, fstat, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, Stat, fcntl_add_seals, fstat, memfd_create};
 
 use super::system::{Lease, release_lease, reopen, take_lease};
 
@@ -23,7 +23,7 @@ pub(crate) struct Memory(OwnedFd);
 impl Memory {
     /// An empty one. It belongs to the user who calls.
     pub(crate) fn new() -> io::Result<Self> {
-        let writable = memfd_create(NAME, MemfdFlags::CLOEXEC)?;
+        let writable = memfd_create(NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         Ok(Self(reopen(writable.as_fd(), libc::O_RDONLY)?))
     }
 
@@ -39,6 +39,11 @@ impl Memory {
     /// A descriptor as `open` with these flags would return.
     pub(crate) fn open(&self, flags: libc::c_int) -> io::Result<OwnedFd> {
         reopen(self.0.as_fd(), flags & OF_DESCRIPTOR)
+    }
+
+    /// From now on it cannot become longer.
+    pub(crate) fn seal(&self) -> io::Result<()> {
+        Ok(fcntl_add_seals(self.open(libc::O_WRONLY)?, SealFlags::GROW)?)
     }
 
     /// Whether anybody has it open or mapped for writing.
@@ -69,6 +74,16 @@ mod tests {
     use std::{fs::File, io::Write};
 
     use super::*;
+
+    #[test]
+    fn what_is_sealed_does_not_grow() {
+        let memory = Memory::new().unwrap();
+        let mut writer = File::from(memory.open(libc::O_RDWR).unwrap());
+        writer.write_all(b"before").unwrap();
+        memory.seal().unwrap();
+        assert_eq!(writer.write_all(b"after").unwrap_err().raw_os_error(), Some(libc::EPERM));
+        assert_eq!(memory.stat().unwrap().st_size, 6);
+    }
 
     #[test]
     fn users_are_seen_as_long_as_they_have_it_open_or_mapped() {

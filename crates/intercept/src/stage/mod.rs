@@ -10,6 +10,7 @@
 //!   not intercepted waits for as long as that takes. A file that somebody has open already is not
 //!   staged.
 
+mod bound;
 mod copy;
 mod file;
 mod keeper;
@@ -96,6 +97,8 @@ pub struct Amount {
     pub files: usize,
     /// How much memory they take.
     pub bytes: u64,
+    /// How many of them could not be drained so far.
+    pub failed: usize,
 }
 
 impl Stage {
@@ -116,6 +119,8 @@ impl Stage {
             bytes: AtomicU64::new(0),
             last_counted: Mutex::new(Instant::now()),
             most_files: most_files(),
+            is_short: AtomicBool::new(false),
+            staged: Condvar::new(),
             queue: Mutex::default(),
             work: Condvar::new(),
             progress: Condvar::new(),
@@ -126,6 +131,8 @@ impl Stage {
         let shared = Arc::clone(&stage.shared);
         stage.spawn("watch", move || shared.watch(&ready)).map_err(failed)?;
         is_ready.recv().unwrap_or_else(|_| Err(io::ErrorKind::Interrupted.into())).map_err(failed)?;
+        let shared = Arc::clone(&stage.shared);
+        stage.spawn("bound", move || shared.keep_memory_free()).map_err(failed)?;
         for _ in 0..drains {
             let shared = Arc::clone(&stage.shared);
             stage.spawn("drain", move || shared.drain_queued()).map_err(failed)?;
@@ -144,16 +151,15 @@ impl Stage {
 
     /// What is staged now.
     pub fn amount(&self) -> Amount {
-        for file in self.shared.all() {
-            file.count(&self.shared.bytes);
-        }
-        Amount { files: self.shared.count.load(Ordering::SeqCst), bytes: self.shared.bytes.load(Ordering::SeqCst) }
+        let files = self.shared.all();
+        files.iter().for_each(|file| file.count(&self.shared.bytes));
+        let failed = files.iter().filter(|file| file.has_failed()).count();
+        Amount { files: files.len(), bytes: self.shared.bytes.load(Ordering::SeqCst), failed }
     }
 
-    /// Drains everything. Returns what could not be drained. The programs have ended: what one that
-    /// still runs writes from now on may be lost. `tell` hears how many of how many files are
+    /// Drains everything. The programs have ended. `tell` hears how many of how many files are
     /// drained, and returns false to leave the rest.
-    pub fn finish(self, mut tell: impl FnMut(usize, usize) -> bool) -> Vec<Undrained> {
+    pub fn finish(self, mut tell: impl FnMut(usize, usize) -> bool) -> Finished {
         let files = self.shared.all();
         let mut undrained = Vec::new();
         let mut goes_on = true;
@@ -161,7 +167,7 @@ impl Stage {
             goes_on = goes_on && tell(done, files.len());
             let outcome = match goes_on {
                 true => self.shared.settle(staged, Durable::No),
-                false => Err(io::ErrorKind::Interrupted.into()),
+                false => Err(io::Error::other("nobody waited for it")),
             };
             let left = || io::Error::other("a process that still runs has it open for writing");
             let problem = outcome.map_or_else(Some, |_| staged.has_writers().then(left));
@@ -169,15 +175,31 @@ impl Stage {
                 undrained.push(Undrained { path: staged.path(), error });
             }
         }
-        undrained
+        if undrained.is_empty() {
+            return Finished { undrained, keeper: None };
+        }
+        // The keeper goes on when this process ends. Until then, every file has to stay open.
+        let keeper = Some(self.shared.keeper.process());
+        std::mem::forget(self);
+        Finished { undrained, keeper }
     }
+}
+
+/// How staging has ended.
+#[derive(Debug)]
+pub struct Finished {
+    /// What could not be drained.
+    pub undrained: Vec<Undrained>,
+    /// The process that goes on trying, if there is anything to try.
+    pub keeper: Option<u32>,
 }
 
 impl Drop for Stage {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::SeqCst);
         self.shared.watch.wake();
-        drop(self.shared.queue());
+        drop((self.shared.queue(), self.shared.files()));
+        self.shared.staged.notify_all();
         self.shared.work.notify_all();
         self.shared.progress.notify_all();
         for thread in self.threads.drain(..) {
@@ -208,6 +230,10 @@ pub(crate) struct Shared {
     bytes: AtomicU64,
     last_counted: Mutex<Instant>,
     most_files: usize,
+    /// The machine has no memory left.
+    is_short: AtomicBool,
+    /// Something is staged.
+    staged: Condvar,
     queue: Mutex<Queue>,
     work: Condvar,
     progress: Condvar,
@@ -342,6 +368,7 @@ impl Shared {
         files.places.insert(staged.id, Place { watch, descriptor, slot: Some(slot) });
         self.count.fetch_add(1, Ordering::SeqCst);
         drop(files);
+        self.staged.notify_all();
         self.watch.later(MARK_AFTER, Arc::downgrade(&staged), Look::Mark);
         staged
     }
@@ -367,11 +394,6 @@ impl Shared {
         [std::process::id(), self.keeper.process()]
     }
 
-    /// If this process is killed, the keeper closes this descriptor at once.
-    pub(crate) fn close_when_killed(&self, descriptor: Option<RawFd>) {
-        self.keeper.close_then(descriptor);
-    }
-
     /// Forgets a file that is staged no more.
     fn remove(&self, staged: &Staged) {
         let mut files = self.files();
@@ -391,7 +413,8 @@ impl Shared {
     fn has_room(&self) -> bool {
         self.count_sometimes();
         self.wait_for(|| {
-            self.bytes.load(Ordering::SeqCst) < self.settings.memory
+            !self.is_short.load(Ordering::SeqCst)
+                && self.bytes.load(Ordering::SeqCst) < self.settings.memory
                 && self.count.load(Ordering::SeqCst) < self.most_files
         })
     }

@@ -21,6 +21,8 @@ const CACHE: &str = "OUTCROP_TEST_CACHE";
 const WORDS: &str = "OUTCROP_TEST_WORDS";
 const VIA: &str = "OUTCROP_TEST_VIA";
 pub(crate) const MEMORY: &str = "OUTCROP_TEST_MEMORY";
+pub(crate) const REPORT: &str = "OUTCROP_TEST_REPORT";
+pub(crate) const FSYNC_MEMORY: &str = "OUTCROP_TEST_FSYNC_MEMORY";
 
 /// A process that runs a command with the files below `directory` in this cache. It ends as the
 /// command does; with 99 if something is not drained, and with 98 if it cannot be started.
@@ -47,7 +49,8 @@ fn serves() {
 pub(crate) fn daemon(directory: &Path, memory_bytes: u64) -> Client {
     let mut command = Command::new("");
     let arguments = carry_out(&mut command, "command::serves").get_args().map(ToOwned::to_owned).collect();
-    let idle = Some(Duration::from_millis(100));
+    // On a busy machine, a client may take long to connect.
+    let idle = Some(Duration::from_secs(10));
     let directory = Some(directory.to_owned());
     let serve = ServeOptions { directory, memory_bytes: Some(memory_bytes), idle, ..ServeOptions::default() };
     let program = Some(env::current_exe().unwrap());
@@ -68,9 +71,11 @@ fn outcrop_run_in_a_child() {
     let under = vec![PathBuf::from(&directory)];
     let via = Some(env::var(VIA).unwrap().parse().unwrap());
     let memory = env::var(MEMORY).map_or(1 << 30, |bytes| bytes.parse().unwrap());
-    let options = RunOptions { under, include: vec![], exclude: vec![], via, fsync: Fsync::Disk, memory, cache };
+    let fsync = if env::var_os(FSYNC_MEMORY).is_some() { Fsync::Memory } else { Fsync::Disk };
+    let report_every = env::var_os(REPORT).map(|_| Duration::from_millis(50));
+    let options = RunOptions { under, include: vec![], exclude: vec![], via, fsync, memory, report_every, cache };
     let code = match run(options, command, |event| {
-        if let Event::InUse { .. } = event {
+        if !matches!(event, Event::Draining { .. }) {
             eprintln!("{event:?}")
         }
     }) {
@@ -80,6 +85,7 @@ fn outcrop_run_in_a_child() {
         }
         Ok(outcome) if !outcome.undrained.is_empty() => {
             eprintln!("{:?}", outcome.undrained);
+            eprintln!("keeper {}", outcome.keeper.unwrap_or_default());
             99
         }
         Ok(outcome) => outcome.status.code().unwrap_or_else(|| 128 + outcome.status.signal().unwrap()),

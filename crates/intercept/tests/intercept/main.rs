@@ -2,10 +2,13 @@
 
 mod command;
 mod faults;
+mod left;
 mod memory;
 mod mount;
+mod mpi;
 mod programs;
 mod python;
 mod scene;
 mod staged;
 mod suites;
+mod terminal;

@@ -18,6 +18,10 @@ use crate::{memory::Memory, scene::scene};
 
 /// A mount over `data` whose cache drains only when it has to, and a path to the real directory.
 fn mounted(root: &Path, exclude: &[&str]) -> (Mount, Arc<Memory>, PathBuf, PathBuf) {
+    mounted_with(root, exclude, Fsync::Disk)
+}
+
+fn mounted_with(root: &Path, exclude: &[&str], fsync: Fsync) -> (Mount, Arc<Memory>, PathBuf, PathBuf) {
     let data = root.join("data");
     fs::create_dir_all(&data).unwrap();
     let below = openat(CWD, &data, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
@@ -25,12 +29,19 @@ fn mounted(root: &Path, exclude: &[&str]) -> (Mount, Arc<Memory>, PathBuf, PathB
     let exclude = exclude.iter().map(|pattern| pattern.parse().unwrap()).collect();
     let paths = Paths::new(std::slice::from_ref(&data), vec![], exclude).unwrap();
     let cache = Memory::new(Duration::from_secs(3600));
-    let mount = Mount::new(&data, &Mounting { paths, cache: cache.clone(), fsync: Fsync::Disk }).unwrap().unwrap();
+    let mount = Mount::new(&data, &Mounting { paths, cache: cache.clone(), fsync }).unwrap().unwrap();
     (mount, cache, data, real)
 }
 
 #[track_caller]
 fn end(mut mount: Mount) {
+    unmount(&mut mount);
+    let left = mount.drain(|_, _| true);
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[track_caller]
+fn unmount(mount: &mut Mount) {
     // A process that another test starts has all our files for a moment.
     let is_busy = |error: &io::Error| error.raw_os_error() == Some(libc::EBUSY);
     let mut outcome = Ok(());
@@ -39,8 +50,6 @@ fn end(mut mount: Mount) {
         !outcome.as_ref().is_err_and(is_busy)
     });
     outcome.unwrap();
-    let left = mount.drain(|_, _| true);
-    assert!(left.is_empty(), "{left:?}");
 }
 
 #[test]
@@ -151,6 +160,22 @@ fn fsync_reaches_the_file_and_only_that_file() {
 }
 
 #[test]
+fn fsync_to_memory_stays_in_memory() {
+    scene(|root| {
+        let (mount, cache, data, real) = mounted_with(root, &[], Fsync::Memory);
+        let mut file = fs::File::create(data.join("a")).unwrap();
+        file.write_all(b"bytes").unwrap();
+        file.sync_all().unwrap();
+        assert_eq!((fs::read(real.join("a")).unwrap(), cache.undrained()), (vec![], vec![data.join("a")]));
+        fs::write(data.join("state"), "old").unwrap();
+        fs::rename(data.join("a"), data.join("state")).unwrap();
+        assert_eq!(fs::read(real.join("state")).unwrap(), b"bytes", "a rename that replaces comes after the bytes");
+        drop(file);
+        end(mount);
+    });
+}
+
+#[test]
 fn the_length_of_a_file_is_that_of_the_cache() {
     scene(|root| {
         let (mount, _, data, real) = mounted(root, &[]);
@@ -188,7 +213,7 @@ fn what_was_not_drained_is_named() {
         let (mut mount, cache, data, _) = mounted(root, &[]);
         fs::write(data.join("a"), "x").unwrap();
         fs::write(data.join("b"), "y").unwrap();
-        mount.unmount().unwrap();
+        unmount(&mut mount);
         cache.fail_with(libc::ENOSPC);
         let mut left = mount.drain(|_, _| true);
         left.sort_by(|a, b| a.path.cmp(&b.path));

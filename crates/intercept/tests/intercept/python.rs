@@ -69,7 +69,8 @@ f = os.open("a", os.O_CREAT | os.O_RDWR | os.O_APPEND)
 for i in range(5): os.write(f, b"line %d\n" % i)
 os.pwrite(f, b"appended", 0); print(os.fstat(f).st_size)
 g = os.dup(f); os.lseek(g, 0, os.SEEK_SET); print(os.read(g, 6)); os.close(g)
-o = os.open("b", os.O_CREAT | os.O_RDWR); print(os.sendfile(o, f, 0, 1000), os.copy_file_range(f, o, 10, 3, 60))
+o = os.open("b", os.O_CREAT | os.O_RDWR); c = os.open("c", os.O_CREAT | os.O_RDWR); os.write(c, b"copied" * 10)
+print(os.sendfile(o, f, 0, 1000), os.copy_file_range(c, o, 10, 3, 60))
 os.posix_fallocate(o, 0, 200); print(os.fstat(o).st_size, os.preadv(o, [bytearray(3)], 60))
 os.ftruncate(o, 1 << 20); os.pwritev(o, [b"a" * 4096], 1 << 19)
 print(os.lseek(o, 4096, os.SEEK_DATA) , os.lseek(o, 1 << 19, os.SEEK_HOLE) > (1 << 19), os.lseek(o, 0, os.SEEK_END))
@@ -112,16 +113,16 @@ fn packages() -> Option<&'static str> {
     const PYTHON: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/intercept-venv/bin/python");
     static MADE: OnceLock<Result<(), String>> = OnceLock::new();
     let made = MADE.get_or_init(|| {
-        let is_there = || has_modules(PYTHON, "numpy, h5py, safetensors");
+        let is_there = || has_modules(PYTHON, "numpy, h5py, safetensors, netCDF4");
         let make = "cd \"$(dirname \"$0\")/../..\" && python3 -m venv --clear intercept-venv \
-                    && intercept-venv/bin/python -m pip install --quiet numpy h5py safetensors";
+                    && intercept-venv/bin/python -m pip install --quiet numpy h5py safetensors netCDF4";
         let make = || Command::new("sh").args(["-c", make, PYTHON]).output();
         if is_there() || make().is_ok_and(|_| is_there()) { Ok(()) } else { Err(format!("{:?}", make())) }
     });
     match made {
         Ok(()) => Some(PYTHON),
         Err(output) => {
-            skip(format_args!("numpy, h5py and safetensors cannot be installed: {output}"));
+            skip(format_args!("numpy, h5py, safetensors and netCDF4 cannot be installed: {output}"));
             None
         }
     }
@@ -190,6 +191,24 @@ with h5py.File("c.h5", "r+") as f:
     f["g/d"][5, 5] = 42; print(f["g/d"][5, 5], f["g/d"][0, 0]); f.create_dataset("z", (1000, 1000), dtype="f4")
 with h5py.File("c.h5") as f: print(f["g/d"][:].sum(), f["z"].shape)
 os.unlink("b.npz")
+"#,
+    );
+}
+
+#[test]
+fn netcdf_writes_both_of_its_formats() {
+    let Some(python) = packages() else { return };
+    compare_in(
+        python,
+        r#"
+import numpy as np, netCDF4
+for kind in ["NETCDF3_64BIT_OFFSET", "NETCDF4"]:
+    with netCDF4.Dataset(kind + ".nc", "w", format=kind) as d:
+        d.createDimension("t", None); d.createDimension("x", 5000)
+        v = d.createVariable("v", "f8", ("t", "x")); v.unit = "m"
+        for t in range(20): v[t, :] = np.arange(5000) + t; d.sync()
+    with netCDF4.Dataset(kind + ".nc", "a") as d: d["v"][3, 7] = -1; d.title = "changed"
+    with netCDF4.Dataset(kind + ".nc") as d: print(kind, d["v"].shape, float(d["v"][:].sum()), d.title)
 "#,
     );
 }

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{Read, Write},
+    io::{BufRead, BufReader, Read, Write},
     os::unix::fs::MetadataExt,
     path::Path,
     process::{Child, Command, Stdio},
@@ -12,14 +12,15 @@ use outcrop_intercept::{Fsync, RunOptions, Via, WriteThrough, run};
 use outcrop_testing::{alone, until, with_own_mounts};
 
 use crate::{
-    command::{MEMORY, outcrop_run_via},
+    command::{FSYNC_MEMORY, MEMORY, REPORT, outcrop_run_via},
+    left::Kept,
     scene::{compare_in, has, options_via, shell, staging},
 };
 
 const CALLS: &str = include_str!("calls.c");
 
 /// Writes and compiles a program beside the directory that is compared.
-fn compile(source: &str, flags: &[&str]) -> tempfile::TempDir {
+pub(crate) fn compile(source: &str, flags: &[&str]) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("a.c"), source).unwrap();
     let mut command = Command::new("gcc");
@@ -48,9 +49,9 @@ fn calls_of_a_static_program_do_what_they_do_natively() {
     }
 }
 
-/// A shell that is intercepted by seccomp and does what it is told.
-struct Told {
-    child: Child,
+/// A shell whose files are staged and that does what it is told.
+pub(crate) struct Told {
+    pub(crate) child: Child,
     directory: tempfile::TempDir,
 }
 
@@ -60,19 +61,23 @@ impl Told {
     }
 
     fn start_with(via: Via, memory: u64) -> Self {
+        Self::start_as(via, |command| command.env(MEMORY, memory.to_string()))
+    }
+
+    pub(crate) fn start_as(via: Via, change: impl FnOnce(&mut Command) -> &mut Command) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let mut command = outcrop_run_via(via, directory.path(), "through", &["sh"]);
-        command.env(MEMORY, memory.to_string());
+        change(&mut command);
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         Self { child, directory }
     }
 
-    fn path(&self, name: &str) -> std::path::PathBuf {
+    pub(crate) fn path(&self, name: &str) -> std::path::PathBuf {
         self.directory.path().join(name)
     }
 
     /// Says a line, and waits until it is done.
-    fn say(&mut self, line: &str) -> String {
+    pub(crate) fn say(&mut self, line: &str) -> String {
         writeln!(self.child.stdin.as_mut().unwrap(), "{line}\necho done.").unwrap();
         let mut heard = Vec::new();
         while !heard.ends_with(b"done.\n") {
@@ -85,21 +90,21 @@ impl Told {
     }
 
     /// How many bytes the real file has, without opening it.
-    fn real_bytes(&self, name: &str) -> u64 {
+    pub(crate) fn real_bytes(&self, name: &str) -> u64 {
         fs::metadata(self.path(name)).unwrap().len()
     }
 
-    fn end(mut self) -> i32 {
+    pub(crate) fn end(mut self) -> i32 {
         drop(self.child.stdin.take());
         self.child.wait().unwrap().code().unwrap()
     }
 }
 
-fn in_each_way(test: fn(Via)) {
+pub(crate) fn in_each_way(test: fn(Via)) {
     staging().into_iter().for_each(test);
 }
 
-fn has_mark(path: &Path) -> bool {
+pub(crate) fn has_mark(path: &Path) -> bool {
     let mut value = Vec::with_capacity(16);
     rustix::fs::getxattr(path, "user.outcrop.undrained", rustix::buffer::spare_capacity(&mut value)).is_ok()
 }
@@ -152,12 +157,81 @@ fn fsync_and_a_rename_that_replaces_bring_the_bytes_to_the_file() {
 }
 
 #[test]
+fn fsync_to_memory_stays_in_memory() {
+    in_each_way(|via| {
+        let mut told = Told::start_as(via, |command| command.env(FSYNC_MEMORY, "1"));
+        told.say("exec 3> out; echo hello >&3; sync out; sync");
+        assert_eq!(told.real_bytes("out"), 0);
+        told.say("echo old > state; exec 4> new; echo content >&4; mv new state");
+        assert_eq!(told.real_bytes("state"), 8, "a rename that replaces comes after the bytes");
+        assert_eq!(told.end(), 0);
+    });
+}
+
+#[test]
+fn what_is_in_memory_is_reported() {
+    in_each_way(|via| {
+        let mut told = Told::start_as(via, |command| command.env(REPORT, "1").stderr(Stdio::piped()));
+        told.say("exec 3> out; head -c 200000 /dev/zero >&3");
+        let mut reports = BufReader::new(told.child.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let is_right = |line: &String| line.contains("files: 1,") && line.contains("failed: 0");
+        let line = reports.find(is_right).expect("nothing is reported");
+        let bytes = line.split("bytes: ").nth(1).unwrap().split(',').next().unwrap().parse::<u64>().unwrap();
+        assert!((200_000..300_000).contains(&bytes), "{line}");
+        std::thread::spawn(move || reports.count());
+        assert_eq!(told.end(), 0);
+    });
+}
+
+#[test]
+fn two_runs_append_to_one_log() {
+    in_each_way(|via| {
+        let directory = tempfile::tempdir().unwrap();
+        let script = "exec 3>> log;i=0;while [ $i -lt 300 ];do echo $0 $i >&3;i=$((i+1));done";
+        let start = |name| {
+            let mut command = outcrop_run_via(via, directory.path(), "through", &["sh", "-c", script, name]);
+            command.stdout(Stdio::null()).spawn().unwrap()
+        };
+        for mut child in ["one", "two"].map(start) {
+            assert!(child.wait().unwrap().success());
+        }
+        let mut lines: Vec<_> =
+            fs::read_to_string(directory.path().join("log")).unwrap().lines().map(str::to_owned).collect();
+        lines.sort();
+        lines.dedup();
+        assert_eq!(lines.len(), 600);
+    });
+}
+
+const SET_TIMES: &str = "import os
+for i in range(400):
+    f = os.open('f%d' % i, os.O_CREAT | os.O_WRONLY); os.write(f, b'x' * (i * 100)); os.close(f)
+    os.utime('f%d' % i, (1000, 1000 + i))";
+
+#[test]
+fn times_that_are_set_while_a_file_is_drained_stay() {
+    if !has(&["python3"]) {
+        return;
+    }
+    in_each_way(|via| {
+        let mut told = Told::start(via);
+        fs::write(told.path("script"), SET_TIMES).unwrap();
+        told.say("python3 script");
+        told.say("rm script; sync");
+        let modified = |i: i64| fs::metadata(told.path(&format!("f{i}"))).unwrap().mtime();
+        let lost: Vec<_> = (0..400).filter(|&i| modified(i) != 1000 + i).collect();
+        assert!(lost.is_empty(), "{lost:?}");
+        assert_eq!(told.end(), 0);
+    });
+}
+
+#[test]
 fn a_file_that_a_stranger_has_open_is_not_staged() {
     in_each_way(|via| {
         let mut told = Told::start(via);
         fs::write(told.path("log"), "start\n").unwrap();
         let mut reader = fs::File::open(told.path("log")).unwrap();
-        told.say("exec 3>> log; echo line >&3");
+        told.say("exec 3<> log; echo start >&3; echo line >&3");
         let mut text = String::new();
         reader.read_to_string(&mut text).unwrap();
         assert_eq!(text, "start\nline\n");
@@ -202,6 +276,7 @@ fn a_target_that_is_full_is_reported_and_nothing_is_lost_silently() {
         assert!(undrained.path.ends_with("large"), "{undrained:?}");
         assert_eq!(undrained.error.raw_os_error(), Some(libc::ENOSPC));
         assert!(fs::metadata(root.join("large")).unwrap().len() < 3_000_000);
+        drop(Kept(outcome.keeper.unwrap()));
     });
 }
 
@@ -252,7 +327,7 @@ fn a_file_that_is_synced_often_leaves_the_memory() {
         return;
     }
     let mut told = Told::start(Via::Seccomp);
-    let script = "import os, time; f = os.open('out', os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    let script = "import os, time; f = os.open('out', os.O_RDWR | os.O_CREAT)
 for i in range(4): os.write(f, b'x' * 10); os.fsync(f); print(os.stat('out').st_size, os.fstat(f).st_size, flush=True)
 os.write(f, b'last'); os.lseek(f, 0, 0); print(len(os.read(f, 100)), flush=True); os.read(0, 1)";
     fs::write(told.path("script"), script).unwrap();
@@ -328,26 +403,36 @@ fn a_program_that_changes_its_paths_hurts_only_itself() {
 /// The other tests, as somebody without privileges.
 #[test]
 fn all_of_it_works_without_privileges() {
-    if !rustix::process::geteuid().is_root() {
-        return;
+    if rustix::process::geteuid().is_root() {
+        with_own_mounts(without_privileges);
     }
+}
+
+fn without_privileges(directory: &Path) {
     let own = std::env::current_exe().unwrap();
     // The build directory may be closed to others.
-    let directory = tempfile::tempdir().unwrap();
-    let copy = directory.path().join("tests");
+    let copy = directory.join("tests");
     fs::copy(own, &copy).unwrap();
     if let Some(library) = outcrop_intercept::preload::library() {
-        fs::copy(&library, directory.path().join(library.file_name().unwrap())).unwrap();
+        fs::copy(&library, directory.join(library.file_name().unwrap())).unwrap();
     }
+    // Most systems let everybody use FUSE; this one may not.
+    let device = directory.join("fuse");
+    let number = rustix::fs::makedev(10, 229);
+    let everybody = rustix::fs::Mode::from_raw_mode(0o666);
+    let kind = rustix::fs::FileType::CharacterDevice;
+    rustix::fs::mknodat(rustix::fs::CWD, &device, kind, everybody, number).unwrap();
+    rustix::fs::chmod(&device, everybody).unwrap();
+    rustix::mount::mount_bind(&device, "/dev/fuse").unwrap();
     let mut command = Command::new("chmod");
-    assert!(command.arg("777").arg(directory.path()).status().unwrap().success());
+    assert!(command.arg("777").arg(directory).status().unwrap().success());
     let mut command = Command::new("setpriv");
     command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&copy);
-    command.args(["staged::", "programs::", "--test-threads=2"]);
+    command.args(["staged::", "programs::", "faults::", "--test-threads=2"]);
     for needs_privileges in ["a_target_that_is_full", "owners", "own_what_they_create"] {
         command.args(["--skip", needs_privileges]);
     }
-    command.env("TMPDIR", directory.path()).current_dir(directory.path()).stdin(Stdio::null());
+    command.env("TMPDIR", directory).current_dir(directory).stdin(Stdio::null());
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
