@@ -9,6 +9,7 @@
 
 mod border;
 mod handles;
+mod head;
 mod pool;
 mod session;
 mod store;
@@ -16,6 +17,7 @@ mod tape;
 mod versions;
 
 pub use border::*;
+pub use head::*;
 pub use pool::*;
 pub use session::*;
 pub use store::*;
