@@ -299,10 +299,10 @@ pub unsafe extern "C" fn outcrop_head_persist_if_worth_it(
                 followed = Some(unsafe { head.follow() });
                 pool.features(&mut Head::structures(&mut head.arrays, &mut head.linked))
             });
-            followed.unwrap_or(Ok(()))?;
-            match is_worth_it.map_err(Error::from)? {
-                // SAFETY: as above.
-                true => unsafe { head.follow() }.and_then(|()| head.persist()),
+            // Nothing is worth it before that was asked, and then the copies are up to date.
+            let followed = followed.transpose()?;
+            match is_worth_it.map_err(Error::from)? && followed.is_some() {
+                true => head.persist(),
                 false => Ok(0),
             }
         })?;

@@ -152,10 +152,12 @@ fn arguments(source: &Source, open: usize, end: usize) -> Result<(Vec<Part>, usi
     Err(Refusal::at(source, open..open + 1, "this parenthesis is not closed"))
 }
 
-/// A part of a line, without spaces around it.
+/// A part of a line, without spaces around it. What was continued on the next line is one line.
 pub(crate) fn part(source: &Source, range: Range<usize>) -> Part {
+    let is_space = |byte: &u8| byte.is_ascii_whitespace() || *byte == b'\\';
     let bytes = &source.bytes[range.clone()];
-    let start = range.start + (bytes.len() - bytes.trim_ascii_start().len());
-    let bytes = bytes.trim_ascii();
-    Part { text: String::from_utf8_lossy(bytes).into_owned(), range: start..start + bytes.len() }
+    let start = bytes.iter().position(|byte| !is_space(byte)).unwrap_or(bytes.len());
+    let end = bytes.iter().rposition(|byte| !is_space(byte)).map_or(start, |last| last + 1);
+    let text = String::from_utf8_lossy(&bytes[start..end]).replace("\\\r\n", " ").replace("\\\n", " ");
+    Part { text, range: range.start + start..range.start + end }
 }

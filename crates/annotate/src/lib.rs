@@ -155,7 +155,7 @@ fn add_struct(
         Some((key, _)) => described.add(types, key, source, directive),
         None => {
             let message = "the definition of a struct at file scope is to follow this directive";
-            Err(Refusal::at(source, directive.range.clone(), message))
+            Err(source.misplaced(directive.range.clone(), message))
         }
     }
 }

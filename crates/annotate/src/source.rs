@@ -50,6 +50,14 @@ impl Source {
         String::from_utf8_lossy(&self.bytes[node.byte_range()]).into_owned()
     }
 
+    /// A refusal of a directive because of where it is. If the C before it is not understood, that may
+    /// be why.
+    pub(crate) fn misplaced(&self, range: Range<usize>, message: &str) -> Refusal {
+        let lost = first_error(self.tree.root_node(), range.start).map(|at| self.place(at).0 + 1);
+        let lost = lost.map(|line| format!(" (the C in line {line} is not understood; write it without macros and #if)"));
+        Refusal::at(self, range, format!("{message}{}", lost.unwrap_or_default()))
+    }
+
     /// The directives that it has, in their order.
     pub(crate) fn directives(&self) -> Result<Vec<(Directive, Node<'_>)>, Vec<Refusal>> {
         let lines = pragmas(&self.bytes);
@@ -70,6 +78,17 @@ impl Source {
         }
         if refusals.is_empty() { Ok(found) } else { Err(refusals) }
     }
+}
+
+/// The first place before `end` that the grammar does not understand.
+fn first_error(node: Node<'_>, end: usize) -> Option<usize> {
+    if node.start_byte() >= end || !node.has_error() {
+        return None;
+    }
+    if node.is_error() || node.is_missing() {
+        return Some(node.start_byte());
+    }
+    node.children(&mut node.walk()).find_map(|child| first_error(child, end))
 }
 
 /// All calls of the preprocessor that the tree has.

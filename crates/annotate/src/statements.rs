@@ -53,12 +53,17 @@ impl<'a> Statements<'a> {
     /// That a statement can stand here.
     fn check_place(&self, directive: &Directive, node: Node<'_>) -> Result<(), Refusal> {
         let parent = node.parent().map_or("", |parent| parent.kind());
-        match matches!(parent, "compound_statement" | "case_statement") {
+        // Without braces, the directive would become the statement of an `if` or a loop.
+        let mut before = node.prev_named_sibling();
+        while let Some(it) = before.filter(|it| it.child_count() > 0) {
+            before = it.child(it.child_count() as u32 - 1);
+        }
+        match matches!(parent, "compound_statement" | "case_statement") && !before.is_some_and(|it| it.is_missing()) {
             true => Ok(()),
             false => {
                 let message = "this directive stands for a statement; put it between the statements of a function, inside \
                                braces";
-                Err(Refusal::at(self.source, directive.range.clone(), message))
+                Err(self.source.misplaced(directive.range.clone(), message))
             }
         }
     }
@@ -68,7 +73,7 @@ impl<'a> Statements<'a> {
         let word = &directive.clauses[0].word;
         let parent = node.parent().map_or("", |parent| parent.kind());
         if !parent.starts_with("preproc") && parent != "translation_unit" {
-            return self.refuse(word, "`init` stands outside of functions");
+            return Err(self.source.misplaced(word.range.clone(), "`init` stands outside of functions"));
         }
         if std::mem::replace(&mut self.has_init, true) {
             return self.refuse(word, "there is one `init` in a program; add all structures to its head");
