@@ -19,7 +19,9 @@ use outcrop::{
 
 use self::linked::Linked;
 use crate::{
-    border::{Failure, Outcome, call, check_memory, check_version, memory, memory_mut, outcrop_status, start_log, text},
+    border::{
+        Failure, Outcome, call, check_memory, check_version, memory, memory_mut, outcrop_status, start_log, text,
+    },
     handles::{Opaque, close, give, with},
 };
 

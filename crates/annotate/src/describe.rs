@@ -95,8 +95,7 @@ impl Described {
 
     /// The tables of all structs, as lines of C.
     pub(crate) fn tables(&self, types: &Types, sources: &[Source]) -> Result<String, Vec<Refusal>> {
-        let (mut text, mut table, mut choice, mut refusals) =
-            (String::new(), String::new(), String::new(), Vec::new());
+        let (mut text, mut table, mut choice, mut refusals) = (String::new(), String::new(), String::new(), Vec::new());
         for (nth, key) in self.keys.iter().enumerate() {
             let it = &types.structs[key];
             match self.fields(types, it, &self.hints[nth], &sources[it.source]) {
@@ -230,7 +229,9 @@ impl Described {
         let ty = types.resolve(&field.ty);
         let behind: Vec<Derived> = ty.derived.iter().copied().skip_while(|it| *it == Derived::Array).collect();
         if field.is_bits {
-            return Err(format!("`{path}` is a bit-field, whose place no C expression says; make it an ordinary member"));
+            return Err(format!(
+                "`{path}` is a bit-field, whose place no C expression says; make it an ordinary member"
+            ));
         }
         if field.is_flexible {
             return Err(format!("`{path}` has no length; make it a pointer, with `length({path}, COUNT)`"));

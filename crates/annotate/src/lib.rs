@@ -22,16 +22,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
+pub use self::{
+    cc::{Compilation, Error as CompilationError, Prefix},
+    refusal::Refusal,
+};
 use self::{
     describe::{Described, quoted},
     directive::{Directive, What},
     source::Source,
     statements::Statements,
     types::Types,
-};
-pub use self::{
-    cc::{Compilation, Error as CompilationError, Prefix},
-    refusal::Refusal,
 };
 use tree_sitter::Node;
 
@@ -125,7 +125,11 @@ fn for_each<'a>(node: Node<'a>, work: &mut impl FnMut(Node<'a>)) {
     for child in node.named_children(&mut node.walk()) {
         match child.kind() {
             "preproc_include" => work(child),
-            "preproc_if" | "preproc_ifdef" | "preproc_else" | "preproc_elif" | "linkage_specification"
+            "preproc_if"
+            | "preproc_ifdef"
+            | "preproc_else"
+            | "preproc_elif"
+            | "linkage_specification"
             | "declaration_list" => for_each(child, work),
             _ => {}
         }

@@ -36,7 +36,8 @@ impl Source {
     /// The line that a byte is in.
     pub(crate) fn line(&self, at: usize) -> &[u8] {
         let start = self.lines[self.place(at).0];
-        let end = self.bytes[start..].iter().position(|byte| *byte == b'\n').map_or(self.bytes.len(), |end| start + end);
+        let end =
+            self.bytes[start..].iter().position(|byte| *byte == b'\n').map_or(self.bytes.len(), |end| start + end);
         self.bytes[start..end].trim_ascii_end()
     }
 
@@ -54,7 +55,8 @@ impl Source {
     /// be why.
     pub(crate) fn misplaced(&self, range: Range<usize>, message: &str) -> Refusal {
         let lost = first_error(self.tree.root_node(), range.start).map(|at| self.place(at).0 + 1);
-        let lost = lost.map(|line| format!(" (the C in line {line} is not understood; write it without macros and #if)"));
+        let lost =
+            lost.map(|line| format!(" (the C in line {line} is not understood; write it without macros and #if)"));
         Refusal::at(self, range, format!("{message}{}", lost.unwrap_or_default()))
     }
 
@@ -163,7 +165,8 @@ mod tests {
 
     #[test]
     fn directives_are_found_where_a_compiler_finds_them() {
-        let text = b"/* \n#pragma nvcp a\n*/ # pragma nvcp b\n\"\\\"\" // \\\n#pragma nvcp c\n  #\tpragma\tnvcp \\\n d\n\
+        let text =
+            b"/* \n#pragma nvcp a\n*/ # pragma nvcp b\n\"\\\"\" // \\\n#pragma nvcp c\n  #\tpragma\tnvcp \\\n d\n\
                      x #pragma nvcp e\n#pragma nvcpx\n'\"'\n#pragma nvcp f\r\n";
         let found: Vec<_> = pragmas(text).into_iter().map(|range| String::from_utf8_lossy(&text[range])).collect();
         assert_eq!(found, ["# pragma nvcp b", "#\tpragma\tnvcp \\\n d", "#pragma nvcp f"]);

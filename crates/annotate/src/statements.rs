@@ -167,9 +167,9 @@ impl<'a> Statements<'a> {
         let root = self.source.tree.root_node();
         let found = root.named_children(&mut root.walk()).any(|node| {
             let declares = declarators(self.source, node).iter().any(|(declared, ..)| declared == name);
-            let is_static = node.named_children(&mut node.walk()).any(|child| {
-                child.kind() == "storage_class_specifier" && self.source.text(child) == "static"
-            });
+            let is_static = node
+                .named_children(&mut node.walk())
+                .any(|child| child.kind() == "storage_class_specifier" && self.source.text(child) == "static");
             declares && is_static
         });
         found
@@ -223,7 +223,8 @@ impl<'a> Statements<'a> {
     fn add_head(&mut self, directive: &Directive, node: Node<'_>) -> Result<String, Refusal> {
         let arguments = directive.arguments();
         if arguments.is_empty() {
-            let message = "what is to be kept? `add_head(a[n * n], step)` for arrays and numbers, `add_head(root)` for trees";
+            let message =
+                "what is to be kept? `add_head(a[n * n], step)` for arrays and numbers, `add_head(root)` for trees";
             return self.refuse(&directive.clauses[0].word, message);
         }
         let calls: Result<Vec<String>, Refusal> = arguments.iter().map(|it| self.kept(it, node)).collect();
@@ -259,7 +260,9 @@ impl<'a> Statements<'a> {
             (None, [Derived::Pointer, ..]) => match ty.as_ref().map(|ty| &ty.base) {
                 Some(Base::Struct(key)) if derived.len() == 1 => self.refuse(
                     &data,
-                    format!("`{text}` leads to a {key}, which is not annotated; put `#pragma nvcp` before its definition"),
+                    format!(
+                        "`{text}` leads to a {key}, which is not annotated; put `#pragma nvcp` before its definition"
+                    ),
                 ),
                 _ => self.refuse(
                     &data,
@@ -306,7 +309,9 @@ impl<'a> Statements<'a> {
             let mut before = node.prev_named_sibling();
             while let Some(it) = before {
                 // What another function or loop declares ends with it.
-                if let Some(ty) = Some(it).filter(|it| it.kind() == "declaration").and_then(|it| self.declared_by(name, it)) {
+                if let Some(ty) =
+                    Some(it).filter(|it| it.kind() == "declaration").and_then(|it| self.declared_by(name, it))
+                {
                     return Some(ty);
                 }
                 before = it.prev_named_sibling();

@@ -88,7 +88,11 @@ impl Types {
                         self.add_struct(source, number, ty, None);
                     }
                 }
-                "preproc_if" | "preproc_ifdef" | "preproc_else" | "preproc_elif" | "linkage_specification"
+                "preproc_if"
+                | "preproc_ifdef"
+                | "preproc_else"
+                | "preproc_elif"
+                | "linkage_specification"
                 | "declaration_list" => self.add_below(source, number, child),
                 _ => {}
             }
@@ -170,7 +174,8 @@ impl Types {
                     self.fields(source, body, &format!("{before}{name}."), union, fields, problem);
                 }
                 [(_, node, _), ..] => {
-                    let what = "several structs without a name; give the struct a name and put `#pragma nvcp` before it";
+                    let what =
+                        "several structs without a name; give the struct a name and put `#pragma nvcp` before it";
                     *problem = Some((node.byte_range(), what));
                 }
             }

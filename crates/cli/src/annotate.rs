@@ -66,7 +66,9 @@ fn as_the_compiler(status: ExitStatus) -> ExitCode {
 fn failed(error: CompilationError) -> anyhow::Error {
     match error {
         CompilationError::Refused(refusals) => refused(&refusals),
-        CompilationError::File(path, error) => anyhow::Error::new(error).context(format!("cannot use {}", path.display())),
+        CompilationError::File(path, error) => {
+            anyhow::Error::new(error).context(format!("cannot use {}", path.display()))
+        }
     }
 }
 

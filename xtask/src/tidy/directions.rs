@@ -73,7 +73,8 @@ const EVERYBODYS: &str = "error";
 const FOR_TESTS: &[&str] = &["testing", "crash", "cuda-stand-in"];
 
 /// What tests may use besides what their crate may use.
-const TESTS_MAY_USE: &[(&str, &[&str])] = &[("outcrop", &["local"]), ("intercept", &["preload"]), ("annotate", &["c"]), ("cli", &["c"])];
+const TESTS_MAY_USE: &[(&str, &[&str])] =
+    &[("outcrop", &["local"]), ("intercept", &["preload"]), ("annotate", &["c"]), ("cli", &["c"])];
 
 /// Uses of a crate by one that may not.
 pub(super) fn wrong_dependencies(metadata: &serde_json::Value) -> Vec<String> {

@@ -153,7 +153,8 @@ fn allocate(objects: &mut [Object], is_root: &[bool]) -> Outcome<()> {
         // SAFETY: any number of bytes can be asked for.
         let memory = unsafe { libc::calloc(1, object.bytes) };
         if memory.is_null() {
-            for other in objects[..number].iter().zip(is_root).filter(|(other, is_root)| other.bytes > 0 && !**is_root) {
+            for other in objects[..number].iter().zip(is_root).filter(|(other, is_root)| other.bytes > 0 && !**is_root)
+            {
                 // SAFETY: it was allocated above, and nobody has seen it.
                 unsafe { libc::free(ptr::with_exposed_provenance_mut(other.0.address)) };
             }

@@ -1,10 +1,10 @@
 //! Translations of small sources, as they are committed.
 
-use std::fs;
+use std::{fs, process::Command};
 
 use outcrop_annotate::translate;
 
-use crate::compiled::root;
+use crate::compiled::{WARNINGS, example, has, prefix, root, run};
 
 /// Each source below `tests/golden` with its translation. `OUTCROP_GOLDEN=write` writes these anew.
 #[test]
@@ -23,5 +23,20 @@ fn translations_are_as_committed() {
             fs::write(&expected, &found).unwrap();
         }
         assert_eq!(found, fs::read_to_string(&expected).unwrap_or_default(), "{}", path.display());
+        if has("gcc") {
+            let mut command = Command::new("gcc");
+            command.args(["-std=c11", "-fsyntax-only", "-Wno-unknown-pragmas", "-x", "c"]).args(WARNINGS);
+            run(command.arg(&expected).arg("-I").arg(prefix().join("include")));
+        }
+    }
+}
+
+/// As in table 3 of the paper, directives before structs not counted.
+#[test]
+fn each_program_has_four_directives() {
+    for (name, lines_added) in [("lu.c", 7), ("amr.c", 31), ("pagerank.c", 7), ("crack.c", 35)] {
+        let path = example(name);
+        let translation = translate(&path, &fs::read(&path).unwrap()).unwrap();
+        assert_eq!((translation.directives, translation.lines_added), (4, lines_added), "{name}");
     }
 }

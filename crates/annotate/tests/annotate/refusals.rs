@@ -11,7 +11,11 @@ fn refused(text: &str) -> Vec<String> {
 
 /// Sources in which `MEMBER` is a member of an annotated struct, and what is said of it.
 const MEMBERS: [(&str, &str, &str); 15] = [
-    ("", "int (*compare)(int);", "`compare` is a function, whose address is another one in the next run; leave it out by `skip(compare)`"),
+    (
+        "",
+        "int (*compare)(int);",
+        "`compare` is a function, whose address is another one in the next run; leave it out by `skip(compare)`",
+    ),
     ("", "void *data;", "how many elements does `data` lead to? Write `#pragma nvcp length(data, COUNT)`"),
     ("", "double *values;", "how many elements does `values` lead to?"),
     ("", "char *name;", "Write `#pragma nvcp text(name)` before the struct if it ends with a zero byte"),
