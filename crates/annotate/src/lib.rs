@@ -31,7 +31,7 @@ use self::{
     directive::{Directive, What},
     source::Source,
     statements::Statements,
-    types::Types,
+    types::{Struct, Types},
 };
 use tree_sitter::Node;
 
@@ -73,7 +73,7 @@ pub fn translate(name: &Path, text: &[u8]) -> Result<Translation, Vec<Refusal>> 
             Ok(found) => {
                 let structs = found.iter().filter(|(directive, _)| directive.what == What::Struct);
                 refusals.extend(structs.filter_map(|(directive, node)| {
-                    add_struct(&mut described, &types, source, directive, *node).err()
+                    add_struct(&mut described, &types, (source, number), directive, *node).err()
                 }));
                 let others = found.iter().filter(|(directive, _)| directive.what != What::Struct);
                 refusals.extend(others.filter(|_| number > 0).map(|(directive, _)| {
@@ -140,7 +140,7 @@ fn for_each<'a>(node: Node<'a>, work: &mut impl FnMut(Node<'a>)) {
 fn add_struct(
     described: &mut Described,
     types: &Types,
-    source: &Source,
+    (source, number): (&Source, usize),
     directive: &Directive,
     node: Node<'_>,
 ) -> Result<(), Refusal> {
@@ -154,7 +154,8 @@ fn add_struct(
         _ => next.child_by_field_name("type"),
     });
     let definition = definition.filter(is_struct);
-    let found = definition.and_then(|it| types.structs.iter().find(|(_, known)| known.range == it.byte_range()));
+    let is_it = |it: Node<'_>, known: &Struct| (known.source, &known.range) == (number, &it.byte_range());
+    let found = definition.and_then(|it| types.structs.iter().find(|(_, known)| is_it(it, known)));
     match found {
         Some((key, _)) => described.add(types, key, source, directive),
         None => {
@@ -180,10 +181,11 @@ fn edits(sources: &[Source], types: &Types, described: &Described) -> Result<Vec
         directives.iter().find(|(directive, _)| is_wanted(directive.what)).map(|(_, node)| top(*node).start_byte())
     };
     let mut insert = |at: usize, text: &str| {
-        let (line, _) = source.place(at);
-        let start = source.start_of(line);
-        let text = format!("{text}#line {} \"{name}\"\n", line + 1);
-        edits.push(Edit { range: start..start, text });
+        let (line, column) = source.place(at);
+        let is_alone = source.bytes[at - column..at].trim_ascii().is_empty();
+        let (at, before) = if is_alone { (at - column, "") } else { (at, "\n") };
+        let text = format!("{before}{text}#line {} \"{name}\"\n", line + 1);
+        edits.push(Edit { range: at..at, text });
     };
     if let Some(at) = first(&|what| what != What::Struct) {
         insert(at, "#include <outcrop_nvcp.h>\n");

@@ -41,11 +41,6 @@ impl Source {
         self.bytes[start..end].trim_ascii_end()
     }
 
-    /// Where a line begins, from 0 on.
-    pub(crate) fn start_of(&self, line: usize) -> usize {
-        self.lines[line]
-    }
-
     /// The text of a node.
     pub(crate) fn text(&self, node: Node<'_>) -> String {
         String::from_utf8_lossy(&self.bytes[node.byte_range()]).into_owned()

@@ -14,30 +14,41 @@ use outcrop_testing::{amount, covered};
 
 use crate::compiled::{Program, example, has, run, text};
 
-/// Compiles an example as any compiler does, which does not know the directives.
-fn plain(source: &Path) -> Option<Program> {
-    Program::plain(source, &["-Wno-unknown-pragmas"])
-}
-
 fn goes_on_after_kills(name: &str, arguments: &[&str]) {
     let source = example(name);
+    // A compiler that does not know the directives makes the plain program.
+    let ignoring = ["-Wno-unknown-pragmas"];
     // Failures come often here, so that a program that decides by itself persists often.
     let often = |text: String| text.replace("mtbf(21600)", "mtbf(0.01)");
-    let (Some(program), Some(plain)) = (Program::translated_with(&source, &[], often), plain(&source)) else { return };
-    let result = |program: &Program, place: &Path| {
-        let said = run(program.command(place).args(arguments).arg("result"));
-        (said, fs::read(place.join("result")).unwrap())
-    };
-    let (_, expected) = result(&plain, &plain.place("plain"));
+    let Some(annotated) = Program::translated_with(&source, &[], often) else { return };
+    let Some(by_hand) = Program::plain(&example("by_hand").join(name), &ignoring) else { return };
+    let Some(plain) = Program::plain(&source, &ignoring) else { return };
+    let (_, expected) = result(&plain, &plain.place("plain"), arguments);
     assert!(expected.len() > 1000, "{name} has no result");
+    let killed = kill_often(&format!("{name}, annotated"), &annotated, arguments, &expected, amount(6, 200));
+    covered(&format!("kills of {name}, annotated"), killed);
+    kill_often(&format!("{name}, by hand"), &by_hand, arguments, &expected, amount(2, 20));
+    if has("valgrind") {
+        let place = annotated.place("checked");
+        run(annotated.checked(&place).args(arguments).arg("result"));
+        run(annotated.checked(&place).args(arguments).arg("result"));
+    }
+}
+
+/// What the program says, and its result.
+fn result(program: &Program, place: &Path, arguments: &[&str]) -> (String, Vec<u8>) {
+    let said = run(program.command(place).args(arguments).arg("result"));
+    (said, fs::read(place.join("result")).unwrap())
+}
+
+/// Kills a program at least so often, and says how often.
+fn kill_often(name: &str, program: &Program, arguments: &[&str], expected: &[u8], kills: u64) -> u64 {
     let start = Instant::now();
     let whole = program.place("whole");
-    assert!(result(&program, &whole).1 == expected, "{name} has another result when it is annotated");
+    assert!(result(program, &whole, arguments).1 == expected, "{name}: another result than the plain program");
     let took = start.elapsed();
-    let (again, second) = result(&program, &whole);
+    let (again, second) = result(program, &whole, arguments);
     assert!(second == expected && again.contains("goes on"), "{name} does not go on from its end: {again}");
-
-    let kills = amount(6, 200);
     let seed = std::env::var("OUTCROP_KILL_SEED").map_or(1, |seed| seed.parse().unwrap());
     let mut rng = Rng::with_seed(seed);
     let (mut killed, mut resumed) = (0, 0);
@@ -53,21 +64,16 @@ fn goes_on_after_kills(name: &str, arguments: &[&str]) {
             assert!(output.status.code().is_none_or(|code| code == 0), "{name}, seed {seed}: {}", text(&output));
             killed += u64::from(output.status.code().is_none());
         }
-        let (said, found) = result(&program, &place);
+        let (said, found) = result(program, &place, arguments);
         resumed += u64::from(said.contains("goes on"));
         assert!(found == expected, "{name}, seed {seed}: another result after {killed} kills");
         fs::remove_dir_all(place).unwrap();
-        if killed >= kills || round > 3 * kills {
+        if killed >= kills && resumed > 0 {
             break;
         }
+        assert!(round <= 10 * kills, "{name} was killed {killed} times, and went on {resumed} times");
     }
-    assert!(killed > 0 && resumed > 0, "{name} was killed {killed} times, and went on {resumed} times");
-    covered(&format!("kills of {name}, annotated"), killed);
-    if has("valgrind") {
-        let place = program.place("checked");
-        run(program.checked(&place).args(arguments).arg("result"));
-        run(program.checked(&place).args(arguments).arg("result"));
-    }
+    killed
 }
 
 #[test]

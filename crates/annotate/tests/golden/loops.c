@@ -6,7 +6,7 @@ static void write_all(const double *values,
                       int count) {
   printf("%g %d\n", values[0], count);
 }
-void loops(int n, double values[], float (*rows)[7]) {
+int before; void loops(int n, double values[], float (*rows)[7]) {
   unsigned long i = 0, j;
   /* #pragma nvcp persistent(head) */
 # pragma nvcp add_head(table, values[n], \
