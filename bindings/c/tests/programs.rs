@@ -356,6 +356,11 @@ fn pools_keep_what_they_should() {
 }
 
 #[test]
+fn heads_keep_what_they_should() {
+    tests_itself(&["c/tests/head.c"], "heads kept what they should");
+}
+
+#[test]
 fn ranks_save_together() {
     tests_itself(&["c/tests/ranks.c"], "the ranks came back together");
 }

@@ -134,11 +134,11 @@ impl Layout {
                 Some(OUTCROP_NUMBERS | OUTCROP_STRUCTS) => target_bytes,
                 _ => size_of::<usize>(),
             };
-            let end = field.count.checked_mul(one).and_then(|bytes| bytes.checked_add(base + field.offset));
-            let Some(end) = end.filter(|end| *end <= self.bytes) else {
+            let start = base.checked_add(field.offset);
+            let end = start.and_then(|start| field.count.checked_mul(one)?.checked_add(start));
+            let (Some(start), Some(end)) = (start, end.filter(|end| *end <= self.bytes)) else {
                 return wrong(format!("{name} does not fit into it"));
             };
-            let start = base + field.offset;
             match member {
                 Some(OUTCROP_NUMBERS) => self.numbers.push(start..end),
                 Some(OUTCROP_STRUCTS) => {
@@ -148,12 +148,13 @@ impl Layout {
                     }
                 }
                 Some(member) => {
-                    let length = match (member, field.length_bytes) {
-                        (OUTCROP_TEXTS, _) => Length::Text,
-                        (_, 0) => Length::Always(field.length),
-                        (_, 1 | 2 | 4 | 8) if base + field.length + field.length_bytes <= self.bytes => {
-                            Length::Member(base + field.length, field.length_bytes)
-                        }
+                    let is_inside =
+                        |at: &usize| at.checked_add(field.length_bytes).is_some_and(|end| end <= self.bytes);
+                    let at = base.checked_add(field.length).filter(is_inside);
+                    let length = match (member, field.length_bytes, at) {
+                        (OUTCROP_TEXTS, ..) => Length::Text,
+                        (_, 0, _) => Length::Always(field.length),
+                        (_, bytes @ (1 | 2 | 4 | 8), Some(at)) => Length::Member(at, bytes),
                         _ => return wrong(format!("the length of {name} is no integer of it")),
                     };
                     let element_bytes = if member == OUTCROP_TEXTS { 1 } else { target_bytes };

@@ -34,7 +34,7 @@ fn translations_are_as_committed() {
 /// As in table 3 of the paper, directives before structs not counted.
 #[test]
 fn each_program_has_four_directives() {
-    for (name, lines_added) in [("lu.c", 7), ("amr.c", 31), ("pagerank.c", 7), ("crack.c", 35)] {
+    for (name, lines_added) in [("lu.c", 6), ("amr.c", 31), ("pagerank.c", 6), ("crack.c", 34)] {
         let path = example(name);
         let translation = translate(&path, &fs::read(&path).unwrap()).unwrap();
         assert_eq!((translation.directives, translation.lines_added), (4, lines_added), "{name}");

@@ -1,5 +1,6 @@
 /* All that members can be. */
 #include "cell.h"
+#include <stddef.h>
 #include <stdint.h>
 
 typedef double real;

@@ -114,7 +114,7 @@ fn makefiles_and_several_files_work_with_the_wrapper() {
     );
     let Some(_) = say(directory.path(), "make CC='outcrop cc -- gcc'") else { return };
     let depends = fs::read_to_string(directory.path().join("main.d")).unwrap();
-    assert!(depends.contains("src/main.c") && depends.contains("src/cell.h") && !depends.contains("/tmp"), "{depends}");
+    assert!(depends.contains(": src/main.c src/cell.h") && !depends.contains("/0/main.c"), "{depends}");
     assert!(say(directory.path(), "./program").unwrap().contains("1 runs, value 2"));
     assert!(say(directory.path(), "./program").unwrap().contains("2 runs, value 3"));
     assert!(directory.path().join("main.pool").exists());
