@@ -237,7 +237,7 @@ impl Described {
             return Err(format!("`{path}` has no length; make it a pointer, with `length({path}, COUNT)`"));
         }
         let annotated = |key: &str| self.keys.iter().position(|known| known == key);
-        let is_address = behind.first().is_some();
+        let is_address = !behind.is_empty();
         if field.union == Some(true) || ty.base == Base::Union {
             return Err(format!(
                 "`{path}` is in a union with addresses, and nothing says which member is valid; use separate members, or \

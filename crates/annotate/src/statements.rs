@@ -56,7 +56,7 @@ impl<'a> Statements<'a> {
         // Without braces, the directive would become the statement of an `if` or a loop.
         let mut before = node.prev_named_sibling();
         while let Some(it) = before.filter(|it| it.child_count() > 0) {
-            before = it.child(it.child_count() as u32 - 1);
+            before = it.child(it.child_count() - 1);
         }
         match matches!(parent, "compound_statement" | "case_statement") && !before.is_some_and(|it| it.is_missing()) {
             true => Ok(()),
@@ -164,15 +164,13 @@ impl<'a> Statements<'a> {
 
     /// Whether this source has a static function of this name.
     fn is_static(&self, name: &str) -> bool {
-        let root = self.source.tree.root_node();
-        let found = root.named_children(&mut root.walk()).any(|node| {
+        let is_it = |node: Node<'_>| {
             let declares = declarators(self.source, node).iter().any(|(declared, ..)| declared == name);
-            let is_static = node
-                .named_children(&mut node.walk())
-                .any(|child| child.kind() == "storage_class_specifier" && self.source.text(child) == "static");
-            declares && is_static
-        });
-        found
+            let is_word = |it: Node<'_>| it.kind() == "storage_class_specifier" && self.source.text(it) == "static";
+            declares && node.named_children(&mut node.walk()).any(is_word)
+        };
+        let root = self.source.tree.root_node();
+        root.named_children(&mut root.walk()).any(is_it)
     }
 
     /// A call at the end of each iteration, also of those that are continued: between an iteration
