@@ -13,7 +13,7 @@ use std::{
 };
 
 use outcrop::{
-    Element, Error, ErrorKind,
+    Error, ErrorKind,
     pool::{Mirror, Options, Pool, Structure},
 };
 
@@ -23,6 +23,7 @@ use crate::{
         Failure, Outcome, call, check_memory, check_version, memory, memory_mut, outcrop_status, start_log, text,
     },
     handles::{Opaque, close, give, with},
+    pool::element_of,
 };
 
 /// What a member of a struct is, for outcrop_field.
@@ -219,10 +220,7 @@ pub unsafe extern "C" fn outcrop_head_array(
     call(|| {
         // SAFETY: the program keeps to the header.
         let name = unsafe { text(name, "name of the array") }?;
-        let known = usize::try_from(element).ok().and_then(|element| Element::ALL.into_iter().nth(element));
-        let element = known.ok_or_else(|| {
-            Failure::usage(format!("array {name}: {element} is no outcrop_element; use OUTCROP_F64 or another one"))
-        })?;
+        let element = element_of(name, element)?;
         with(head, |head| {
             if !head.arrays.contains_key(name) {
                 let mirror = head.pool.mirror(name, element.name(), count, head.block_bytes).map_err(Error::from)?;

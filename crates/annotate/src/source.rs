@@ -46,8 +46,8 @@ impl Source {
         String::from_utf8_lossy(&self.bytes[node.byte_range()]).into_owned()
     }
 
-    /// A refusal of a directive because of where it is. If the C before it is not understood, that may
-    /// be why.
+    /// A refusal of a directive because of where it is. If the C before it is not understood, that
+    /// may be why.
     pub(crate) fn misplaced(&self, range: Range<usize>, message: &str) -> Refusal {
         let lost = first_error(self.tree.root_node(), range.start).map(|at| self.place(at).0 + 1);
         let lost =

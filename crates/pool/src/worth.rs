@@ -110,9 +110,9 @@ impl Pool {
     /// has changed: that is asked only if it could matter. This pool must not be used meanwhile.
     #[doc(hidden)]
     pub fn is_worth_it(&self, features: impl FnOnce() -> Features) -> Result<bool> {
-        let mut state = self.0.owned_state()?;
-        let now = state.judge.now();
-        Ok(state.judge.worth.judge(now, features) == Verdict::Persist)
+        let shared = &self.0;
+        let judge = &mut shared.owned_state()?.judge;
+        Ok(judge.worth.judge(judge.now(), features) == Verdict::Persist)
     }
 
     /// What the cost model is told of structures: how large they are, and what has changed.
