@@ -9,6 +9,7 @@
 
 mod border;
 mod handles;
+mod head;
 mod node;
 mod pool;
 mod session;
@@ -17,6 +18,7 @@ mod tape;
 mod versions;
 
 pub use border::*;
+pub use head::*;
 pub use node::*;
 pub use pool::*;
 pub use session::*;

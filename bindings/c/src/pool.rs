@@ -93,10 +93,7 @@ pub unsafe extern "C" fn outcrop_pool_array(
         // SAFETY: the program keeps to the header.
         let (name, data) = unsafe { (text(name, "name of the array")?, answer(data, "array")?) };
         data.write(std::ptr::null_mut());
-        let known = usize::try_from(element).ok().and_then(|element| Element::ALL.into_iter().nth(element));
-        let element = known.ok_or_else(|| {
-            Failure::usage(format!("array {name}: {element} is no outcrop_element; use OUTCROP_F64 or another one"))
-        })?;
+        let element = element_of(name, element)?;
         if !(1..=DIMENSIONS_MAX).contains(&dimensions) {
             let problem = format!("array {name}: {dimensions} dimensions; there can be 1 to {DIMENSIONS_MAX}");
             return Err(Failure::usage(problem));
@@ -113,6 +110,14 @@ pub unsafe extern "C" fn outcrop_pool_array(
             open.arrays.insert(name.to_owned(), array);
             Ok(())
         })
+    })
+}
+
+/// What the elements of an array are.
+pub(crate) fn element_of(name: &str, element: c_int) -> Outcome<Element> {
+    let known = usize::try_from(element).ok().and_then(|element| Element::ALL.into_iter().nth(element));
+    known.ok_or_else(|| {
+        Failure::usage(format!("array {name}: {element} is no outcrop_element; use OUTCROP_F64 or another one"))
     })
 }
 

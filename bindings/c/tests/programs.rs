@@ -421,6 +421,11 @@ fn a_missing_daemon_is_said_with_the_remedy() {
 }
 
 #[test]
+fn heads_keep_what_they_should() {
+    tests_itself(&["c/tests/head.c"], "heads kept what they should");
+}
+
+#[test]
 fn ranks_save_together() {
     tests_itself(&["c/tests/ranks.c"], "the ranks came back together");
 }

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod annotate;
 mod bench;
 mod demo;
 mod model;
@@ -79,6 +80,10 @@ enum Command {
     /// Show, verify and export the versions of a pool.
     #[command(subcommand)]
     Pool(pool::PoolCommand),
+    /// Translate a C source with `#pragma nvcp` to one that keeps its state in a pool.
+    Annotate(annotate::AnnotateArgs),
+    /// Compile C sources, those with `#pragma nvcp` translated: make CC="outcrop cc -- gcc".
+    Cc(annotate::CcArgs),
     /// Run a program that nobody has changed, with its output in memory first.
     ///
     /// What the program writes below a directory lands in memory of this machine and drains to the
@@ -152,6 +157,11 @@ fn main() -> ExitCode {
             Ok(code) => return code,
             Err(error) => Err(error),
         },
+        Command::Cc(args) => match annotate::cc(&args) {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
+        Command::Annotate(args) => annotate::annotate(&args),
         Command::Node(command) => node::run(&command),
         Command::Demo(args) => demo::run(&args),
         Command::Rtm(args) => rtm::run(&args),

@@ -49,7 +49,11 @@ struct Look {
 
 /// The logarithm of how many times slower calls were than predicted, the latest counting most.
 #[derive(Debug, Clone, Copy, Default)]
-struct Correction(Option<f64>);
+struct Correction {
+    /// 0 while nothing is known.
+    log: f64,
+    is_known: bool,
+}
 
 impl Worth {
     /// The program begins to compute at `now`. Failures come every `mtbf_ns` on average.
@@ -95,16 +99,17 @@ impl Worth {
     /// How many times slower calls were than the model predicts.
     pub fn correction(&self, kind: Kind) -> f64 {
         // What was seen of other kinds is a better guess than nothing.
-        let known = |it: &Correction| it.0;
-        let own = self.corrections[kind.index()].0;
-        own.or_else(|| self.corrections.iter().find_map(known)).map_or(1.0, f64::exp)
+        let own = &self.corrections[kind.index()];
+        let others = || self.corrections.iter().find(|it| it.is_known).unwrap_or(own);
+        if own.is_known { own.log.exp() } else { others().log.exp() }
     }
 }
 
 impl Correction {
     fn add(&mut self, ratio: f64) {
         let now = ratio.clamp(1.0 / RATIO_MAX, RATIO_MAX).ln();
-        self.0 = Some(self.0.map_or(now, |known| known * DECAY + now * (1.0 - DECAY)));
+        self.log = if self.is_known { self.log * DECAY + now * (1.0 - DECAY) } else { now };
+        self.is_known = true;
     }
 }
 

@@ -119,7 +119,7 @@ pub mod pool {
         Result, Rule, Shape, Spill, Structure, Tree, TreeView, Usage, Versioned, View, persistent,
     };
     #[doc(hidden)]
-    pub use outcrop_pool::{Foreign, layout};
+    pub use outcrop_pool::{Foreign, Mirror, layout};
 
     pub use crate::spill::SpillStore;
 }

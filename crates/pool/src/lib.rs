@@ -43,6 +43,7 @@ mod graph;
 pub mod layout;
 mod list;
 mod medium;
+mod mirror;
 mod nvm;
 mod open;
 mod part;
@@ -65,6 +66,8 @@ pub use graph::{Graph, GraphView};
 pub use layout::Versioned;
 pub use list::List;
 pub use medium::Medium;
+#[doc(hidden)]
+pub use mirror::Mirror;
 pub use nvm::{Charged, Emulator, Nvm};
 pub use outcrop_cost::{Features, Kind};
 pub use outcrop_plan::Rule;

@@ -106,6 +106,15 @@ impl Pool {
         }
     }
 
+    /// Whether persisting is worth it by now, for structures that find out only at some cost what
+    /// has changed: that is asked only if it could matter. This pool must not be used meanwhile.
+    #[doc(hidden)]
+    pub fn is_worth_it(&self, features: impl FnOnce() -> Features) -> Result<bool> {
+        let shared = &self.0;
+        let judge = &mut shared.owned_state()?.judge;
+        Ok(judge.worth.judge(judge.now(), features) == Verdict::Persist)
+    }
+
     /// What the cost model is told of structures: how large they are, and what has changed.
     pub fn features(&self, structures: &mut [&mut dyn Structure]) -> Features {
         features(structures)

@@ -12,6 +12,10 @@ pub(crate) const OTHER_VARIABLES: &[(&str, &str)] = &[
     ("OUTCROP_LOG", "What the program `outcrop` and the C library report to standard error: `warn`, `info`, `debug`."),
     ("OUTCROP_IO", "How directories are read and written if their `method` is not given: `uring` or `blocking`."),
     ("OUTCROP_MEETING_DIR", "Where processes of this machine meet. Default: `/dev/shm`."),
+    (
+        "OUTCROP_POOL",
+        "The pool of a C program with `#pragma nvcp`. Default: named after the source, in the working directory.",
+    ),
 ];
 
 const INTRODUCTION: &str = "\

@@ -48,12 +48,14 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "engine", "survey",
         ],
     ),
+    // Sources in C, translated.
+    ("annotate", &[]),
     // Programs and other languages.
     ("rtm", &["outcrop"]),
     ("science", &["pool"]),
     ("sim", &["plan", "commit", "format", "grants"]),
     ("bench", &["outcrop", "node", "intercept", "cost", "layers", "memory", "rtm", "science", "sim", "track"]),
-    ("cli", &["outcrop", "node", "intercept", "bench", "rtm", "survey", "sim"]),
+    ("cli", &["outcrop", "annotate", "node", "intercept", "bench", "rtm", "survey", "sim"]),
     ("c", &["outcrop", "memory"]),
     ("veloc", &["outcrop", "memory", "format"]),
     ("preload", &[]),
@@ -72,8 +74,14 @@ const EVERYBODYS: &str = "error";
 const FOR_TESTS: &[&str] = &["testing", "crash", "cuda-stand-in"];
 
 /// What tests may use besides what their crate may use.
-const TESTS_MAY_USE: &[(&str, &[&str])] =
-    &[("outcrop", &["local"]), ("intercept", &["preload"]), ("c", &["node"]), ("python", &["node"])];
+const TESTS_MAY_USE: &[(&str, &[&str])] = &[
+    ("outcrop", &["local"]),
+    ("intercept", &["preload"]),
+    ("annotate", &["c"]),
+    ("cli", &["c"]),
+    ("c", &["node"]),
+    ("python", &["node"]),
+];
 
 /// Uses of a crate by one that may not.
 pub(super) fn wrong_dependencies(metadata: &serde_json::Value) -> Vec<String> {

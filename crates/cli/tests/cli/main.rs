@@ -1,5 +1,6 @@
 //! Integration tests of the program. One test program, so that only one has to be linked.
 
+mod annotate;
 mod apps;
 mod boxes;
 mod commands;

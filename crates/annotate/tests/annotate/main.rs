@@ -1,0 +1,12 @@
+//! The translator, and what its programs do. One test program, so that only one has to be linked.
+
+mod compiled;
+mod golden;
+// The very code that `cargo xtask install` runs; these tests need a part of it.
+#[allow(dead_code)]
+#[path = "../../../../xtask/src/install.rs"]
+mod install;
+mod killed;
+mod refusals;
+mod structures;
+mod untouched;

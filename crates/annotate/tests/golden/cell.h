@@ -1,0 +1,3 @@
+#pragma nvcp
+typedef struct { double x, y; } Vector;
+enum Phase { GAS, LIQUID };
