@@ -66,8 +66,8 @@
 /// # Safety
 ///
 /// Every pattern of bytes is a valid value, there is no padding, no pointer and no interior
-/// mutability, the alignment is at most [`ALIGN_MAX`], and two types with the same `LAYOUT` have the
-/// same fields at the same offsets.
+/// mutability, the alignment is at most [`ALIGN_MAX`], and two types with the same `LAYOUT` have
+/// the same fields at the same offsets.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be an element of a pool",
     label = "not allowed in a pool",

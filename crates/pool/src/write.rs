@@ -71,8 +71,8 @@ impl Blocks<'_> {
     }
 }
 
-/// As many as this machine has cores for. To find out takes some twenty system calls, so it is asked
-/// once.
+/// As many as this machine has cores for. To find out takes some twenty system calls, so it is
+/// asked once.
 fn threads_max() -> usize {
     static THREADS: OnceLock<usize> = OnceLock::new();
     *THREADS.get_or_init(|| thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX))
