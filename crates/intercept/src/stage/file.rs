@@ -242,7 +242,9 @@ impl Staged {
                 state.base = base;
                 state.untold = None;
                 state.has_failed = false;
-                if !has_writers && !is_clean && Times::from(&self.memory.stat()?) != base {
+                // Copying itself has changed the time of access.
+                let now = Times::from(&self.memory.stat()?);
+                if !has_writers && !is_clean && (now.modified, now.changed) != (base.modified, base.changed) {
                     return Ok(false);
                 }
                 if !has_writers {
