@@ -175,7 +175,10 @@ pub(super) fn truncate(staged: &Staged, found: &Found, bytes: u64) -> Answer {
     if bytes > i64::MAX as u64 {
         return Answer::Failed(libc::EINVAL);
     }
-    Answer::done(may(found, false, true).and_then(|()| staged.set_bytes(bytes)))
+    match may(found, false, true) {
+        Ok(()) => staged.set_bytes(bytes).map_or(Answer::Go, Answer::done),
+        Err(error) => Answer::failed(&error),
+    }
 }
 
 /// Does something with the real file in place of the one in memory.

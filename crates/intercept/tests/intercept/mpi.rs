@@ -45,7 +45,7 @@ int main(int argc, char **argv) {
 "#;
 
 /// How ranks are started on a machine with fewer cores, also by root.
-const MPIRUN: &str = "TMPDIR=/tmp OMPI_MCA_btl_vader_single_copy_mechanism=none \
+const MPIRUN: &str = "TMPDIR=/tmp HOME=/tmp OMPI_MCA_btl_vader_single_copy_mechanism=none \
     mpirun --allow-run-as-root --oversubscribe -n";
 
 #[test]
