@@ -158,15 +158,16 @@ impl Times {
 /// Sets the times of a staged file: those of the real one, which draining would change, and those
 /// that it gets then.
 pub(super) fn set_times(caller: &Caller<'_>, staged: &Staged, times: Times) -> Answer {
-    let outcome = times.read(caller).and_then(|times| {
+    let set = |times: Timestamps| -> io::Result<Option<()>> {
         // In this order, because a drain that is under way looks at the memory last.
         staged.set_times(&times)?;
-        match staged.real() {
-            Some(real) => Ok(futimens(&real, &times)?),
-            None => Ok(()),
-        }
-    });
-    Answer::done(outcome)
+        staged.real().map(|real| Ok(futimens(&real, &times)?)).transpose()
+    };
+    match times.read(caller).and_then(set) {
+        // It is staged no more.
+        Ok(None) => Answer::Go,
+        outcome => Answer::done(outcome.map(drop)),
+    }
 }
 
 /// Cuts off or extends a staged file.
@@ -174,7 +175,10 @@ pub(super) fn truncate(staged: &Staged, found: &Found, bytes: u64) -> Answer {
     if bytes > i64::MAX as u64 {
         return Answer::Failed(libc::EINVAL);
     }
-    Answer::done(may(found, false, true).and_then(|()| staged.set_bytes(bytes)))
+    match may(found, false, true) {
+        Ok(()) => staged.set_bytes(bytes).map_or(Answer::Go, Answer::done),
+        Err(error) => Answer::failed(&error),
+    }
 }
 
 /// Does something with the real file in place of the one in memory.

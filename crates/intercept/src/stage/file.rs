@@ -183,12 +183,10 @@ impl Staged {
         self.lock().has_failed
     }
 
-    /// Cuts the memory off, or extends it.
-    pub(crate) fn set_bytes(&self, bytes: u64) -> io::Result<()> {
-        let Some(writable) = self.open(libc::O_WRONLY) else {
-            return Err(io::Error::from_raw_os_error(libc::ESTALE));
-        };
-        Ok(rustix::fs::ftruncate(writable?, bytes)?)
+    /// Cuts the memory off, or extends it. `None` if this file is staged no more.
+    pub(crate) fn set_bytes(&self, bytes: u64) -> Option<io::Result<()>> {
+        let writable = self.open(libc::O_WRONLY)?;
+        Some(writable.and_then(|writable| Ok(rustix::fs::ftruncate(writable, bytes)?)))
     }
 
     pub(crate) fn has_writers(&self) -> bool {
@@ -242,7 +240,9 @@ impl Staged {
                 state.base = base;
                 state.untold = None;
                 state.has_failed = false;
-                if !has_writers && !is_clean && Times::from(&self.memory.stat()?) != base {
+                // Copying itself has changed the time of access.
+                let now = Times::from(&self.memory.stat()?);
+                if !has_writers && !is_clean && (now.modified, now.changed) != (base.modified, base.changed) {
                     return Ok(false);
                 }
                 if !has_writers {

@@ -44,7 +44,8 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// How ranks are started on a machine with fewer cores, also by root.
+/// How ranks are started on a machine with fewer cores, also by root. Libraries of theirs write to
+/// the home directory.
 const MPIRUN: &str = "TMPDIR=/tmp OMPI_MCA_btl_vader_single_copy_mechanism=none \
     mpirun --allow-run-as-root --oversubscribe -n";
 
@@ -64,7 +65,9 @@ fn ranks_write_one_file_with_mpi() {
     let program = program.display();
     compare(
         "",
-        &format!("{MPIRUN} 4 --mca io ompio {program}; mkdir romio; cd romio; {MPIRUN} 4 --mca io romio321 {program}"),
+        &format!(
+            "export HOME=/tmp; {MPIRUN} 4 --mca io ompio {program}; mkdir romio; cd romio; {MPIRUN} 4 --mca io romio321 {program}"
+        ),
     );
 }
 
@@ -97,7 +100,7 @@ fix 1 all nve
 restart 10 step.*
 run 20";
     let script = format!(
-        "printf '%s\n' '{input}' > in; printf '%s\n' '{again}' > again
+        "export HOME=/tmp; printf '%s\n' '{input}' > in; printf '%s\n' '{again}' > again
          lmp -in in -log none -screen none; {MPIRUN} 2 lmp -in again -log none -screen none; ls"
     );
     compare("", &script);
