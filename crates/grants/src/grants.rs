@@ -163,12 +163,14 @@ impl Grants {
                 }
             }
             Event::Settled { file } => self.settled(file),
-            Event::Touched { to } => self.space.grow(to.min(self.settings.reserve_bytes)),
+            Event::Touched { to } => {
+                self.space.grow(to.min(self.settings.reserve_bytes));
+                // The limit may have been lowered while that was being touched.
+                self.keep_limit();
+            }
             Event::Limit { bytes } => {
                 self.limit_bytes = bytes.min(self.settings.reserve_bytes);
-                if self.space.used_bytes() + self.free_bytes() > self.limit_bytes {
-                    self.give_back();
-                }
+                self.keep_limit();
             }
             Event::Short => self.give_back(),
             Event::Tick => {}
@@ -177,8 +179,11 @@ impl Grants {
         self.progress();
     }
 
-    fn free_bytes(&self) -> u64 {
-        self.space.end() - self.space.used_bytes()
+    /// Returns memory to the system if more is touched than may be used.
+    fn keep_limit(&mut self) {
+        if self.space.end() > self.limit_bytes {
+            self.give_back();
+        }
     }
 
     /// Returns all free memory to the system. What is between used pages stays part of the reserve.

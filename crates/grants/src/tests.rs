@@ -288,3 +288,14 @@ fn a_state_that_is_written_and_read_again_is_the_same() {
     let damaged = Grants::recover(Settings::new(2 * PAGE_BYTES), nonsense);
     assert!(damaged.damaged_records() > 0, "records about memory that is not there are ignored");
 }
+
+#[test]
+fn what_was_being_touched_when_the_limit_was_lowered_is_given_back() {
+    let mut grants = Grants::new(Settings::new(1 << 30));
+    grants.handle(Timestamp(0), Event::Limit { bytes: 4 << 20 });
+    grants.handle(Timestamp(0), Event::Touched { to: 40 << 20 });
+    let actions: Vec<_> = std::iter::from_fn(|| grants.poll()).collect();
+    assert_eq!(actions, [Action::GiveBack { range: 0..40 << 20 }]);
+    grants.handle(Timestamp(0), Event::Touched { to: 4 << 20 });
+    assert_eq!((grants.poll(), grants.touched_bytes()), (None, 4 << 20));
+}
