@@ -44,8 +44,8 @@
 // The first index runs fastest in memory, as in Fortran.
 #define OUTCROP_COLUMN_MAJOR 1
 
-// The length of a list in the box of a part of it, in its slowest dimension: the list has the parts
-// of all ranks, in the order of the ranks.
+// The length of a list in the box of a part of it, in its slowest dimension: the list has the
+// parts of all ranks, in the order of the ranks.
 #define OUTCROP_LIST 281474976710655
 
 // What a call returns: 0 is success, and outcrop_error() says what any other one means.

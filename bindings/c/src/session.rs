@@ -29,8 +29,8 @@ pub const OUTCROP_ROW_MAJOR: c_int = 0;
 /// The first index runs fastest in memory, as in Fortran.
 pub const OUTCROP_COLUMN_MAJOR: c_int = 1;
 
-/// The length of a list in the box of a part of it, in its slowest dimension: the list has the parts
-/// of all ranks, in the order of the ranks.
+/// The length of a list in the box of a part of it, in its slowest dimension: the list has the
+/// parts of all ranks, in the order of the ranks.
 pub const OUTCROP_LIST: usize = 281474976710655;
 const _: () = assert!(OUTCROP_LIST == outcrop::LIST, "all languages have the same lists");
 

@@ -152,8 +152,8 @@ pub enum Step {
         /// The merges to apply.
         merges: Vec<Merge>,
     },
-    /// Remove the manifest of a version. It is no error if it does not exist. First remove, durably,
-    /// the manifests that adopted directories of former ranks have of it.
+    /// Remove the manifest of a version. It is no error if it does not exist. First remove,
+    /// durably, the manifests that adopted directories of former ranks have of it.
     Drop {
         /// The version.
         version: u64,

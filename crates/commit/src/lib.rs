@@ -18,8 +18,8 @@
 //!   an earlier one has left the earlier one out.
 //! - An incomplete version is kept until a later one is complete on that layer, or until a rank
 //!   announces that it will never have its part. Opening a session removes no version.
-//! - Directories of ranks that this run does not have are adopted by one of its ranks, which removes
-//!   their manifests together with its own, first theirs, and then their packs.
+//! - Directories of ranks that this run does not have are adopted by one of its ranks, which
+//!   removes their manifests together with its own, first theirs, and then their packs.
 //! - What could not be made durable counts as not written, and what builds upon it fails. The next
 //!   version is saved in full.
 

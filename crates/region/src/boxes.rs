@@ -364,7 +364,7 @@ mod tests {
         let (from, to) = (placed(&[8, 8], &[0, 0], &[4, 8]), placed(&[8, 8], &[2, 0], &[6, 8]));
         // Whole rows are one run.
         let moves = Moves::new(&from, &to, 2).unwrap();
-        assert_eq!((moves.runs().collect::<Vec<_>>(), moves.bytes()), (vec![32..64], 32));
+        assert!(moves.runs().eq(std::iter::once(32..64)) && moves.bytes() == 32, "{moves:?}");
         assert_eq!(moves.within(40..50).collect::<Vec<_>>(), [(40..50, 8)]);
         let columns = placed(&[8, 8], &[1, 5], &[2, 2]);
         let moves = Moves::new(&from, &columns, 2).unwrap();
@@ -374,7 +374,7 @@ mod tests {
         assert_eq!(moves.within(30..42).count(), 0);
         assert_eq!(Moves::new(&from, &placed(&[8, 8], &[4, 0], &[4, 8]), 2), None);
         let scalar = placed(&[], &[], &[]);
-        assert_eq!(Moves::new(&scalar, &scalar, 8).unwrap().runs().collect::<Vec<_>>(), [0..8]);
+        assert!(Moves::new(&scalar, &scalar, 8).unwrap().runs().eq(std::iter::once(0..8)));
     }
 
     #[test]

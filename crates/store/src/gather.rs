@@ -182,14 +182,14 @@ impl Session {
         let mut known: Option<(usize, Reader)> = None;
         for ([one, other], same) in &gathered.twice {
             if known.as_ref().is_none_or(|(source, _)| source != one) {
-                let opened = self.from_copies(version, &gathered.sources[*one], skipped, |_| Ok(()))?;
+                let opened = self.with_copies(version, &gathered.sources[*one], skipped, |_| Ok(()))?;
                 let Some((_, reader)) = opened else { return Ok(false) };
                 known = Some((*one, reader));
             }
             let Some((_, first)) = &known else { continue };
             let mut different = None;
             let source = &gathered.sources[*other];
-            let compared = self.from_copies(version, source, skipped, |reader| {
+            let compared = self.with_copies(version, source, skipped, |reader| {
                 different = None;
                 for region in same.iter().map(|nth| parts[*nth].name) {
                     if !first.is_same(region, reader)? {
@@ -238,7 +238,7 @@ impl Session {
                 Task::Open => Ok(()),
                 Task::Verify | Task::Fill => reader.read_scattered(&wanted),
             };
-            match self.from_copies(version, source, skipped, read)? {
+            match self.with_copies(version, source, skipped, read)? {
                 Some((place, _)) => drop(layer.get_or_insert(place)),
                 None => return Ok(None),
             }
@@ -248,7 +248,7 @@ impl Session {
     }
 
     /// Does something with the fastest undamaged copy of a part. `None` if there is none.
-    fn from_copies(
+    fn with_copies(
         &self,
         version: u64,
         source: &Source,
