@@ -111,6 +111,23 @@ typedef enum {
   OUTCROP_TEXT = 14,
 } outcrop_element;
 
+// What a member of a struct is, for outcrop_field.
+typedef enum {
+  // Numbers.
+  OUTCROP_NUMBERS = 0,
+  // Structs, inside this one.
+  OUTCROP_STRUCTS = 1,
+  // Addresses of memory from malloc, which belongs to the structure, or NULL.
+  OUTCROP_POINTERS = 2,
+  // Addresses of structs that other members lead to, or NULL.
+  OUTCROP_LINKS = 3,
+  // Addresses of texts from malloc that end with a zero byte, or NULL.
+  OUTCROP_TEXTS = 4,
+} outcrop_member;
+
+// Arrays and linked structures of the program, of which versions are durable in a pool.
+typedef struct outcrop_head outcrop_head;
+
 // A slot in the program's hands, to compute into.
 typedef struct outcrop_lent outcrop_lent;
 
@@ -164,6 +181,39 @@ typedef struct {
   // Seconds of processor time that the helper threads have taken.
   double helper_seconds;
 } outcrop_tape_stats_t;
+
+// A member of a struct. All numbers are what the compiler says: offsetof and sizeof.
+typedef struct {
+  // Its name, for messages.
+  const char *name;
+  // What it is: an outcrop_member.
+  int member;
+  // Where it begins.
+  size_t offset;
+  // How many there are one after the other: 1 unless it is an array.
+  size_t count;
+  // The bytes of one number, or of one number that a pointer leads to.
+  size_t bytes;
+  // The index of the type of a struct, or of what a pointer leads to; -1 for numbers.
+  ptrdiff_t type_index;
+  // How many elements a pointer leads to, if length_bytes is 0; otherwise the offset of the
+  // integer that says it.
+  size_t length;
+  // The bytes of that integer: 1, 2, 4 or 8. Negative ones are refused.
+  size_t length_bytes;
+} outcrop_field;
+
+// A struct of the program. Bytes that belong to no field are not kept.
+typedef struct {
+  // Its name.
+  const char *name;
+  // Its length.
+  size_t bytes;
+  // Its fields.
+  const outcrop_field *fields;
+  // How many there are.
+  size_t field_count;
+} outcrop_type;
 
 #ifdef __cplusplus
 extern "C" {
@@ -433,6 +483,49 @@ outcrop_status outcrop_pool_versions(outcrop_pool *pool, uint64_t *versions, siz
 // before anything is copied.
 outcrop_status outcrop_pool_read(outcrop_pool *pool, uint64_t version, const char *name, void *data, size_t bytes);
 
+// What outcrop_head_open calls, with the version of the header.
+outcrop_status outcrop_head_open_as(uint32_t header_version,
+                                    const char *path,
+                                    uint64_t versions,
+                                    size_t block_bytes,
+                                    double mtbf_s,
+                                    outcrop_head **head);
+
+// Closes a head. The program's memory stays as it is; what was not persisted is not durable.
+outcrop_status outcrop_head_close(outcrop_head *head);
+
+// Keeps an array of numbers that lies in the program's memory: `element` is an outcrop_element,
+// of numbers. It stays valid until the head is closed, or until this is called again with the same
+// name and another address. The pool has it under its name.
+outcrop_status outcrop_head_array(outcrop_head *head, const char *name, int element, void *data, size_t count);
+
+// Keeps structs that lie in the program's memory, `count` of them from `data` on, with all that
+// their members lead to. `types` describes all of them, and `type_index` says which these are.
+// When a version is restored, what members lead to is new memory from malloc. Otherwise as
+// outcrop_head_array.
+outcrop_status outcrop_head_linked(outcrop_head *head,
+                                   const char *name,
+                                   const outcrop_type *types,
+                                   size_t type_count,
+                                   size_t type_index,
+                                   void *data,
+                                   size_t count);
+
+// Makes a version of everything that was added durable, and says its number at `version`, which
+// may be NULL. What has not changed is not written. If it fails, the newest version is the one
+// that was.
+outcrop_status outcrop_head_persist(outcrop_head *head, uint64_t *version);
+
+// As outcrop_head_persist, if it is worth it by now: if a failure would cost more than this does.
+// Otherwise the version is 0. Call it at the end of each iteration; a call that does nothing takes
+// about a microsecond.
+outcrop_status outcrop_head_persist_if_worth_it(outcrop_head *head, uint64_t *version);
+
+// Has everything that was added be as in the newest version that is whole, and says its number at
+// `version`, which may be NULL. It is 0 if there is none; then nothing has changed. Memory that
+// pointers led to before is not freed.
+outcrop_status outcrop_head_restore(outcrop_head *head, uint64_t *version);
+
 // What outcrop_node_connect calls, with the version of the header.
 outcrop_status outcrop_node_connect_as(uint32_t header_version, const char *config, outcrop_node **node);
 
@@ -520,6 +613,14 @@ static inline outcrop_status outcrop_pool_open(const char *path, uint64_t versio
 // is started.
 static inline outcrop_status outcrop_node_connect(const char *config, outcrop_node **node) {
   return outcrop_node_connect_as(OUTCROP_HEADER_VERSION, config, node);
+}
+
+// Opens a pool for what lies in the program's own memory, or creates it if there is no such file. It keeps so many versions, 1 to
+// 31. What has changed is written in blocks of so many bytes; 0 is the default. So many seconds pass between failures on average; 0
+// is a day. Another process gets an error.
+static inline outcrop_status outcrop_head_open(const char *path, uint64_t versions, size_t block_bytes, double mtbf_s,
+                                               outcrop_head **head) {
+  return outcrop_head_open_as(OUTCROP_HEADER_VERSION, path, versions, block_bytes, mtbf_s, head);
 }
 
 #ifdef __cplusplus
