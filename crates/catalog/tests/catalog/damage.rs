@@ -125,7 +125,7 @@ fn borrowed_blocks_that_do_not_exist_are_found_before_anything_is_read() {
         let catalog = Catalog::new(Arc::new(MemoryFiles::load(directory.path())));
         let versions = catalog.versions("heat").unwrap();
         assert!(catalog.reader(&versions[0].manifests[&0]).is_ok());
-        let error = catalog.reader(&versions[0].manifests[&1]).err().expect("its blocks are nowhere");
+        let error = catalog.reader(&versions[0].manifests[&1]).expect_err("its blocks are nowhere");
         let reason = if is_unnamed { "which the manifest does not name" } else { "where no blocks are" };
         assert!(error.is_damage() && error.to_string().contains(reason), "{error}");
     }
