@@ -150,6 +150,8 @@ impl Grants {
             }
             file.dirty.insert((piece.since, extent.piece));
         }
+        // Of several drains that were under way, the first failure counts; clients hear of it once.
+        let is_known = file.failing.is_some_and(|failing| failing.errno == errno);
         let [first, most] = self.settings.retry_ns;
         let pause_ns = match file.failing {
             Some(failing) => failing.pause_ns,
@@ -162,8 +164,10 @@ impl Grants {
         let retry_at = self.now.plus(pause_ns);
         file.failing = Some(Failing { errno, retry_at, pause_ns });
         self.retries.insert((retry_at, job.file));
-        file.failure = NodeFailure { serial: file.failure.serial + 1, errno };
-        self.failures += 1;
+        if !is_known {
+            file.failure = NodeFailure { serial: file.failure.serial + 1, errno };
+            self.failures += 1;
+        }
         for client in file.waiting.clone() {
             let pending = self.clients.get(&client).and_then(|it| it.pending.as_ref());
             let is_told = pending.is_some_and(|it| matches!(it.request, Request::Drain { .. } | Request::Sync { .. }));
