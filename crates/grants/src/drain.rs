@@ -214,7 +214,8 @@ impl Grants {
         if is_time && file.needs_settling() {
             let times = (file.accessed_ns, file.modified_ns);
             file.settling = Some(times);
-            let is_marked = file.is_marked;
+            // A mark that comes while it settles is one for what is written meanwhile.
+            let is_marked = std::mem::take(&mut file.is_marked);
             let (accessed_ns, modified_ns) = times;
             self.actions.push_back(Action::Settle { file: id, accessed_ns, modified_ns, is_marked });
         }
@@ -226,8 +227,7 @@ impl Grants {
         // What was asked for in the meantime is still to be done.
         file.accessed_ns = file.accessed_ns.filter(|now| Some(*now) != accessed);
         file.modified_ns = file.modified_ns.filter(|now| Some(*now) != modified);
-        file.is_marked = false;
-        if !file.is_clean() && file.mark_at.is_none() {
+        if !file.is_clean() && !file.is_marked && file.mark_at.is_none() {
             let at = self.now.plus(self.settings.mark_after_ns);
             file.mark_at = Some(at);
             self.marks.insert((at, id));

@@ -102,6 +102,24 @@ fn a_newer_write_waits_for_the_older_one_that_it_overlaps() {
 }
 
 #[test]
+fn a_mark_that_comes_while_a_file_settles_is_removed_in_the_end() {
+    let settles = |actions: &[Action]| {
+        actions.iter().find_map(|action| match action {
+            Action::Settle { is_marked, .. } => Some(*is_marked),
+            _ => None,
+        })
+    };
+    let mut story = Story::new(MIB);
+    story.write(1, 0, 100);
+    assert_eq!(settles(&story.tell(Event::Drained { job: 1, outcome: Ok(()) })), Some(false));
+    story.write(1, 0, 100);
+    story.now += story.grants.settings.mark_after_ns;
+    assert_eq!(story.tell(Event::Tick), [Action::Mark { file: 1 }], "setting the times takes long");
+    assert_eq!(drains(&story.tell(Event::Settled { file: 1 })), [(2, 0, 100)]);
+    assert_eq!(settles(&story.tell(Event::Drained { job: 2, outcome: Ok(()) })), Some(true));
+}
+
+#[test]
 fn a_reader_keeps_what_it_reads_even_when_it_is_drained_and_replaced() {
     let mut story = Story::new(MIB);
     story.write(1, 0, 100);

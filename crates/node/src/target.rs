@@ -179,11 +179,13 @@ impl Target {
         }
     }
 
-    /// Removes the mark, and sets the times.
+    /// Removes the mark, unless there is a new reason for it, and sets the times.
     pub(crate) fn settle(&self, accessed_ns: Option<i64>, modified_ns: Option<i64>, is_marked: bool) {
         if is_marked {
-            let _turn = self.marked.lock().unwrap_or_else(PoisonError::into_inner);
-            let _ = fremovexattr(&*self.buffered, MARK);
+            let is_wanted = self.marked.lock().unwrap_or_else(PoisonError::into_inner);
+            if !*is_wanted {
+                let _ = fremovexattr(&*self.buffered, MARK);
+            }
         }
         if accessed_ns.is_none() && modified_ns.is_none() {
             return;
