@@ -21,6 +21,8 @@ impl Grants {
                 grants.damaged_records += 1;
             }
         }
+        // The journal does not say which of them the other daemon has marked.
+        grants.files.values_mut().for_each(|file| file.is_marked = true);
         grants
     }
 

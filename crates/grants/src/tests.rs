@@ -101,14 +101,16 @@ fn a_newer_write_waits_for_the_older_one_that_it_overlaps() {
     assert_eq!(drains(&next), [(3, 50, 100)]);
 }
 
+/// Whether a settling that begins removes a mark.
+fn settles(actions: &[Action]) -> Option<bool> {
+    actions.iter().find_map(|action| match action {
+        Action::Settle { is_marked, .. } => Some(*is_marked),
+        _ => None,
+    })
+}
+
 #[test]
 fn a_mark_that_comes_while_a_file_settles_is_removed_in_the_end() {
-    let settles = |actions: &[Action]| {
-        actions.iter().find_map(|action| match action {
-            Action::Settle { is_marked, .. } => Some(*is_marked),
-            _ => None,
-        })
-    };
     let mut story = Story::new(MIB);
     story.write(1, 0, 100);
     assert_eq!(settles(&story.tell(Event::Drained { job: 1, outcome: Ok(()) })), Some(false));
@@ -117,6 +119,16 @@ fn a_mark_that_comes_while_a_file_settles_is_removed_in_the_end() {
     assert_eq!(story.tell(Event::Tick), [Action::Mark { file: 1 }], "setting the times takes long");
     assert_eq!(drains(&story.tell(Event::Settled { file: 1 })), [(2, 0, 100)]);
     assert_eq!(settles(&story.tell(Event::Drained { job: 2, outcome: Ok(()) })), Some(true));
+}
+
+#[test]
+fn the_mark_of_a_dead_daemon_is_removed_by_the_next() {
+    let mut story = Story::new(MIB);
+    story.write(1, 0, 100);
+    story.grants = Grants::recover(Settings::new(MIB), story.grants.records());
+    let begun = drains(&story.tell(Event::Opened { file: 1, device: 1, inode: 1, path: Vec::new() }));
+    let [(job, 0, 100)] = begun[..] else { panic!("{begun:?}") };
+    assert_eq!(settles(&story.tell(Event::Drained { job, outcome: Ok(()) })), Some(true));
 }
 
 #[test]
