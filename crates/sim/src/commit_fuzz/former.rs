@@ -30,6 +30,9 @@ impl World {
         self.adopted.clear();
         for former in self.count..self.disks.len() {
             for layer in 0..self.layers.len() {
+                if self.missing.contains_key(&(former, layer)) {
+                    continue;
+                }
                 let by = self.random.usize(..self.count);
                 self.adopted.insert((former, layer), by);
                 for (rank, holdings) in everybody.iter_mut().enumerate() {
