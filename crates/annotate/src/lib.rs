@@ -130,7 +130,8 @@ fn for_each<'a>(node: Node<'a>, work: &mut impl FnMut(Node<'a>)) {
             | "preproc_else"
             | "preproc_elif"
             | "linkage_specification"
-            | "declaration_list" => for_each(child, work),
+            | "declaration_list"
+            | "ERROR" => for_each(child, work),
             _ => {}
         }
     }
@@ -206,10 +207,16 @@ fn edits(sources: &[Source], types: &Types, described: &Described) -> Result<Vec
 
 /// What is at the top level around a node.
 fn top(mut node: Node<'_>) -> Node<'_> {
-    while let Some(parent) = node.parent().filter(|parent| parent.kind() != "translation_unit") {
+    while let Some(parent) = node.parent().filter(|parent| !is_file_scope(parent.kind())) {
         node = parent;
     }
     node
+}
+
+/// Whether a node of this kind has declarations: the file, or what is not understood of it, which a
+/// macro somewhere may have made of much of the file.
+fn is_file_scope(kind: &str) -> bool {
+    matches!(kind, "translation_unit" | "ERROR")
 }
 
 fn apply(text: &[u8], mut edits: Vec<Edit>) -> Vec<u8> {

@@ -6,6 +6,7 @@ use crate::{
     Edit, Refusal, Source,
     describe::{Described, quoted},
     directive::{Directive, Part, What, part},
+    is_file_scope,
     types::{Base, Derived, Type, Types, declarators},
 };
 
@@ -72,7 +73,8 @@ impl<'a> Statements<'a> {
     fn init(&mut self, directive: &Directive, node: Node<'_>) -> Result<String, Refusal> {
         let word = &directive.clauses[0].word;
         let parent = node.parent().map_or("", |parent| parent.kind());
-        if !parent.starts_with("preproc") && parent != "translation_unit" {
+        // What the grammar does not understand elsewhere is at file scope here all the same.
+        if !parent.starts_with("preproc") && !is_file_scope(parent) {
             return Err(self.source.misplaced(word.range.clone(), "`init` stands outside of functions"));
         }
         if std::mem::replace(&mut self.has_init, true) {

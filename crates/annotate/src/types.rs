@@ -93,7 +93,8 @@ impl Types {
                 | "preproc_else"
                 | "preproc_elif"
                 | "linkage_specification"
-                | "declaration_list" => self.add_below(source, number, child),
+                | "declaration_list"
+                | "ERROR" => self.add_below(source, number, child),
                 _ => {}
             }
         }
