@@ -145,6 +145,11 @@ impl Disk {
         self.manifests().filter(|manifest| !self.unreadable.contains(&manifest.version))
     }
 
+    /// Whether nobody has used it.
+    pub(super) fn is_new(&self) -> bool {
+        self.names.is_empty() && self.runs.is_empty()
+    }
+
     /// What a session finds when it is opened.
     pub(super) fn found(&self) -> Found {
         Found {

@@ -30,7 +30,7 @@ impl World {
         self.adopted.clear();
         for former in self.count..self.disks.len() {
             for layer in 0..self.layers.len() {
-                if self.missing.contains_key(&(former, layer)) {
+                if self.missing.contains_key(&(former, layer)) && self.disks[former][layer].is_new() {
                     continue;
                 }
                 let by = self.random.usize(..self.count);

@@ -42,6 +42,11 @@ impl Whole {
 
     /// The elements of a box, in its memory order.
     pub(super) fn cut(&self, tile: &Tile) -> Vec<u64> {
+        self.places(tile).into_iter().map(|place| self.values[place]).collect()
+    }
+
+    /// Where the elements of a box are in `values`, in its memory order.
+    pub(super) fn places(&self, tile: &Tile) -> Vec<usize> {
         let slowest_first: Vec<usize> = match self.order {
             MemoryOrder::RowMajor => (0..self.dimensions.len()).collect(),
             MemoryOrder::ColumnMajor => (0..self.dimensions.len()).rev().collect(),
@@ -53,8 +58,7 @@ impl Whole {
                     index[dimension] = tile.offset[dimension] + rest % tile.dimensions[dimension];
                     rest /= tile.dimensions[dimension];
                 }
-                let at = index.iter().zip(&self.dimensions).fold(0, |at, (index, all)| at * all + index);
-                self.values[at]
+                index.iter().zip(&self.dimensions).fold(0, |at, (index, all)| at * all + index)
             })
             .collect()
     }
