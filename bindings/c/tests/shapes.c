@@ -112,7 +112,7 @@ static void refused(outcrop_session *session) {
   REFUSED(OUTCROP_USAGE, "nothing was changed", outcrop_session_restore(session, 1));
   const size_t elsewhere[] = {0, 0};
   FINE(outcrop_session_shape(session, "field", OUTCROP_ROW_MAJOR, 2, field_shape, field_global, elsewhere));
-  REFUSED(OUTCROP_USAGE, "at (6, 0) of 9 x 4", outcrop_session_restore(session, 1));
+  REFUSED(OUTCROP_USAGE, "no rank has saved the element (0, 0)", outcrop_session_restore(session, 1));
   // The same array in the other order has its indices in reverse, and one that says nothing takes all.
   const size_t global[] = {COLUMNS, 9}, offset[] = {0, 6};
   FINE(outcrop_session_shape(session, "field", OUTCROP_COLUMN_MAJOR, 2, other, global, offset));

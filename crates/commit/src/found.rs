@@ -162,16 +162,17 @@ impl Ledger {
                 listing.insert(*version, Visible::new(manifest, &manifest.packs, standing));
             }
             let adopted = || everybody.adopted_by(settings.rank, index);
+            let mut unreadable = found.unreadable;
+            unreadable.extend(adopted().flat_map(|it| &it.unreadable));
             let of_former = adopted().flat_map(|it| &it.versions).map(|(version, held)| (*version, *held));
             let whole_here = whole.iter().map(|(version, held)| (*version, *held));
             let whole_here = whole_here.filter(|(version, held)| everybody.lacking(index, *version, held) == 0);
             for (version, held) in of_former.chain(whole_here) {
-                if listing.manifest(version).is_none() {
+                // What cannot be read may be the part of another version with the same number.
+                if listing.manifest(version).is_none() && !unreadable.contains(&version) {
                     listing.insert(version, Visible::without_packs(&held, standing(version, &held)));
                 }
             }
-            let mut unreadable = found.unreadable;
-            unreadable.extend(adopted().flat_map(|it| &it.unreadable));
             let read = adopted().flat_map(|it| &it.versions).map(|(version, held)| (*version, Some(held.run)));
             let unread = adopted().flat_map(|it| &it.unreadable).map(|version| (*version, None));
             let former = read.chain(unread).collect();

@@ -485,8 +485,10 @@ impl World {
         let progress = self.ranks[rank].versions[&version].clone();
         let saved_by = self.saved_by(version, run);
         if saved_by != Some(self.count as u32) {
-            // All parts are read, and the next version is a full one.
-            for layer in (0..self.layers.len()).filter(|layer| progress.there[*layer]) {
+            // All parts are read, and the next version is a full one. A rank to which messages got
+            // lost may not know that others have dropped the version on some layer.
+            let is_there = |it: &Rank, layer: usize| it.versions.get(&version).is_some_and(|it| it.there[layer]);
+            for layer in (0..self.layers.len()).filter(|layer| self.ranks.iter().all(|it| is_there(it, *layer))) {
                 if !self.is_sure(layer, version, run) {
                     return Err(format!("rank {rank} cannot restore version {version} of {saved_by:?} from {layer}"));
                 }
