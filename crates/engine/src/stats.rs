@@ -31,8 +31,8 @@ pub struct Stats {
     pub waiting: u32,
     /// Seconds in which at least one move was under way.
     pub move_seconds: f64,
-    /// Seconds of processor time that the helper threads have taken: draining, prefetching, touching
-    /// memory, checksums. The copies of saves are in `save_seconds`.
+    /// Seconds of processor time that the helper threads have taken: draining, prefetching,
+    /// touching memory, checksums. The copies of saves are in `save_seconds`.
     pub helper_seconds: f64,
     /// Bytes of memory that the lists of snapshots take, beside what the layers hold: some 200 for
     /// each snapshot, 100 more for one that is in host memory, and each layout once.

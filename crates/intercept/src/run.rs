@@ -233,7 +233,8 @@ fn keep_limits(command: &mut Command) {
     unsafe { command.pre_exec(restore) };
 }
 
-/// Waits for the program, and passes signals on to it. Reports when nothing has happened for a while.
+/// Waits for the program, and passes signals on to it. Reports when nothing has happened for a
+/// while.
 fn wait(
     mut child: Child,
     signals: &mut Signals,

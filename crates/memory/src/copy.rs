@@ -170,7 +170,8 @@ const SEEN_BYTES: usize = 8 << 10;
 /// to `see` while it is in the cache: a checksum then costs little more than the copy. Panics if
 /// they are not of the same length.
 ///
-/// Measured in GB/s, between huge pages, with XXH3 of every 64 KiB, for a source of 4 and of 64 MiB:
+/// Measured in GB/s, between huge pages, with XXH3 of every 64 KiB, for a source of 4 and of 64
+/// MiB:
 ///
 /// | | 4 MiB | 64 MiB |
 /// |---|---|---|

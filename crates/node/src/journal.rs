@@ -89,8 +89,8 @@ impl Journal {
         self.file.write_all_at(&count.to_le_bytes(), JournalHeader::FAILURES_AT)
     }
 
-    /// Appends a record, which counts after the next `flush`. If the half is full, another one begins
-    /// with all records of `state`, which contain this one. Returns whether it did.
+    /// Appends a record, which counts after the next `flush`. If the half is full, another one
+    /// begins with all records of `state`, which contain this one. Returns whether it did.
     pub(crate) fn append(
         &mut self,
         record: &JournalRecord,

@@ -34,8 +34,8 @@ const GATHERED_BYTES: usize = 1 << 20;
 pub(crate) struct Target {
     pub(crate) path: PathBuf,
     buffered: Arc<outcrop_io::File>,
-    /// Past the page cache, if the file system has that. Opened when it is needed: small files never
-    /// do.
+    /// Past the page cache, if the file system has that. Opened when it is needed, which it never
+    /// is for small files.
     direct: OnceLock<Option<Arc<outcrop_io::File>>>,
     is_direct_refused: AtomicBool,
     /// Whether the file shall be marked. Threads that mark and unmark it take turns.

@@ -1,5 +1,5 @@
-//! One write of a client: bytes are copied to memory that is granted, and the daemon is told of them
-//! chunk by chunk. While it deals with one chunk, the next one is copied.
+//! One write of a client: bytes are copied to memory that is granted, and the daemon is told of
+//! them chunk by chunk. While it deals with one chunk, the next one is copied.
 
 use std::{io, ops::Range, time::SystemTime};
 

@@ -90,8 +90,8 @@ pub(super) const HAND_MADE: &[Mutant] = &[
     Mutant {
         name: "packs of dropped versions go before that is durable",
         file: "crates/commit/src/steps.rs",
-        old: "            here.lingering.extend(visible.packs());",
-        new: "            drop(visible);",
+        old: "        here.lingering.extend(removed.iter().flat_map(Visible::packs));\n",
+        new: "",
         tests: &[LEDGER],
     },
     Mutant {

@@ -3,6 +3,7 @@
 /// Where threads poll with a pause, and why. ARCHITECTURE.md names the same reasons.
 const MAY_SLEEP: &[(&str, &str)] = &[
     ("crates/intercept/src/run.rs", "nobody says when the last process leaves a directory"),
+    ("crates/intercept/src/stage/bound.rs", "nobody says when the machine runs short of memory"),
     ("crates/io/src/ring.rs", "the kernel has no memory for a ring"),
     ("crates/layers/src/throttled.rs", "it is there to be slow"),
     ("crates/local/src/alive.rs", "another process has a lock for a moment"),

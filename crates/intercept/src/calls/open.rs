@@ -49,8 +49,8 @@ impl Open<'_> {
         self.flags & (libc::O_DSYNC | libc::O_DIRECT) != 0
     }
 
-    /// Whether such a file is worth staging. What is appended to may be a log to which others append
-    /// too, also from outside, and each close would write all of it again.
+    /// Whether such a file is worth staging. What is appended to may be a log to which others
+    /// append too, also from outside, and each close would write all of it again.
     fn is_to_be_staged(&self) -> bool {
         self.writes() && !self.wants_device() && !self.has(libc::O_APPEND)
     }

@@ -118,7 +118,8 @@ impl Mount {
         match ended.recv_timeout(OTHERS) {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(%error, %directory, "the mount did not end well"),
-            // Whoever made a mount namespace in the meantime has a copy, which ends with this process.
+            // Whoever made a mount namespace in the meantime has a copy, which ends with this
+            // process.
             Err(_) => tracing::warn!(%directory, "another mount namespace still has a copy of the mount"),
         }
     }

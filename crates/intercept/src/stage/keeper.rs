@@ -2,8 +2,8 @@
 //!
 //! The keeper is a process that shares the descriptors of the one that stages (`CLONE_FILES`). So
 //! the files in memory and the real files stay open when that one dies. A table in shared memory
-//! says which belong together. The keeper waits until the other one is gone, closes everything else,
-//! drains what is in the table, and ends when nobody writes to any of it.
+//! says which belong together. The keeper waits until the other one is gone, closes everything
+//! else, drains what is in the table, and ends when nobody writes to any of it.
 
 use std::{
     io,
@@ -96,8 +96,8 @@ impl Table {
         })
     }
 
-    /// Closes every descriptor that is not in the table. Somebody may wait for the end of a pipe, or
-    /// for an answer that nobody gives any more.
+    /// Closes every descriptor that is not in the table. Somebody may wait for the end of a pipe,
+    /// or for an answer that nobody gives any more.
     fn close_others(&self) {
         let wanted = &self.get().wanted;
         for number in self.pairs().flat_map(|(_, memory, real)| [memory.as_raw_fd(), real.as_raw_fd()]) {
