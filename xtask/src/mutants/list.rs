@@ -267,7 +267,7 @@ pub(super) const HAND_MADE: &[Mutant] = &[
     Mutant {
         name: "what was found when a session was opened is not made durable",
         file: "crates/store/src/recover.rs",
-        old: "        files.sync_dir(dir).map_err(failed)?;\n",
+        old: "    files.sync_dir(dir).map_err(failed)?;\n",
         new: "",
         tests: &[KILLED],
     },
@@ -651,9 +651,9 @@ pub(super) const HAND_MADE: &[Mutant] = &[
     },
     Mutant {
         name: "node: a fill in doubt counts as recorded",
-        file: "crates/node/src/client.rs",
-        old: "let is_known = is_same && !line.holds(range);",
-        new: "let is_known = is_same || line.holds(range);",
+        file: "crates/node/src/writing.rs",
+        old: "filter(|range| is_same && !line.holds(range))",
+        new: "filter(|range| is_same || line.holds(range))",
         tests: &[NODE_KILLED],
     },
 ];
