@@ -86,6 +86,6 @@ mod tests {
     fn paths_of_a_machine_are_found() {
         let home = format!("run it in `/{}/me/outcrop`", "home");
         assert_eq!(wrong_paths("a.md", &home).len(), 1);
-        assert!(wrong_paths("a.md", "a path like `target/work/x` or https://example.org/home/x").is_empty());
+        assert!(wrong_paths("a.md", "a path like `target/home/x` or https://example.org/home/x").is_empty());
     }
 }

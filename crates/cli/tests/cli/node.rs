@@ -13,7 +13,7 @@ use std::{
     process::{Child, Command, Output, Stdio},
 };
 
-use outcrop_testing::{mount_memory, skip, with_own_mounts};
+use outcrop_testing::{mount_memory, skip, until, with_own_mounts};
 use rustix::{
     net::{
         AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept, bind, listen, recv, send,
@@ -166,6 +166,10 @@ fn a_target_that_fills_up_is_named_without_a_daemon_too() {
         let output = of_node(small, place.path(), &script);
         assert_eq!(code(&output), 17, "{output:?}");
         assert!(stderr(&output).contains("not drained") && stderr(&output).contains("big"), "{output:?}");
+        // There is room now. The keeper, which has the bytes, drains them and ends.
+        let again = Command::new("mount").args(["-o", "remount,size=16m"]).arg(small).status().unwrap();
+        assert!(again.success());
+        until("the keeper has drained", || fs::read(small.join("big")).unwrap() == vec![0; 3_000_000]);
     });
 }
 
