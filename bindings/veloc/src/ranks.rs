@@ -4,17 +4,15 @@
 //! used once, to agree on a directory, and from then on ranks talk through files in it.
 
 use std::{
-    fs,
-    path::{Path, PathBuf},
     sync::{
         Arc,
         mpsc::{self, RecvTimeoutError},
     },
     thread,
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
-use outcrop::store::{Ranks as _, SharedDirectory};
+use outcrop::store::{Gathered, Ranks as _, RanksError, Rendezvous};
 
 use crate::{
     client::Client,
@@ -25,17 +23,6 @@ use crate::{
 /// How long a rank waits for the others to come to the same call. They may compute for long; one
 /// that has ended is noticed at once.
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
-
-/// How long a directory that another rank has made may take to appear: network file systems
-/// remember for a while what was not there.
-const APPEARANCE: Duration = Duration::from_secs(10);
-
-/// What the directories are called in which ranks talk.
-const DIRECTORY: &str = ".outcrop-ranks-";
-
-/// A directory in which nobody takes part is left over once it is so old. A younger one may be that
-/// of a run which begins.
-const LEFT_OVER: Duration = Duration::from_secs(60);
 
 /// How long others may keep this one waiting before it says so.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -49,14 +36,13 @@ pub(crate) enum Ranks {
 
 /// Several, that talk through a directory.
 pub(crate) struct Together {
-    directory: PathBuf,
-    shared: Arc<SharedDirectory>,
+    shared: Arc<Gathered>,
     /// How many of them are on this machine.
     local_count: u32,
 }
 
 /// The same, for a store.
-pub(crate) struct Voice(Arc<SharedDirectory>);
+pub(crate) struct Voice(Arc<Gathered>);
 
 impl outcrop::store::Ranks for Voice {
     fn rank(&self) -> u32 {
@@ -133,18 +119,6 @@ impl Ranks {
     pub(crate) fn leave(self) -> Result<()> {
         // Nobody is missed by another one that still listens.
         self.notice().together("VELOC_Finalize", || self.gather("veloc leave", &[]))?;
-        if let Self::Together(together) = self {
-            let rank = together.shared.rank();
-            drop(together.shared);
-            // The last one: others may still read there what this one has said.
-            if is_deserted(&together.directory) {
-                remove(&together.directory);
-            }
-            // A run that was killed just before this one was too young when this one began.
-            if let Some(base) = together.directory.parent().filter(|_| rank == 0) {
-                remove_left_over(base);
-            }
-        }
         Ok(())
     }
 }
@@ -166,52 +140,38 @@ impl Notice {
 pub(crate) struct Meeting {
     config: Config,
     rank: u32,
-    count: u32,
     local_count: u32,
-    directory: PathBuf,
+    rendezvous: Rendezvous,
 }
 
 impl Meeting {
-    /// The first step, on all ranks with the same number: rank 0 makes the directory.
+    /// The first step, on all ranks with the same number.
     pub(crate) fn call(config: Config, rank: u32, count: u32, local_count: u32, number: u64) -> Result<Self> {
-        let base = config.shared().clone();
-        fs::create_dir_all(&base).map_err(|error| cannot_make(&base, &error))?;
-        let directory = base.join(format!("{DIRECTORY}{number:016x}"));
-        if rank == 0 {
-            remove_left_over(&base);
-            fs::create_dir(&directory).map_err(|error| cannot_make(&directory, &error))?;
-        }
-        Ok(Self { config, rank, count, local_count, directory })
+        let rendezvous = Rendezvous::call(config.shared(), rank, count, number).map_err(elsewhere)?;
+        Ok(Self { config, rank, local_count, rendezvous })
     }
 
-    /// The second, when rank 0 has made it: whether this one sees it.
+    /// The second, when all have done the first.
     pub(crate) fn look(&self) -> Result<()> {
-        let pause = Duration::from_millis(50);
-        for _ in 0..APPEARANCE.as_millis() / pause.as_millis() {
-            if self.directory.is_dir() {
-                return Ok(());
-            }
-            thread::sleep(pause);
-        }
-        let base = self.config.shared().display().to_string();
-        let remedy = "set `meta` or `persistent` to a directory that all ranks share";
-        Err(Failure::new(format!("rank {} does not see what rank 0 has made in {base}; {remedy}", self.rank)))
+        self.rendezvous.look().map_err(elsewhere)
     }
 
-    /// The third, when all see it.
+    /// The third, when all have done the second.
     pub(crate) fn join(self) -> Result<Client> {
-        let open = || SharedDirectory::open_with(&self.directory, self.rank, self.count, PATIENCE);
-        let shared = Notice(Some(self.rank)).together("VELOC_Init", open)?;
-        let together = Together { directory: self.directory, shared: Arc::new(shared), local_count: self.local_count };
+        let join = || self.rendezvous.join(PATIENCE);
+        let shared = Notice(Some(self.rank)).together("VELOC_Init", join)?;
+        let together = Together { shared: Arc::new(shared), local_count: self.local_count };
         Client::open(self.config, Ranks::Together(together))
     }
 
     /// Instead of what would have come next.
     pub(crate) fn call_off(self) {
-        if self.rank == 0 {
-            remove(&self.directory);
-        }
+        self.rendezvous.call_off();
     }
+}
+
+fn elsewhere(error: RanksError) -> Failure {
+    Failure::new(format!("{error} (`meta` or `persistent` in the configuration)"))
 }
 
 /// Does something, and something else meanwhile if it takes longer.
@@ -228,34 +188,6 @@ fn unless_in_time<T>(limit: Duration, otherwise: impl FnOnce() + Send, action: i
         drop(end);
         result
     })
-}
-
-fn cannot_make(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::new(format!("{} cannot be made: {error}; choose another directory in the configuration", path.display()))
-}
-
-fn remove(directory: &Path) {
-    // What stays is removed by a later run.
-    let _ = fs::remove_dir_all(directory);
-}
-
-/// Removes directories of runs that were killed.
-fn remove_left_over(base: &Path) {
-    let Ok(entries) = fs::read_dir(base) else { return };
-    for entry in entries.flatten() {
-        let is_old = entry
-            .metadata()
-            .and_then(|metadata| metadata.modified())
-            .is_ok_and(|time| SystemTime::now().duration_since(time).is_ok_and(|age| age > LEFT_OVER));
-        if is_old && entry.file_name().to_string_lossy().starts_with(DIRECTORY) && is_deserted(&entry.path()) {
-            remove(&entry.path());
-        }
-    }
-}
-
-/// Whether no rank takes part in it. Where that cannot be told, somebody may.
-fn is_deserted(directory: &Path) -> bool {
-    SharedDirectory::is_deserted(directory).unwrap_or(false)
 }
 
 #[cfg(test)]
@@ -276,18 +208,5 @@ mod tests {
                 thread::yield_now();
             }
         });
-    }
-
-    #[test]
-    fn directories_in_which_somebody_takes_part_are_not_left_over() {
-        let base = tempfile::tempdir().unwrap();
-        let (alive, dead) = (base.path().join(".outcrop-ranks-1"), base.path().join(".outcrop-ranks-2"));
-        let taking_part = SharedDirectory::open(&alive, 0, 1).unwrap();
-        drop(SharedDirectory::open(&dead, 0, 1).unwrap());
-        assert!(!is_deserted(&alive) && is_deserted(&dead));
-        remove_left_over(base.path());
-        assert!(alive.exists() && dead.exists(), "both are young");
-        drop(taking_part);
-        assert!(is_deserted(&alive));
     }
 }

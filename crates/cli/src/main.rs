@@ -7,6 +7,7 @@ mod annotate;
 mod bench;
 mod demo;
 mod model;
+mod mpi;
 mod node;
 mod pool;
 mod progress;
@@ -92,6 +93,9 @@ enum Command {
     /// with 127 if there is no such program; with 17 if something could not be drained, which it
     /// names.
     Run(run::RunArgs),
+    /// Compile the library for programs with MPI.
+    #[command(subcommand)]
+    Mpi(mpi::MpiCommand),
     /// Start, watch, drain and stop the daemon that caches output in memory.
     #[command(subcommand)]
     Node(node::NodeCommand),
@@ -162,6 +166,7 @@ fn main() -> ExitCode {
             Err(error) => Err(error),
         },
         Command::Annotate(args) => annotate::annotate(&args),
+        Command::Mpi(command) => mpi::run(&command),
         Command::Node(command) => node::run(&command),
         Command::Demo(args) => demo::run(&args),
         Command::Rtm(args) => rtm::run(&args),

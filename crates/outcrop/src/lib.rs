@@ -173,8 +173,10 @@ pub mod settings {
 /// # }
 /// ```
 pub mod store {
-    pub use outcrop_ranks::{Alone, Error as RanksError, Ranks, Result as RanksResult, SharedDirectory};
-    pub use outcrop_settings::{Compression, Dedup};
+    pub use outcrop_ranks::{
+        Alone, Error as RanksError, Gathered, Ranks, Rendezvous, Result as RanksResult, SharedDirectory,
+    };
+    pub use outcrop_settings::{Communicator, Compression, Dedup};
     pub use outcrop_store::{
         Reached, RegionOptions, Restored, SavedRegion, Session, Skipped, Store, StoreBuilder, Watch,
     };

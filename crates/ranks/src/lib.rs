@@ -11,12 +11,14 @@ mod exchange;
 mod mailbox;
 mod medium;
 mod pace;
+mod rendezvous;
 #[cfg(test)]
 mod simulated;
 mod talk;
 
 pub use directory::{SharedDirectory, rand_bytes};
 pub use error::{Error, Result};
+pub use rendezvous::{Gathered, Rendezvous};
 
 /// The processes of a run, numbered from 0, as seen by one of them.
 pub trait Ranks: Send + Sync {

@@ -10,7 +10,7 @@ use toml::Value;
 use crate::{
     Setting, Settings, Size,
     table::rows,
-    value::{Count, Readable, Threads, table},
+    value::{Count, Readable, Threads, table, wrong},
 };
 
 /// How to compress blocks.
@@ -115,8 +115,26 @@ pub enum RanksSettings {
     Alone,
     /// Processes that meet in a directory.
     Directory(SharedDirectorySettings),
+    /// Processes of an MPI communicator.
+    Mpi {
+        /// Which communicator.
+        communicator: Communicator,
+        /// A directory for messages that all of them see. Default: one that is chosen when they
+        /// meet.
+        dir: Option<PathBuf>,
+    },
     /// An object that the program has passed to the builder.
     Given,
+}
+
+/// A communicator of MPI.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Communicator {
+    /// All processes of the job (`MPI_COMM_WORLD`).
+    World,
+    /// The number that Fortran uses for a communicator: `MPI_Comm_c2f(communicator)` in C, and
+    /// `communicator.py2f()` with mpi4py.
+    Number(i32),
 }
 
 /// Processes that meet in a directory that all of them can access.
@@ -129,6 +147,8 @@ pub struct SharedDirectorySettings {
     pub rank: u32,
     /// The number of ranks.
     pub count: u32,
+    /// The communicator that says which rank of how many this is.
+    mpi: Option<Communicator>,
 }
 
 impl Default for StoreSettings {
@@ -255,7 +275,13 @@ impl StoreSettings {
     /// Lets ranks meet in a directory, unless the program has passed an object for that.
     fn meet(&mut self, ranks: SharedDirectorySettings) {
         if self.ranks != RanksSettings::Given {
-            self.ranks = RanksSettings::Directory(ranks);
+            self.ranks = match ranks.mpi {
+                Some(communicator) => {
+                    let dir = Some(ranks.dir).filter(|dir| !dir.as_os_str().is_empty());
+                    RanksSettings::Mpi { communicator, dir }
+                }
+                None => RanksSettings::Directory(ranks),
+            };
         }
     }
 
@@ -307,7 +333,7 @@ impl Settings for StoreDir {
 impl SharedDirectorySettings {
     /// This process is `rank`, from 0, of `count` processes that meet in `dir`.
     pub fn new(dir: impl Into<PathBuf>, rank: u32, count: u32) -> Self {
-        Self { dir: dir.into(), rank, count }
+        Self { dir: dir.into(), rank, count, mpi: None }
     }
 }
 
@@ -315,13 +341,18 @@ impl Settings for SharedDirectorySettings {
     const OF: &'static str = "ranks";
 
     const TABLE: &'static [Setting<Self>] = rows! {
-        dir: PathBuf = "required", "A directory that all ranks see, for messages.", |ranks, dir| ranks.dir = dir;
+        dir: PathBuf = "required without mpi", "A directory that all ranks see, for messages.", |ranks, dir| ranks.dir = dir;
         rank: u32 = "0", "Which of them this one is, from 0.", |ranks, rank| ranks.rank = rank;
-        count: u32 = "required", "How many there are.", |ranks, count| ranks.count = count;
+        count: u32 = "required without mpi", "How many there are.", |ranks, count| ranks.count = count;
+        mpi: Communicator = "not used",
+            "The ranks of this communicator of MPI, instead of `rank` and `count`; see docs/mpi.md.",
+            |ranks, communicator| ranks.mpi = Some(communicator);
     };
 
     fn check(&self) -> Result<(), String> {
         match self {
+            Self { mpi: Some(_), rank: 0, count: 0, .. } => Ok(()),
+            Self { mpi: Some(_), .. } => Err("mpi says rank and count; leave these two out".to_owned()),
             Self { dir, .. } if dir.as_os_str().is_empty() => Err("dir is missing".to_owned()),
             Self { count: 0, .. } => Err("count is missing; how many ranks are there?".to_owned()),
             Self { rank, count, .. } if rank >= count => {
@@ -349,6 +380,24 @@ impl Readable for StoreDir {
         match value {
             Value::Table(_) => table(value),
             path => Ok(Self::new(StoreFiles::Path(PathBuf::read(path)?), None)),
+        }
+    }
+}
+
+impl Readable for Communicator {
+    fn kind() -> String {
+        "\"world\", or a number".to_owned()
+    }
+
+    fn python() -> String {
+        "Literal[\"world\"] | int".to_owned()
+    }
+
+    fn read(value: Value) -> Result<Self, String> {
+        match &value {
+            Value::String(name) if name == "world" => Ok(Self::World),
+            Value::Integer(number) if i32::try_from(*number).is_ok() => Ok(Self::Number(*number as i32)),
+            _ => wrong(&value, "write \"world\", or the number that MPI_Comm_c2f gives"),
         }
     }
 }

@@ -142,8 +142,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        Compression, DeviceSettings, RanksSettings, SharedDirectorySettings, SharedHostSettings, Size, StoreDir,
-        StoreFiles, StoreSettings, TapeDir, TapeLayer, TapeSettings,
+        Communicator, Compression, DeviceSettings, RanksSettings, SharedDirectorySettings, SharedHostSettings, Size,
+        StoreDir, StoreFiles, StoreSettings, TapeDir, TapeLayer, TapeSettings,
     };
 
     fn tape(text: &str) -> TapeSettings {
@@ -254,6 +254,13 @@ mod tests {
         assert_eq!((told.keep(0), told.keep(1)), (keep, far));
         assert_eq!(told.dirs[0], StoreDir::new(StoreFiles::Path("/near".into()), None));
         assert_eq!(told.ranks, RanksSettings::Directory(SharedDirectorySettings::new("/talk", 1, 2)));
+        for (text, communicator, dir) in [
+            ("{mpi = 'world'}", Communicator::World, None),
+            ("{mpi = 1140850688, dir = '/talk'}", Communicator::Number(0x4400_0000), Some("/talk".into())),
+        ] {
+            let told = StoreSettings::from_toml(&format!("dir = '/near'\nranks = {text}")).unwrap();
+            assert_eq!(told.ranks, RanksSettings::Mpi { communicator, dir });
+        }
         assert_eq!((told.interval, &*told.failures), (Some(Rule::Exact), &[Duration::from_secs(3600)][..]));
         assert_eq!(
             (told.compression, told.live, told.threads),

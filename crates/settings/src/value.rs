@@ -26,7 +26,7 @@ pub(crate) trait Readable: Sized {
 }
 
 /// The error for a value of the wrong type or range.
-fn wrong<T>(value: &Value, hint: &str) -> Result<T> {
+pub(crate) fn wrong<T>(value: &Value, hint: &str) -> Result<T> {
     match value {
         // As a table it would have hundreds of digits.
         Value::Float(number) => Err(format!("it is {number:?}; {hint}")),

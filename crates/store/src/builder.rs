@@ -21,8 +21,8 @@ use outcrop_layers::{
 use outcrop_plan::{Interval, Order, Preference, Retention, Rule, Timestamp};
 use outcrop_ranks::{Alone, Ranks, SharedDirectory};
 use outcrop_settings::{
-    Compression, Dedup, RanksSettings, Settings as _, SharedDirectorySettings, Size, StoreDir, StoreFiles,
-    StoreSettings,
+    Communicator, Compression, Dedup, RanksSettings, Settings as _, SharedDirectorySettings, Size, StoreDir,
+    StoreFiles, StoreSettings,
 };
 use outcrop_track::{CpuHasher, Way};
 
@@ -135,6 +135,13 @@ impl StoreBuilder {
     /// `rank`, counted from 0, of `count`. They meet when the store is opened.
     pub fn ranks_in(mut self, dir: impl AsRef<Path>, rank: u32, count: u32) -> Self {
         self.settings.ranks = RanksSettings::Directory(SharedDirectorySettings::new(dir.as_ref(), rank, count));
+        self
+    }
+
+    /// The processes of an MPI communicator save together. They meet when the store is opened, on
+    /// threads that may call MPI; no other thread calls MPI, and no other call does (docs/mpi.md).
+    pub fn mpi(mut self, communicator: Communicator) -> Self {
+        self.settings.ranks = RanksSettings::Mpi { communicator, dir: None };
         self
     }
 
@@ -252,7 +259,7 @@ impl StoreBuilder {
         let told = self.settings.in_force()?;
         let settings = Settings::of(&told)?;
         let host_bytes = told.host.bytes().map_err(|error| error.within("the host memory of a store"))?;
-        let ranks = ranks(&told.ranks, self.ranks)?;
+        let ranks = ranks(&told.ranks, &told.dirs, self.ranks)?;
         let shelves = told.dirs.iter().map(|dir| shelf(dir, &self.files)).collect::<Result<Vec<_>>>()?;
         let (notes, heard) = mpsc::channel();
         let options = Options {
@@ -335,9 +342,21 @@ fn interval(told: &StoreSettings, layers: usize) -> Option<Interval> {
 }
 
 /// The processes that save together. Ranks that meet in a directory do so here.
-fn ranks(told: &RanksSettings, given: Option<Arc<dyn Ranks>>) -> Result<Arc<dyn Ranks>> {
+fn ranks(told: &RanksSettings, dirs: &[StoreDir], given: Option<Arc<dyn Ranks>>) -> Result<Arc<dyn Ranks>> {
     Ok(match (told, given) {
         (RanksSettings::Directory(ranks), _) => Arc::new(SharedDirectory::open(&ranks.dir, ranks.rank, ranks.count)?),
+        (RanksSettings::Mpi { communicator, dir }, _) => {
+            let number = match communicator {
+                Communicator::World => None,
+                Communicator::Number(number) => Some(*number),
+            };
+            // The deepest directory is the likeliest that all machines see.
+            let shared = dirs.iter().rev().find_map(|dir| match &dir.files {
+                StoreFiles::Path(path) => Some(&**path),
+                StoreFiles::Given(_) => None,
+            });
+            Arc::new(outcrop_mpi::join(number, dir.as_deref(), shared)?)
+        }
         (RanksSettings::Given, Some(given)) => given,
         _ => Arc::new(Alone),
     })

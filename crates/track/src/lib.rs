@@ -16,6 +16,7 @@ mod pages;
 mod process;
 mod protection;
 mod ranges;
+mod received;
 mod tracker;
 mod userfault;
 

@@ -16,6 +16,7 @@ use crate::{
     process,
     protection::{self, Protection},
     ranges::{addresses, block_bytes_of, page_bytes, shared, tidy, whole_pages},
+    received::Received,
 };
 
 /// How changes are found.
@@ -115,6 +116,8 @@ struct Region {
     guard: Guard,
     /// Offsets in the memory that the next call reports in any case.
     marked: Vec<Range<usize>>,
+    /// What MPI writes to it.
+    received: Received,
     /// `None` unless the way is to be chosen.
     estimate: Option<Estimate>,
     samples: u64,
@@ -430,7 +433,9 @@ impl Region {
             watched_pages: 0,
             write_ns: 0.0,
         };
-        Self { range, inner, guard: Guard::Nothing, marked: Vec::new(), estimate, samples: 0, is_pinned: false, stats }
+        let received = Received::watch(&range);
+        let (guard, marked) = (Guard::Nothing, Vec::new());
+        Self { range, inner, guard, marked, received, estimate, samples: 0, is_pinned: false, stats }
     }
 
     /// The observations of the interval before this call.
@@ -475,6 +480,7 @@ impl Region {
         let whole = 0..self.range.len();
         let start = self.range.start;
         let mut ranges = std::mem::take(&mut self.marked);
+        ranges.extend(self.received.take().into_iter().map(|written| written.start - start..written.end - start));
         match found {
             Some(found) => {
                 ranges.extend(found);

@@ -29,13 +29,17 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("pool", &["pool-derive", "cost", "plan", "format", "local", "memory"]),
     // Processes of one job.
     ("ranks", &["format", "local"]),
+    ("mpi", &["ranks", "local"]),
     // The reader of what survives, measurements, and what carries out the plan.
     ("catalog", &["region", "format", "layers"]),
     ("survey", &["memory", "layers"]),
     ("engine", &["region", "plan", "memory", "local", "trace", "layers"]),
     (
         "store",
-        &["commit", "region", "ranks", "settings", "plan", "format", "layers", "track", "catalog", "engine", "survey"],
+        &[
+            "commit", "region", "ranks", "mpi", "settings", "plan", "format", "layers", "track", "catalog", "engine",
+            "survey",
+        ],
     ),
     // The node daemon, its client, and programs that nobody changes.
     ("node", &["grants", "format", "memory", "io", "local", "trace"]),
@@ -55,7 +59,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("science", &["pool"]),
     ("sim", &["plan", "commit", "format", "grants"]),
     ("bench", &["outcrop", "node", "intercept", "cost", "layers", "memory", "rtm", "science", "sim", "track"]),
-    ("cli", &["outcrop", "annotate", "node", "intercept", "bench", "rtm", "survey", "sim"]),
+    ("cli", &["outcrop", "annotate", "mpi", "node", "intercept", "bench", "rtm", "survey", "sim"]),
     ("c", &["outcrop", "memory"]),
     ("veloc", &["outcrop", "memory", "format"]),
     ("preload", &[]),
@@ -79,7 +83,7 @@ const TESTS_MAY_USE: &[(&str, &[&str])] = &[
     ("intercept", &["preload"]),
     ("annotate", &["c"]),
     ("cli", &["c"]),
-    ("c", &["node"]),
+    ("c", &["mpi", "node"]),
     ("python", &["node"]),
 ];
 

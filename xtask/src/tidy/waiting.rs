@@ -9,7 +9,7 @@ const MAY_SLEEP: &[(&str, &str)] = &[
     ("crates/local/src/alive.rs", "another process has a lock for a moment"),
     ("crates/pool/src/nvm.rs", "it is there to be slow"),
     ("crates/ranks/src/directory.rs", "ranks read each other's files"),
-    ("bindings/veloc/src/ranks.rs", "ranks read each other's files"),
+    ("crates/ranks/src/rendezvous.rs", "ranks read each other's files"),
 ];
 
 /// Crates that measure, or stand in for something in tests.
