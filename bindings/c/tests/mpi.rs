@@ -201,6 +201,30 @@ fn all_that_mpi_writes_is_reported_to_the_byte() {
 }
 
 #[test]
+fn what_mpi_writes_for_fortran_is_reported() {
+    let _turn = turn();
+    for mpi in Mpi::all() {
+        let mpifort = mpi.mpicc.with_file_name("mpifort");
+        if Command::new(&mpifort).arg("--version").output().is_err() {
+            // The one of the system has it; those of Python packages have not.
+            continue;
+        }
+        let (place, layer) = (TempDir::new().unwrap(), layer(&mpi));
+        for module in ["-DMPI", "-DF08"] {
+            let program = place.path().join(module);
+            let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mpi_received.f90");
+            let mut command = Command::new(&mpifort);
+            command.current_dir(place.path()).args(["-cpp", module]).args([&source, &layer]).arg("-o").arg(&program);
+            run(command.arg(format!("-Wl,-rpath,{}", layer.parent().unwrap().display())));
+            let said = run(&mut mpi.ranks(2, &program));
+            let mut lines: Vec<_> = said.lines().filter(|line| line.starts_with("rank ")).collect();
+            lines.sort_unstable();
+            assert_eq!(lines, ["rank 0: 40 to 60", "rank 1: 120 to 128", "rank 1: 40 to 60"], "{said}");
+        }
+    }
+}
+
+#[test]
 fn what_only_mpi_knows_to_have_changed_is_saved() {
     let _turn = turn();
     for mpi in Mpi::all() {

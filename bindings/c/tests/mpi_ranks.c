@@ -14,6 +14,13 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+// What the settings call a communicator.
+#if defined(MPI_ABI_VERSION) && !defined(MPICH_VERSION) && !defined(OMPI_MAJOR_VERSION)
+#define NUMBER MPI_Comm_toint
+#else
+#define NUMBER MPI_Comm_c2f
+#endif
+
 enum { LENGTH = 6000 };
 
 static const char *directory;
@@ -52,7 +59,7 @@ static void go_wrong(int *argc, char ***argv) {
   printf("number: %s\n", outcrop_error());
   MPI_Comm_split(MPI_COMM_WORLD, rank, 0, &half);
   MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, 1 - rank, 5, &between);
-  snprintf(number, sizeof number, "%d", (int)MPI_Comm_c2f(between));
+  snprintf(number, sizeof number, "%d", (int)NUMBER(between));
   DEMAND(open_store(number, &store) == OUTCROP_USAGE);
   printf("between: %s\n", outcrop_error());
   // Only one of them may write where they are to meet.
@@ -78,7 +85,7 @@ static void live(int *argc, char ***argv, int saves, uint64_t killed) {
   // A communicator of the program's own, with other ranks.
   MPI_Comm_split(MPI_COMM_WORLD, 0, count - rank, &reversed);
   MPI_Comm_rank(reversed, &rank);
-  snprintf(number, sizeof number, "%d", (int)MPI_Comm_c2f(reversed));
+  snprintf(number, sizeof number, "%d", (int)NUMBER(reversed));
   FINE(open_store(number, &store));
   FINE(outcrop_store_session(store, "together", &session));
   FINE(outcrop_session_protect(session, "field", field, LENGTH, OUTCROP_I32));

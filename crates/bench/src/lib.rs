@@ -15,6 +15,7 @@ pub mod model;
 pub mod node;
 pub mod page;
 mod passes;
+mod ping;
 pub mod pool;
 pub mod ranks;
 mod report;

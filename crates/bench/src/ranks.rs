@@ -18,6 +18,7 @@ use serde_json::json;
 use crate::{
     Machine, Report, Scratch,
     clock::{Calls, processor_seconds},
+    ping,
 };
 
 /// Long enough for hundreds of processes to start on few cores.
@@ -35,6 +36,8 @@ pub struct Options {
     pub saves: u64,
     /// Seconds in which all ranks idle, and in which all but one wait.
     pub seconds: f64,
+    /// Turns of messages of MPI.
+    pub turns: u32,
     /// The directory for files. No file is left there.
     pub directory: PathBuf,
 }
@@ -107,8 +110,20 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
         ratios.insert("call_ms_per_rank_and_second", per_rank(|outcome| outcome.call));
         ratios.insert("version_ms_per_rank_and_second", per_rank(|outcome| outcome.version));
     }
+    progress("messages of MPI, past and through the layer that reports what is received");
+    match ping::run(&options.directory, options.turns)? {
+        Some(pings) => {
+            for ping in &pings {
+                ratios.insert(ping.key, ping.through_seconds / ping.past_seconds);
+                for (way, seconds) in [("past the layer", ping.past_seconds), ("through it", ping.through_seconds)] {
+                    runs.push(json!({ "part": ping.about, "ranks": 2, "way": way, "takes_seconds": seconds }));
+                }
+            }
+        }
+        None => progress("no mpicc and mpirun here, so messages of MPI are not measured"),
+    }
     let settings = json!({
-        "counts": options.counts, "saves": options.saves, "seconds": options.seconds,
+        "counts": options.counts, "turns": options.turns, "saves": options.saves, "seconds": options.seconds,
         "state_bytes": STATE * 8,
     });
     Ok(Report { bench: "ranks", machine: Machine::here(), settings, runs, ratios })

@@ -123,7 +123,9 @@ pub(crate) enum BenchCommand {
     /// nothing, for a rank that comes late to a call, and for one that comes late with its version.
     ///
     /// Ratios: milliseconds of a processor that a rank takes in a second while it waits, of the
-    /// last number of ranks; smaller is better.
+    /// last number of ranks; smaller is better. And what a message of MPI takes through the layer
+    /// that reports what is received, over one past it: pmpi_latency (MPI_Recv),
+    /// pmpi_latency_later (MPI_Irecv and MPI_Wait), pmpi_bandwidth; 1 is best.
     Ranks(RanksBenchArgs),
     /// One process of `bench pool`.
     #[command(hide = true)]
@@ -304,6 +306,9 @@ pub(crate) struct RanksBenchArgs {
     /// Seconds that ranks wait [default: 10, quick: 2].
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<f64>,
+    /// Turns of messages of MPI, past and through the layer that reports them [default: 2000, quick: 200].
+    #[arg(long, value_name = "COUNT")]
+    turns: Option<u32>,
     /// Directory for files; they are removed at the end.
     #[arg(long, value_name = "DIR", default_value = "outcrop-scratch")]
     dir: PathBuf,
@@ -601,6 +606,7 @@ impl RanksBenchArgs {
             counts: self.counts.clone().unwrap_or(self.report.usual(vec![64, 256], vec![16])),
             saves: self.saves,
             seconds: self.seconds.unwrap_or(self.report.usual(10.0, 2.0)),
+            turns: self.turns.unwrap_or(self.report.usual(2000, 200)),
             directory: self.dir.clone(),
         }
     }

@@ -55,13 +55,7 @@ static struct outcrop_pending *one(const void *at, long long count, MPI_Datatype
   return pending;
 }
 
-static uintptr_t bits_of(const void *handle, size_t bytes) {
-  uintptr_t bits = 0;
-  __builtin_memcpy(&bits, handle, bytes < sizeof bits ? bytes : sizeof bits);
-  return bits;
-}
-
-#define OWNER(handle) bits_of(&(handle), sizeof(handle))
+#define OWNER(handle) OUTCROP_BITS(handle)
 
 // Groups, as a collective sees them.
 

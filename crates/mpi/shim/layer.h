@@ -8,12 +8,62 @@
 
 #define OUTCROP_HIDDEN __attribute__((visibility("hidden")))
 
-// Everything below is guarded by one lock, which is never held while MPI is called.
+// Two locks, which are never held while MPI is called. One guards what is reported, which any thread may ask for.
 OUTCROP_HIDDEN void outcrop_lock(void);
 OUTCROP_HIDDEN void outcrop_unlock(void);
+// The other guards datatypes and requests, which only threads that call MPI use. It costs nothing if only one does at a time.
+OUTCROP_HIDDEN void outcrop_enter(void);
+OUTCROP_HIDDEN void outcrop_leave(void);
 
 // Bytes that have changed. The lock is held.
 OUTCROP_HIDDEN void outcrop_note(uintptr_t begin, size_t bytes);
+
+// What this thread has reported lately, so that it need not do so again: the first `bytes` bytes of a message of this datatype at
+// this address, in an epoch. An epoch ends when what was reported is passed on, and when the meaning of a datatype may change.
+struct outcrop_memo {
+  uintptr_t at, type;
+  uint64_t epoch;
+  long long bytes;
+};
+enum { OUTCROP_MEMOS = 128 };
+extern OUTCROP_HIDDEN __thread struct outcrop_memo *outcrop_memos __attribute__((tls_model("initial-exec")));
+extern OUTCROP_HIDDEN uint64_t outcrop_epoch;
+OUTCROP_HIDDEN void outcrop_forget_memos(void);
+// Makes room for those of this thread.
+OUTCROP_HIDDEN struct outcrop_memo *outcrop_make_memos(void);
+
+static inline uintptr_t outcrop_bits(const void *handle, size_t bytes) {
+  uintptr_t bits = 0;
+  __builtin_memcpy(&bits, handle, bytes < sizeof bits ? bytes : sizeof bits);
+  return bits;
+}
+#define OUTCROP_BITS(handle) outcrop_bits(&(handle), sizeof(handle))
+
+static inline struct outcrop_memo *outcrop_memo(uintptr_t at) {
+  struct outcrop_memo *memos = outcrop_memos;
+  return memos ? &memos[(at >> 3 ^ at >> 10) % OUTCROP_MEMOS] : NULL;
+}
+
+static inline int outcrop_is_known(const struct outcrop_memo *memo, uintptr_t at, uintptr_t type, long long bytes) {
+  return memo && memo->at == at && memo->type == type && bytes >= 0 && bytes <= memo->bytes &&
+         memo->epoch == __atomic_load_n(&outcrop_epoch, __ATOMIC_ACQUIRE);
+}
+
+// How many bytes a status says have come; negative if that cannot be said. Each MPI has its own place for it.
+static inline long long outcrop_status_bytes(const MPI_Status *status) {
+  if (!status)
+    return -1;
+#if defined(OMPI_MAJOR_VERSION)
+  return (long long)status->_ucount;
+#elif defined(MPICH_NUMVERSION)
+  return ((long long)(status->count_hi_and_cancelled >> 1) << 32) + (unsigned)status->count_lo;
+#else
+  int count = 0;
+  if (PMPI_Get_count((MPI_Status *)status, MPI_BYTE, &count) != MPI_SUCCESS || count == MPI_UNDEFINED)
+    return -1;
+  return count;
+#endif
+}
 
 // Memory that others may write to at any time, until it is hidden again; all of the window if `base` is NULL.
 OUTCROP_HIDDEN void outcrop_expose(MPI_Win win, const void *base, size_t bytes);
@@ -57,8 +107,14 @@ OUTCROP_HIDDEN void outcrop_keep(uintptr_t owner, int target, struct outcrop_pen
 // What an owner reads from `target`, or from all if it is negative, has been written.
 OUTCROP_HIDDEN void outcrop_kept_completed(uintptr_t owner, int target);
 
-// A received message: `count` elements, of which `status` says how much came; all if it is NULL.
-OUTCROP_HIDDEN void outcrop_received(const void *at, long long count, MPI_Datatype type, const MPI_Status *status);
+// A received message: `count` elements, of which `bytes` bytes have come; all if that is negative.
+OUTCROP_HIDDEN void outcrop_received_anew(const void *at, long long count, MPI_Datatype type, long long bytes);
+
+static inline void outcrop_received(const void *at, long long count, MPI_Datatype type, const MPI_Status *status) {
+  long long bytes = outcrop_status_bytes(status);
+  if (!outcrop_is_known(outcrop_memo((uintptr_t)at), (uintptr_t)at, OUTCROP_BITS(type), bytes))
+    outcrop_received_anew(at, count, type, bytes);
+}
 
 // The function of MPI itself.
 OUTCROP_HIDDEN void *outcrop_next(const char *name);

@@ -30,7 +30,7 @@ struct window {
   struct range memory;
 };
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER, calls = PTHREAD_MUTEX_INITIALIZER;
 static struct range logged[LOG], known[KNOWN];
 static size_t logged_count;
 static struct watch *watches;
@@ -42,6 +42,48 @@ static size_t window_count, window_room;
 void outcrop_lock(void) { pthread_mutex_lock(&mutex); }
 
 void outcrop_unlock(void) { pthread_mutex_unlock(&mutex); }
+
+// Whether threads may call MPI at the same time; negative if that is not known yet.
+static int is_multiple = -1;
+
+static int may_be_several(void) {
+  int is_started = 0, level = 0;
+  PMPI_Initialized(&is_started);
+  if (!is_started)
+    return 1;
+  PMPI_Query_thread(&level);
+  is_multiple = level >= MPI_THREAD_MULTIPLE;
+  return is_multiple;
+}
+
+// Whether this call locks does not change between two calls: MPI is called only once it has started.
+void outcrop_enter(void) {
+  if (is_multiple > 0 || (is_multiple < 0 && may_be_several()))
+    pthread_mutex_lock(&calls);
+}
+
+void outcrop_leave(void) {
+  if (is_multiple != 0)
+    pthread_mutex_unlock(&calls);
+}
+
+uint64_t outcrop_epoch = 1;
+__thread struct outcrop_memo *outcrop_memos __attribute__((tls_model("initial-exec")));
+static pthread_key_t memos_key;
+static pthread_once_t memos_once = PTHREAD_ONCE_INIT;
+
+static void make_key(void) { pthread_key_create(&memos_key, free); }
+
+struct outcrop_memo *outcrop_make_memos(void) {
+  if (!outcrop_memos) {
+    pthread_once(&memos_once, make_key);
+    outcrop_memos = calloc(OUTCROP_MEMOS, sizeof *outcrop_memos);
+    pthread_setspecific(memos_key, outcrop_memos);
+  }
+  return outcrop_memos;
+}
+
+void outcrop_forget_memos(void) { __atomic_add_fetch(&outcrop_epoch, 1, __ATOMIC_ACQ_REL); }
 
 void *outcrop_next(const char *name) {
   void *address = dlsym(RTLD_NEXT, name);
@@ -103,6 +145,7 @@ static void add(struct watch *watch, struct range range) {
 }
 
 static void distribute(void) {
+  outcrop_forget_memos();
   size_t count = tidy(logged, logged_count);
   for (size_t nth = 0; nth < count; nth++)
     for (size_t which = 0; which < watch_count; which++)

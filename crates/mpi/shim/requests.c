@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 struct spot {
-  uintptr_t at;
+  uintptr_t at, type;
   long long count;
   struct outcrop_shape *shape;
 };
@@ -32,6 +32,11 @@ struct kept {
   struct outcrop_pending *pending;
 };
 
+enum { SPARES = 64 };
+
+// Those with one spot, which most have, are used again.
+static struct outcrop_pending *spares[SPARES];
+static size_t spare_count;
 static struct outcrop_pending gone;
 static struct slot *slots;
 static size_t slot_count, used, live;
@@ -47,36 +52,62 @@ static void *or_end(void *memory) {
 }
 
 struct outcrop_pending *outcrop_pending(int spots) {
-  size_t room = spots > 0 ? (size_t)spots : 0;
-  struct outcrop_pending *pending = or_end(malloc(sizeof *pending + room * sizeof *pending->spots));
+  size_t room = spots > 1 ? (size_t)spots : 1;
+  struct outcrop_pending *pending = NULL;
+  if (room == 1) {
+    outcrop_enter();
+    pending = spare_count ? spares[--spare_count] : NULL;
+    outcrop_leave();
+  }
+  if (!pending)
+    pending = or_end(malloc(sizeof *pending + room * sizeof *pending->spots));
   *pending = (struct outcrop_pending){.room = room};
   return pending;
 }
 
 void outcrop_pending_add(struct outcrop_pending *pending, const void *at, long long count, MPI_Datatype type) {
   if (count > 0 && pending->count < pending->room)
-    pending->spots[pending->count++] = (struct spot){(uintptr_t)at, count, outcrop_shape_of(type)};
+    pending->spots[pending->count++] = (struct spot){(uintptr_t)at, OUTCROP_BITS(type), count, outcrop_shape_of(type)};
 }
 
-static long long received_bytes(const MPI_Status *status) {
-  int count = 0;
-  // It is undefined if there are more than fit in an int; then all counts.
-  if (!status || PMPI_Get_count((MPI_Status *)status, MPI_BYTE, &count) != MPI_SUCCESS || count == MPI_UNDEFINED)
-    return -1;
-  return count;
+// Reports a spot, unless this thread has done so lately.
+static void note_spot(const struct spot *spot, long long bytes) {
+  struct outcrop_memo *memo = outcrop_memo(spot->at);
+  if (outcrop_is_known(memo, spot->at, spot->type, bytes))
+    return;
+  uint64_t epoch = __atomic_load_n(&outcrop_epoch, __ATOMIC_ACQUIRE);
+  outcrop_lock();
+  outcrop_shape_note(spot->shape, spot->at, spot->count, bytes);
+  outcrop_unlock();
+  if (outcrop_make_memos() && bytes >= 0)
+    *outcrop_memo(spot->at) = (struct outcrop_memo){spot->at, spot->type, epoch, bytes};
 }
 
 static void note(const struct outcrop_pending *pending, const MPI_Status *status) {
-  long long bytes = received_bytes(status);
-  outcrop_lock();
+  long long bytes = outcrop_status_bytes(status);
   for (size_t nth = 0; nth < pending->count; nth++)
-    outcrop_shape_note(pending->spots[nth].shape, pending->spots[nth].at, pending->spots[nth].count, bytes);
-  outcrop_unlock();
+    note_spot(&pending->spots[nth], bytes);
+}
+
+void outcrop_received_anew(const void *at, long long count, MPI_Datatype type, long long bytes) {
+  if (count <= 0)
+    return;
+  struct spot spot = {(uintptr_t)at, OUTCROP_BITS(type), count, outcrop_shape_of(type)};
+  note_spot(&spot, bytes);
+  outcrop_shape_release(spot.shape);
 }
 
 static void end(struct outcrop_pending *pending) {
   for (size_t nth = 0; nth < pending->count; nth++)
     outcrop_shape_release(pending->spots[nth].shape);
+  if (pending->room == 1) {
+    outcrop_enter();
+    if (spare_count < SPARES) {
+      spares[spare_count++] = pending;
+      pending = NULL;
+    }
+    outcrop_leave();
+  }
   free(pending);
 }
 
@@ -85,17 +116,6 @@ void outcrop_pending_finish(struct outcrop_pending *pending, const MPI_Status *s
     return;
   note(pending, status);
   end(pending);
-}
-
-void outcrop_received(const void *at, long long count, MPI_Datatype type, const MPI_Status *status) {
-  if (count <= 0)
-    return;
-  struct outcrop_shape *shape = outcrop_shape_of(type);
-  long long bytes = received_bytes(status);
-  outcrop_lock();
-  outcrop_shape_note(shape, (uintptr_t)at, count, bytes);
-  outcrop_unlock();
-  outcrop_shape_release(shape);
 }
 
 static size_t hash(MPI_Request request) {
@@ -138,7 +158,7 @@ void outcrop_request(MPI_Request request, struct outcrop_pending *pending, int i
   pending->is_receive = is_receive;
   pending->is_persistent = is_persistent;
   pending->is_active = !is_persistent;
-  outcrop_lock();
+  outcrop_enter();
   if (4 * (used + 1) > 3 * slot_count)
     grow();
   struct slot *slot = slot_of(request);
@@ -148,30 +168,30 @@ void outcrop_request(MPI_Request request, struct outcrop_pending *pending, int i
   if (!slot->pending || slot->pending == &gone)
     live++;
   *slot = (struct slot){request, pending};
-  outcrop_unlock();
+  outcrop_leave();
 }
 
 int outcrop_has_requests(void) { return __atomic_load_n(&live, __ATOMIC_RELAXED) > 0; }
 
 struct outcrop_pending *outcrop_request_find(MPI_Request request) {
   struct outcrop_pending *pending = NULL;
-  outcrop_lock();
+  outcrop_enter();
   if (live && request != MPI_REQUEST_NULL) {
     pending = slot_of(request)->pending;
     pending = pending == &gone ? NULL : pending;
   }
-  outcrop_unlock();
+  outcrop_leave();
   return pending;
 }
 
 static void forget(MPI_Request request, const struct outcrop_pending *pending) {
-  outcrop_lock();
+  outcrop_enter();
   struct slot *slot = slot_of(request);
   if (slot->pending == pending) {
     slot->pending = &gone;
     live--;
   }
-  outcrop_unlock();
+  outcrop_leave();
 }
 
 void outcrop_request_completed(MPI_Request request, struct outcrop_pending *pending, const MPI_Status *status) {
@@ -214,25 +234,25 @@ void outcrop_request_freed(MPI_Request request) {
 }
 
 void outcrop_keep(uintptr_t owner, int target, struct outcrop_pending *pending) {
-  outcrop_lock();
+  outcrop_enter();
   if (kept_count == kept_room) {
     kept_room = kept_room ? 2 * kept_room : 16;
     kept = or_end(realloc(kept, kept_room * sizeof *kept));
   }
   kept[kept_count++] = (struct kept){owner, target, pending};
-  outcrop_unlock();
+  outcrop_leave();
 }
 
 void outcrop_kept_completed(uintptr_t owner, int target) {
   for (size_t nth = 0;;) {
     struct outcrop_pending *done = NULL;
-    outcrop_lock();
+    outcrop_enter();
     for (; nth < kept_count && !done; nth++)
       if (kept[nth].owner == owner && (target < 0 || kept[nth].target == target)) {
         done = kept[nth].pending;
         kept[nth--] = kept[--kept_count];
       }
-    outcrop_unlock();
+    outcrop_leave();
     if (!done)
       return;
     outcrop_pending_finish(done, NULL);

@@ -236,27 +236,27 @@ static struct outcrop_shape *make(MPI_Datatype type, int depth) {
 
 struct outcrop_shape *outcrop_shape_of(MPI_Datatype type) {
   struct known *known = place(type);
-  outcrop_lock();
+  outcrop_enter();
   struct outcrop_shape *shape = known->shape && known->type == type ? known->shape : NULL;
   if (shape)
     shape->users++;
-  outcrop_unlock();
+  outcrop_leave();
   if (shape)
     return shape;
   shape = make(type, 0);
   shape->users = 2;
-  outcrop_lock();
+  outcrop_enter();
   struct outcrop_shape *former = known->shape;
   *known = (struct known){type, shape};
-  outcrop_unlock();
+  outcrop_leave();
   outcrop_shape_release(former);
   return shape;
 }
 
 void outcrop_shape_release(struct outcrop_shape *shape) {
-  outcrop_lock();
+  outcrop_enter();
   int is_last = shape && --shape->users == 0;
-  outcrop_unlock();
+  outcrop_leave();
   if (is_last)
     end(shape);
 }
@@ -304,12 +304,13 @@ void outcrop_shape_span(const struct outcrop_shape *shape, uintptr_t at, long lo
 OUTCROP_EXPORT int MPI_Type_free(MPI_Datatype *type) {
   struct outcrop_shape *shape = NULL;
   struct known *known = place(*type);
-  outcrop_lock();
+  outcrop_forget_memos();
+  outcrop_enter();
   if (known->shape && known->type == *type) {
     shape = known->shape;
     known->shape = NULL;
   }
-  outcrop_unlock();
+  outcrop_leave();
   outcrop_shape_release(shape);
   return ((int (*)(MPI_Datatype *))outcrop_next("PMPI_Type_free"))(type);
 }

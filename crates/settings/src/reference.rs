@@ -12,6 +12,9 @@ pub(crate) const OTHER_VARIABLES: &[(&str, &str)] = &[
     ("OUTCROP_LOG", "What the program `outcrop` and the C library report to standard error: `warn`, `info`, `debug`."),
     ("OUTCROP_IO", "How directories are read and written if their `method` is not given: `uring` or `blocking`."),
     ("OUTCROP_MEETING_DIR", "Where processes of this machine meet. Default: `/dev/shm`."),
+    ("OUTCROP_MPICC", "The compiler of the MPI that a program uses ([MPI](mpi.md)). Default: `mpicc`."),
+    ("OUTCROP_MPI_DIR", "Where `liboutcrop-mpi.so` is kept, for each MPI. Default: `~/.cache/outcrop/mpi`."),
+    ("OUTCROP_MPI_LIBRARY", "The `liboutcrop-mpi.so` to use, instead of one that Outcrop compiles."),
     (
         "OUTCROP_POOL",
         "The pool of a C program with `#pragma nvcp`. Default: named after the source, in the working directory.",

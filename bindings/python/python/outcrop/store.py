@@ -54,6 +54,7 @@ class Store(Opened, _outcrop.Store):
     dir:    a directory, or several, fastest first. Each is a path, or {"path": ..., "limit": "2 TiB"}. Needed.
     host:   how much host memory, through which everything passes. Default: "256 MiB".
     ranks:  {"dir": ..., "rank": ..., "count": ...} for a run of several processes; all of them then make the same calls.
+    comm:   a communicator of mpi4py, instead of `ranks`: its processes save together. Open the store after MPI was initialised.
     All others are listed in `outcrop.settings.StoreSettings` and in docs/settings.md.
 
     allow_pickle:   whether values that are neither arrays, numbers nor texts may be pickled, and what was pickled be read.
@@ -64,13 +65,21 @@ class Store(Opened, _outcrop.Store):
     """
 
     __signature__ = _settings.signature(
-        StoreSettings, inspect.Parameter("allow_pickle", inspect.Parameter.KEYWORD_ONLY, default=True, annotation="bool")
+        StoreSettings,
+        inspect.Parameter("comm", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="mpi4py.MPI.Intracomm | None"),
+        inspect.Parameter("allow_pickle", inspect.Parameter.KEYWORD_ONLY, default=True, annotation="bool"),
     )
 
     _sessions: weakref.WeakSet[Session]
     _allow_pickle: bool
 
-    def __new__(cls, *, allow_pickle: bool = True, **settings: Unpack[StoreSettings]) -> Store:
+    def __new__(cls, *, comm: Any = None, allow_pickle: bool = True, **settings: Unpack[StoreSettings]) -> Store:
+        if comm is not None:
+            if settings.get("ranks") is not None:
+                raise Usage("comm says who the ranks are; leave ranks out, or give ranks={'mpi': comm.py2f(), 'dir': ...} alone")
+            if not callable(getattr(comm, "py2f", None)):
+                raise Usage(f"comm is {comm!r}; give a communicator of mpi4py, such as MPI.COMM_WORLD")
+            settings["ranks"] = {"mpi": comm.py2f()}
         store = super().__new__(cls, _settings.text(StoreSettings, settings))
         store._sessions = weakref.WeakSet()
         store._allow_pickle = allow_pickle
