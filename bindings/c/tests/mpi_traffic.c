@@ -17,10 +17,12 @@ uint64_t outcrop_mpi_watch(uintptr_t begin, uintptr_t end);
 void outcrop_mpi_unwatch(uint64_t watch);
 void outcrop_mpi_take(uint64_t watch, void (*note)(void *context, uintptr_t begin, uintptr_t end), void *context);
 
-enum { ARENA = 1 << 20, SPOT_MAX = 24 << 10 };
+// The last bytes are for what comes to the same place again and again.
+enum { ARENA = 1 << 20, SAME = 128 << 10 };
 
 static unsigned char arena[ARENA], before[ARENA], expected[ARENA], allowed[ARENA], reported[ARENA], out[ARENA];
 static size_t cursor;
+static uint64_t watch;
 static uint64_t shared_state, own_state;
 static int rank, count, way;
 static const char *directory;
@@ -85,7 +87,7 @@ static unsigned char *place(size_t bytes) {
   cursor = (cursor + 8 + (size_t)below(64) + 7) & ~(size_t)7;
   unsigned char *at = arena + cursor;
   cursor += bytes;
-  DEMAND(cursor < ARENA);
+  DEMAND(cursor < ARENA - SAME);
   return at;
 }
 
@@ -200,6 +202,32 @@ static void message(void) {
   }
   expect(into, sent, type);
   MPI_Type_free(&type);
+}
+
+// Messages to a place where others have come before, with datatypes that may have the handles of others.
+static void again(void) {
+  unsigned char *into = arena + ARENA - SAME;
+  for (int nth = 0; nth < 3; nth++) {
+    MPI_Datatype type = make_type(1);
+    MPI_Request request;
+    int to = (rank + 1) % count, from = (rank + count - 1) % count;
+    DEMAND(span(type, 1) < SAME / 2);
+    shuffle(out, span(type, 1));
+    MPI_Irecv(into, 1, type, from, 1, MPI_COMM_WORLD, &request);
+    MPI_Send(out, 1, type, to, 1, MPI_COMM_WORLD);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+    expect(into, 1, type);
+    MPI_Type_free(&type);
+    for (int bytes = 50; bytes; bytes -= 10) {
+      MPI_Sendrecv(out, bytes, MPI_BYTE, to, 1, into + SAME / 2, 100, MPI_BYTE, from, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+      expect(into + SAME / 2, bytes, MPI_BYTE);
+      // Each time that somebody asks, it is new.
+      memset(reported + ARENA - SAME / 2, 0, SAME / 2);
+      outcrop_mpi_take(watch, note, NULL);
+      DEMAND(reported[ARENA - SAME / 2 + bytes - 1] && !reported[ARENA - SAME / 2 + bytes]);
+    }
+    memset(reported + ARENA - SAME / 2, 255, 50);
+  }
 }
 
 static void vectors(int *counts, int *places, int *bytes, MPI_Datatype *types, int each) {
@@ -341,6 +369,11 @@ static void window(void) {
     }
     MPI_Win_unlock(to, win);
   }
+  // What was read is there from now on, and not only when the window is freed.
+  expect(into, elements, type);
+  outcrop_mpi_take(watch, note, NULL);
+  for (size_t nth = (size_t)(into - arena); nth < (size_t)(into - arena) + bytes; nth++)
+    DEMAND(!expected[nth] == !reported[nth]);
   MPI_Barrier(MPI_COMM_WORLD);
   if (bytes >= sizeof add) {
     MPI_Win_lock(MPI_LOCK_SHARED, to, 0, win);
@@ -350,7 +383,6 @@ static void window(void) {
   }
   MPI_Win_free(&win);
   expect(own, (int)bytes, MPI_BYTE);
-  expect(into, elements, type);
   MPI_Type_free(&type);
 }
 
@@ -406,8 +438,8 @@ int main(int argc, char **argv) {
   directory = argv[1];
   shared_state = strtoull(argv[2], NULL, 10) * 2 + 1;
   own_state = shared_state * 77 + (uint64_t)rank * 1000003 + 5;
-  uint64_t watch = outcrop_mpi_watch((uintptr_t)arena, (uintptr_t)arena + ARENA);
-  void (*kinds[])(void) = {message, message, message, collective, collective, neighbours, window, file};
+  watch = outcrop_mpi_watch((uintptr_t)arena, (uintptr_t)arena + ARENA);
+  void (*kinds[])(void) = {message, message, again, collective, collective, neighbours, window, file};
   for (int round = 0, rounds = atoi(argv[3]); round < rounds; round++) {
     cursor = 0;
     memcpy(before, arena, ARENA);

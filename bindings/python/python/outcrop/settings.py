@@ -91,6 +91,8 @@ class Ranks(TypedDict, total=False):
     """Which of them this one is, from 0."""
     count: int
     """How many there are."""
+    mpi: Literal["world"] | int
+    """The ranks of this communicator of MPI, instead of `rank` and `count`; see docs/mpi.md."""
 
 
 class TapeSettings(TypedDict, total=False):
