@@ -16,7 +16,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 use anyhow::{Result, ensure};
 use serde_json::json;
 
-use crate::{Machine, Needs, Report, Scratch, memory, workload::check_state_bytes};
+use crate::{Needs, Report, Scratch, memory, workload::check_state_bytes};
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -77,5 +77,5 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
         "wall": "until the last checkpoint is durable; the first ones, which fill the memory, do not count",
     });
     let runs = [programs.rows, slowdowns.rows, tracking.rows, hashing.rows].concat();
-    Ok(Report { bench: "increment", machine: Machine::here(), settings, runs, ratios })
+    Ok(Report::new("increment", settings, runs, ratios))
 }

@@ -16,6 +16,7 @@ pub mod node;
 pub mod page;
 mod passes;
 pub mod pool;
+mod quiet;
 pub mod ranks;
 mod report;
 pub mod rtm;
@@ -29,6 +30,7 @@ pub mod whole;
 mod workload;
 
 pub use disk::file_system;
+pub use quiet::{Quiet, Watch};
 pub use report::{Machine, Report};
 pub use scratch::Needs;
 use scratch::Scratch;

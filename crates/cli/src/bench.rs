@@ -8,7 +8,8 @@ use anyhow::{Context, Result, ensure};
 use bytesize::ByteSize;
 use clap::{Args, Subcommand};
 use outcrop_bench::{
-    Needs, Report, alloc, apps, increment, interval, model, node, page, pool, ranks, rtm, store, tape, whole,
+    Needs, Quiet, Report, Watch, alloc, apps, increment, interval, model, node, page, pool, ranks, rtm, store, tape,
+    whole,
 };
 use outcrop_rtm::{Config, Migration, Shots};
 
@@ -154,6 +155,10 @@ struct ReportArgs {
     /// Use smaller workloads: less than a minute.
     #[arg(long)]
     quick: bool,
+    /// Repeat the whole benchmark this many times, and report the median and the range of each
+    /// ratio.
+    #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repeat: u32,
 }
 
 #[derive(Args)]
@@ -196,7 +201,7 @@ pub(crate) struct LoopArgs {
     #[arg(long, value_name = "COUNT")]
     sweeps: Option<usize>,
     /// Rounds; the medians count [default: 5, quick: 3].
-    #[arg(long, visible_alias = "repeat", value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT")]
     rounds: Option<usize>,
     /// Directory for files; they are removed at the end.
     #[arg(long, value_name = "DIR", default_value = "outcrop-scratch")]
@@ -400,29 +405,73 @@ fn scale(text: &str) -> Result<f64, String> {
 }
 
 pub(crate) fn run(command: &BenchCommand) -> Result<()> {
-    let progress = &mut |what: &str| eprintln!("measuring: {what}");
-    let (report, how) = match command {
+    match command {
         BenchCommand::All(args) => return all::run(args),
-        BenchCommand::Tape(args) => (tape::run(&args.options(), progress)?, &args.report),
-        BenchCommand::Loop(args) => (whole::run(&args.options(), progress)?, &args.report),
-        BenchCommand::Rtm(args) => (rtm::run(&args.config(), &args.room.room(), progress)?, &args.report),
-        BenchCommand::Alloc(args) => (alloc::run(&args.options(), progress)?, &args.report),
-        BenchCommand::Sim(args) => (model::run(&args.options(), progress)?, &args.report),
-        BenchCommand::Store(args) => (store::run(&args.options(), progress)?, &args.report),
-        BenchCommand::Increment(args) => (increment::run(&args.options(), progress)?, &args.report),
-        BenchCommand::Pool(args) => (pool::run(&args.options(), progress)?, &args.report),
-        BenchCommand::Interval(args) => (interval::run(&args.options()?, progress)?, &args.report),
-        BenchCommand::Apps(args) => (apps::run(&args.options(), progress)?, &args.report),
-        BenchCommand::Node(args) => (node::run(&args.options()?, progress)?, &args.report),
-        BenchCommand::Ranks(args) => (ranks::run(&args.options(), progress)?, &args.report),
         BenchCommand::PoolProcess { order } => return pool::process(order),
         BenchCommand::AllocProcess { order } => return alloc::process(order),
         BenchCommand::RanksProcess { order } => return ranks::process(order),
-    };
+        _ => {}
+    }
+    let Some(how) = command.report() else { return Ok(()) };
+    let mut reports = Vec::new();
+    for time in 1..=how.repeat {
+        let mut progress = |what: &str| match how.repeat {
+            1 => eprintln!("measuring: {what}"),
+            times => eprintln!("measuring ({time} of {times}): {what}"),
+        };
+        let watch = Watch::begin();
+        let report = command.measure(&mut progress)?;
+        reports.push(Report { quiet: Some(watch.end()), ..report });
+    }
+    let report = Report::of_repetitions(reports);
+    if let Some(doubt) = report.quiet.as_ref().and_then(Quiet::doubt) {
+        eprintln!("warning: the machine was not quiet ({doubt}): these figures may mislead");
+    }
     print(&report, how.json)
 }
 
 impl BenchCommand {
+    /// How to report, if it is one benchmark.
+    fn report(&self) -> Option<&ReportArgs> {
+        Some(match self {
+            Self::Tape(args) => &args.report,
+            Self::Loop(args) => &args.report,
+            Self::Rtm(args) => &args.report,
+            Self::Alloc(args) => &args.report,
+            Self::Sim(args) => &args.report,
+            Self::Store(args) => &args.report,
+            Self::Increment(args) => &args.report,
+            Self::Pool(args) => &args.report,
+            Self::Interval(args) => &args.report,
+            Self::Apps(args) => &args.report,
+            Self::Node(args) => &args.report,
+            Self::Ranks(args) => &args.report,
+            Self::All(_) => return None,
+            Self::AllocProcess { .. } | Self::PoolProcess { .. } | Self::RanksProcess { .. } => return None,
+        })
+    }
+
+    /// Runs one benchmark, once.
+    fn measure(&self, progress: &mut (dyn FnMut(&str) + Send)) -> Result<Report> {
+        match self {
+            Self::Tape(args) => tape::run(&args.options(), progress),
+            Self::Loop(args) => whole::run(&args.options(), progress),
+            Self::Rtm(args) => rtm::run(&args.config(), &args.room.room(), progress),
+            Self::Alloc(args) => alloc::run(&args.options(), progress),
+            Self::Sim(args) => model::run(&args.options(), progress),
+            Self::Store(args) => store::run(&args.options(), progress),
+            Self::Increment(args) => increment::run(&args.options(), progress),
+            Self::Pool(args) => pool::run(&args.options(), progress),
+            Self::Interval(args) => interval::run(&args.options()?, progress),
+            Self::Apps(args) => apps::run(&args.options(), progress),
+            Self::Node(args) => node::run(&args.options()?, progress),
+            Self::Ranks(args) => ranks::run(&args.options(), progress),
+            Self::All(_) | Self::AllocProcess { .. } | Self::PoolProcess { .. } | Self::RanksProcess { .. } => {
+                unreachable!("these are not one benchmark")
+            }
+        }
+    }
+
     /// The memory and space that a benchmark needs, if any.
     fn needs(&self) -> Result<Option<Needs>> {
         Ok(match self {
@@ -618,9 +667,15 @@ fn print(report: &Report, is_json: bool) -> Result<()> {
         }
         say!("{runs}");
     }
-    let mut ratios = table::new(&["ratio", "value"]);
+    let mut ratios = match report.ranges.is_empty() {
+        true => table::new(&["ratio", "value"]),
+        false => table::new(&["ratio", "median", "least", "largest"]),
+    };
     for (name, value) in &report.ratios {
-        ratios.add_row(vec![(*name).to_owned(), format!("{value:.3}")]);
+        let range = report.ranges.get(name).into_iter().flatten();
+        ratios.add_row(
+            [(*name).to_owned()].into_iter().chain([value].into_iter().chain(range).map(|it| format!("{it:.3}"))),
+        );
     }
     say!("{ratios}");
     Ok(())
