@@ -2,6 +2,8 @@
 //! redb and pmemobj.
 
 mod persisting;
+#[cfg(feature = "redb")]
+mod redb;
 mod rivals;
 mod structures;
 
