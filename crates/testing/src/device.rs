@@ -3,7 +3,8 @@
 use std::{ops::Range, ptr::NonNull, sync::Arc};
 
 use outcrop_layers::{
-    Buffer, Device, DeviceKind, Event, Place, Registration, Reservation, Result, Stream, open_device,
+    Buffer, Device, DeviceHash, DeviceKind, Event, HashBlocks, Place, Registration, Reservation, Result, Stream,
+    open_device,
 };
 
 use crate::skip;
@@ -44,6 +45,8 @@ pub enum Call {
     BeginCopyWithin,
     /// Computing a checksum.
     SumWords,
+    /// Starting to hash blocks.
+    BeginHash,
     /// Recording an event.
     Record,
     /// All operations of a stream have ended.
@@ -157,6 +160,10 @@ impl Stream for Guarded<Box<dyn Stream>> {
     unsafe fn sum_words(&mut self, at: Place, first_word: u64, bytes: usize) -> Result<u64> {
         self.guard.call(Call::SumWords)?;
         unsafe { self.inner.sum_words(at, first_word, bytes) }
+    }
+    unsafe fn begin_hash(&mut self, kind: DeviceHash, blocks: HashBlocks) -> Result<()> {
+        self.guard.call(Call::BeginHash)?;
+        unsafe { self.inner.begin_hash(kind, blocks) }
     }
     fn record(&mut self) -> Result<Box<dyn Event>> {
         self.guard.call(Call::Record)?;

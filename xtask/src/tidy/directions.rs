@@ -62,7 +62,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("python", &["outcrop"]),
     ("xtask", &["settings"]),
     // For tests.
-    ("cuda-stand-in", &["memory"]),
+    ("cuda-stand-in", &["format", "memory"]),
     ("crash", &["layers"]),
     ("testing", &["memory", "layers"]),
 ];
@@ -75,6 +75,7 @@ const FOR_TESTS: &[&str] = &["testing", "crash", "cuda-stand-in"];
 
 /// What tests may use besides what their crate may use.
 const TESTS_MAY_USE: &[(&str, &[&str])] = &[
+    ("layers", &["format"]),
     ("outcrop", &["local"]),
     ("intercept", &["preload"]),
     ("annotate", &["c"]),
