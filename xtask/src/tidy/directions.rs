@@ -20,8 +20,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("memory", &[]),
     ("io", &["memory"]),
     ("local", &["format"]),
-    ("track", &["format", "memory"]),
     ("layers", &["memory", "io", "local"]),
+    ("track", &["format", "memory", "layers"]),
     // What a tape or store can be told, in the words of those that are told.
     ("settings", &["plan", "format", "layers", "track"]),
     // Arrays in persistent memory; no planner belongs on their hot path.
