@@ -276,6 +276,11 @@ impl Buffer {
         unsafe { device.stream()?.copy_out(from, bytes) }
     }
 
+    /// Returns an error unless it is on this device and has `bytes` bytes at `offset`.
+    pub fn check_on(&self, device: &dyn Device, offset: u64, bytes: u64) -> Result<()> {
+        self.place(device, offset, bytes).map(drop)
+    }
+
     /// The place of the bytes at `offset`, if they are inside the buffer and on this device.
     fn place(&self, device: &dyn Device, offset: u64, bytes: u64) -> Result<Place> {
         if self.identity != device.identity() {
