@@ -62,13 +62,9 @@ impl Known {
         }
         let of_commands = ["crates/cli/src/", "crates/sim/src/", "xtask/src/main.rs"];
         let is_of_commands = of_commands.iter().any(|folder| file.starts_with(folder));
-        for word in text.split(|one: char| !one.is_alphanumeric() && one != '_').filter(|word| !word.is_empty()) {
-            self.words.insert(word.to_owned());
-            if is_of_commands {
-                // The variant `PoolProcess` is the command `pool-process`, the field `as_json` the
-                // option `--as-json`.
-                self.commands.insert(word.replace('_', "").to_lowercase());
-            }
+        self.words.extend(words(text, "_").map(str::to_owned));
+        if is_of_commands {
+            self.commands.extend(words(text, "_-").map(command_word));
         }
     }
 
@@ -92,7 +88,7 @@ impl Known {
         words.all(|word| {
             // A word in capitals stands for any: `--trace FILE`.
             let is_any = word.chars().all(|one| one.is_ascii_uppercase());
-            is_any || self.commands.contains(&word.replace('-', "").to_lowercase())
+            is_any || self.commands.contains(&command_word(word))
         })
     }
 
@@ -104,9 +100,20 @@ impl Known {
         if is_path && !name.contains('(') {
             return self.has_file(name);
         }
-        let mut words = name.split(|one: char| !one.is_alphanumeric() && one != '_').filter(|word| !word.is_empty());
-        words.all(|word| self.words.contains(word) || self.has_file(&format!("crates/{word}")))
+        words(name, "_").all(|word| self.words.contains(word) || self.has_file(&format!("crates/{word}")))
     }
+}
+
+/// The words of a text: letters, digits, and these.
+fn words<'text>(text: &'text str, others: &'static str) -> impl Iterator<Item = &'text str> {
+    let is_between = move |one: char| !one.is_alphanumeric() && !others.contains(one);
+    text.split(is_between).filter(|word| !word.is_empty())
+}
+
+/// How a word of a command is compared. The variant `PoolProcess` is the command `pool-process`, and
+/// the field `as_json` the option `--as-json`.
+fn command_word(word: &str) -> String {
+    word.replace(['_', '-'], "").to_lowercase()
 }
 
 fn rows(page: &str) -> impl Iterator<Item = Row<'_>> {
