@@ -110,8 +110,8 @@ fn words<'text>(text: &'text str, others: &'static str) -> impl Iterator<Item = 
     text.split(is_between).filter(|word| !word.is_empty())
 }
 
-/// How a word of a command is compared. The variant `PoolProcess` is the command `pool-process`, and
-/// the field `as_json` the option `--as-json`.
+/// How a word of a command is compared. The variant `PoolProcess` is the command `pool-process`,
+/// and the field `as_json` the option `--as-json`.
 fn command_word(word: &str) -> String {
     word.replace(['_', '-'], "").to_lowercase()
 }

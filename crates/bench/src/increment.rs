@@ -89,8 +89,8 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
     Ok(Report { bench: "increment", machine: Machine::here(), settings, runs, ratios })
 }
 
-/// Figure 2 of the paper: the rate of hashing against the size of blocks, on one core, all cores and
-/// every device.
+/// Figure 2 of the paper: the rate of hashing against the size of blocks, on one core, all cores
+/// and every device.
 fn hashes(options: &Options, progress: &mut dyn FnMut(&str)) -> Report {
     let hashing = hashing::measure(options, progress);
     let on_devices = hashing::measure_devices(options, progress);

@@ -1,5 +1,5 @@
-//! Modules, and the kernels that Outcrop has. They cannot run here as they are, so that what they do
-//! is done in their place.
+//! Modules, and the kernels that Outcrop has. They cannot run here as they are, so that what they
+//! do is done in their place.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

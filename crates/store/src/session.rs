@@ -152,14 +152,14 @@ impl Session {
         self.tracker.mark_dirty(region, bytes);
     }
 
-    /// Says that the bytes of a region are in a buffer of a device, from `offset` on, and not in host
-    /// memory. From the next save on, the buffer is hashed where it is, and only what has changed is
-    /// copied to the host. The part that [`save`](Self::save) is given says name, element, shape and
-    /// length; its memory is not read, and may be untouched.
+    /// Says that the bytes of a region are in a buffer of a device, from `offset` on, and not in
+    /// host memory. From the next save on, the buffer is hashed where it is, and only what has
+    /// changed is copied to the host. The part that [`save`](Self::save) is given says name,
+    /// element, shape and length; its memory is not read, and may be untouched.
     ///
     /// The program must have waited for everything that changes the buffer before it saves. Such a
-    /// save copies before it returns, also with [`live`](super::StoreBuilder::live). A restore fills
-    /// the memory of the part, from which the program fills the buffer. With
+    /// save copies before it returns, also with [`live`](super::StoreBuilder::live). A restore
+    /// fills the memory of the part, from which the program fills the buffer. With
     /// [`certain`](super::StoreBuilder::certain) this is an error, because there are no bytes to
     /// compare.
     pub fn mark_device(

@@ -60,8 +60,8 @@ pub(super) fn measure(options: &Options, progress: &mut dyn FnMut(&str)) -> Hash
     Hashing { rows, over_read_bandwidth }
 }
 
-/// The rates of all devices of this machine, with the copies to them and back, and of what is on them
-/// already. A device that cannot hash has no rows.
+/// The rates of all devices of this machine, with the copies to them and back, and of what is on
+/// them already. A device that cannot hash has no rows.
 pub(super) fn measure_devices(options: &Options, progress: &mut dyn FnMut(&str)) -> Vec<Value> {
     let words = random_words(options);
     let memory: &[u8] = zerocopy::IntoBytes::as_bytes(&*words);

@@ -132,8 +132,8 @@ fn tracking(runs: &[Value]) -> Vec<Panel> {
     vec![panel("", "share of the pages that were written", "milliseconds", Content::Lines { ticks, series })]
 }
 
-/// The plot of `outcrop bench increment --hash`: the rate of hashing by the size of blocks, with one
-/// panel per hash.
+/// The plot of `outcrop bench increment --hash`: the rate of hashing by the size of blocks, with
+/// one panel per hash.
 pub fn hash_plot(runs: &[Value]) -> Plot {
     let sized: Vec<&Value> = runs.iter().filter(|run| run["block_bytes"].is_number()).collect();
     let parts: Vec<&[&Value]> = sized.chunk_by(|one, other| one["part"] == other["part"]).collect();

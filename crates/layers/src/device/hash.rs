@@ -1,5 +1,5 @@
-//! Hashes of blocks, computed by a device: of host memory, which is copied to it piece by piece, and
-//! of memory that is on the device already.
+//! Hashes of blocks, computed by a device: of host memory, which is copied to it piece by piece,
+//! and of memory that is on the device already.
 //!
 //! Several streams take turns. While one copies a piece to the device, another hashes, and a third
 //! copies hashes back. The kernels are in `kernels/hash.c`.
@@ -20,8 +20,8 @@ use crate::{Error, Result};
 /// The number of streams: one for each thing that goes on at the same time.
 const STREAMS: usize = 3;
 
-/// How much is copied to the device at a time, unless a single block is longer. Long enough that the
-/// start of a kernel does not matter, and that a device has many blocks to hash at once.
+/// How much is copied to the device at a time, unless a single block is longer. Long enough that
+/// the start of a kernel does not matter, and that a device has many blocks to hash at once.
 const PIECE_BYTES: usize = 8 << 20;
 
 /// The largest number of blocks that are hashed at a time.
@@ -146,9 +146,9 @@ impl DeviceHasher {
         self.kind
     }
 
-    /// Hashes the consecutive blocks of each of `stretches` of host memory into `hashes`. All blocks
-    /// have `block_bytes`, except the last one of a stretch. After an error, the hashes mean
-    /// nothing.
+    /// Hashes the consecutive blocks of each of `stretches` of host memory into `hashes`. All
+    /// blocks have `block_bytes`, except the last one of a stretch. After an error, the hashes
+    /// mean nothing.
     ///
     /// # Panics
     ///
@@ -195,8 +195,8 @@ impl DeviceHasher {
         self.fly(block_bytes, hashes, |flight| flight.begin_in_place([(place, bytes as usize)]))
     }
 
-    /// Hashes the blocks of a range of a layer on this device, without moving it to the host. Only a
-    /// block that lies in two chunks is copied, within the device.
+    /// Hashes the blocks of a range of a layer on this device, without moving it to the host. Only
+    /// a block that lies in two chunks is copied, within the device.
     ///
     /// # Panics
     ///
@@ -297,8 +297,8 @@ impl<'call> Flight<'call> {
             [Source::Device(place, _)] => place,
             _ => {
                 let room = staging.room(&*self.hasher.device, self.block_bytes)?;
-                // SAFETY: the sources are live until the flight has waited for the stream, and there
-                // is room for a piece.
+                // SAFETY: the sources are live until the flight has waited for the stream, and
+                // there is room for a piece.
                 unsafe { staging.begin_copies(piece, bytes, room) }?;
                 room
             }
@@ -306,9 +306,9 @@ impl<'call> Flight<'call> {
         let hashes = Place { handle: staging.hashes.handle(), offset: 0 };
         let blocks_there = HashBlocks { at, bytes, block_bytes: self.block_bytes, hashes };
         let stream = &mut staging.stream;
-        // SAFETY: the place is part of a live buffer, and there is room for this many hashes, on the
-        // device and in host memory, which is registered if it must be. The flight waits for the
-        // stream before anybody reads the hashes or frees the memory.
+        // SAFETY: the place is part of a live buffer, and there is room for this many hashes, on
+        // the device and in host memory, which is registered if it must be. The flight waits for
+        // the stream before anybody reads the hashes or frees the memory.
         let end = unsafe {
             stream.begin_hash(self.hasher.kind, blocks_there)?;
             stream.begin_copy_out(hashes, staging.hashes_on_host.memory.as_mut_ptr(), blocks * HASH_BYTES)?;
@@ -406,7 +406,8 @@ impl Staging {
                     part.len()
                 }
                 (Source::Host(part), None) => {
-                    // SAFETY: the device needs no registered memory; the caller guarantees the rest.
+                    // SAFETY: the device needs no registered memory; the caller guarantees the
+                    // rest.
                     unsafe { self.stream.begin_copy_in(part.as_ptr(), to, part.len()) }?;
                     part.len()
                 }

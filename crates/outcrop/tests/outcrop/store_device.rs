@@ -1,5 +1,5 @@
-//! Stores and devices: buffers on a device are saved incrementally, and devices hash for a store. On
-//! OpenCL; `device_cuda.rs` runs the same with the stand-in driver.
+//! Stores and devices: buffers on a device are saved incrementally, and devices hash for a store.
+//! On OpenCL; `device_cuda.rs` runs the same with the stand-in driver.
 
 use std::{
     io,
@@ -99,7 +99,7 @@ fn excluded_bytes_of_a_buffer_stay_as_they_are() {
     let Some(device) = device() else { return };
     let dir = tempfile::tempdir().unwrap();
     let mut session = builder(dir.path()).open().unwrap().session("s").unwrap();
-    let excluded = RegionOptions { excluded: vec![8192..MIB as u64], ..RegionOptions::default() };
+    let excluded = RegionOptions { excluded: std::iter::once(8192..MIB as u64).collect(), ..RegionOptions::default() };
     session.region("field", excluded);
     let bytes = pattern(1, BYTES as u64);
     session.mark_device("field", Arc::clone(&device), buffer(&device, &bytes), OFFSET).unwrap();

@@ -25,8 +25,8 @@ const PAUSE_MAX: u32 = 256;
 /// How much of a buffer is in host memory at a time if its device cannot hash it.
 const READ_BYTES: usize = 8 << 20;
 
-/// A hasher on this device, whose hashes were compared with the processor's. Everything that a store
-/// believes of its blocks depends on them.
+/// A hasher on this device, whose hashes were compared with the processor's. Everything that a
+/// store believes of its blocks depends on them.
 pub fn hasher_on(device: Arc<dyn Device>, kind: HashKind) -> Result<DeviceHasher> {
     let broken = |device: &dyn Device, attempt, reason: &'static str| Error::Broken {
         layer: device.name().to_owned(),
@@ -61,9 +61,12 @@ pub struct ChosenHasher {
     cpu: CpuHasher,
     devices: Vec<Arc<DeviceHasher>>,
     choice: Mutex<Choice>,
-    /// For buffers of the program: hashers by device, or `None` for one that cannot hash.
-    in_place: Mutex<Vec<(Arc<dyn Device>, Option<Arc<DeviceHasher>>)>>,
+    /// For buffers of the program.
+    in_place: Mutex<Vec<InPlace>>,
 }
+
+/// A device, and its hasher unless it cannot hash.
+type InPlace = (Arc<dyn Device>, Option<Arc<DeviceHasher>>);
 
 /// What is known of one way to hash.
 #[derive(Debug, Clone, PartialEq)]
@@ -106,8 +109,8 @@ impl ChosenHasher {
         names.enumerate().map(rate).collect()
     }
 
-    /// Hashes the blocks of a part of a buffer where it is. If its device cannot, the buffer is read
-    /// piece by piece and hashed by the processor. The error is that of reading it.
+    /// Hashes the blocks of a part of a buffer where it is. If its device cannot, the buffer is
+    /// read piece by piece and hashed by the processor. The error is that of reading it.
     ///
     /// # Panics
     ///
@@ -296,8 +299,8 @@ mod tests {
 
     const CALL_BYTES: usize = 1 << 30;
 
-    /// Simulates calls with ways of these rates, in bytes per second. Returns the total time, and how
-    /// often each way was the best.
+    /// Simulates calls with ways of these rates, in bytes per second. Returns the total time, and
+    /// how often each way was the best.
     fn run(choice: &mut Choice, calls: usize, rates: &[f64]) -> (f64, Vec<usize>) {
         let (mut seconds, mut chosen) = (0.0, vec![0; rates.len()]);
         for _ in 0..calls {

@@ -1,10 +1,11 @@
 //! The kernels for CUDA.
 //!
-//! They are compiled in advance to the texts in `checksum.ptx` and `hash.ptx`, from which the driver
-//! generates machine code for its device. NVRTC 12.9 generated these texts from `checksum.cu` and
-//! `hash.c`; only the version in their headers was lowered, so that older drivers accept them too.
-//! They have not run on hardware: the stand-in driver does in their place what they would do. The
-//! OpenCL kernels, which are the same line by line, or the same file, run on PoCL.
+//! They are compiled in advance to the texts in `checksum.ptx` and `hash.ptx`, from which the
+//! driver generates machine code for its device. NVRTC 12.9 generated these texts from
+//! `checksum.cu` and `hash.c`; only the version in their headers was lowered, so that older
+//! drivers accept them too. They have not run on hardware: the stand-in driver does in their place
+//! what they would do. The OpenCL kernels, which are the same line by line, or the same file, run
+//! on PoCL.
 
 use std::{
     ffi::{CStr, c_void},
