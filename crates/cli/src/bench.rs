@@ -2,7 +2,7 @@
 
 mod all;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use bytesize::ByteSize;
@@ -75,6 +75,10 @@ pub(crate) enum BenchCommand {
     /// Ratios: hash_bytes_over_page_bytes (in the first program), slowdown_1pct and
     /// tracking_over_rehash_max (at the worst share of pages): smaller is better.
     /// hash_over_read_bandwidth (one core): larger is better.
+    ///
+    /// With --hash, only the rate of hashing against the size of blocks, for each hash on one core,
+    /// all cores and each device, with a plot. On a machine without a card, OpenCL runs on the
+    /// processor.
     Increment(IncrementArgs),
     /// Compare arrays, an octree and a graph in a pool with plain memory, files, redb and pmemobj.
     ///
@@ -294,6 +298,12 @@ pub(crate) struct IncrementArgs {
     /// Rounds of each slowdown; the medians count [default: 3, quick: 1].
     #[arg(long, value_name = "COUNT")]
     rounds: Option<usize>,
+    /// Measure only hashing, also on the devices of this machine, and draw increment-hash.png.
+    #[arg(long)]
+    hash: bool,
+    /// Directory for the plot of --hash [default: outcrop-bench; with --json none].
+    #[arg(long, value_name = "DIR", requires = "hash")]
+    output: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -460,7 +470,11 @@ impl BenchCommand {
             Self::Alloc(args) => alloc::run(&args.options(), progress),
             Self::Sim(args) => model::run(&args.options(), progress),
             Self::Store(args) => store::run(&args.options(), progress),
-            Self::Increment(args) => increment::run(&args.options(), progress),
+            Self::Increment(args) => {
+                let report = increment::run(&args.options(), progress)?;
+                args.draw(&report)?;
+                Ok(report)
+            }
             Self::Pool(args) => pool::run(&args.options(), progress),
             Self::Interval(args) => interval::run(&args.options()?, progress),
             Self::Apps(args) => apps::run(&args.options(), progress),
@@ -582,7 +596,18 @@ impl IncrementArgs {
             compute_ms: self.compute_ms,
             looks: self.looks,
             rounds: self.rounds.unwrap_or(self.report.usual(3, 1)),
+            only_hashes: self.hash,
         }
+    }
+
+    /// Draws what `--hash` has measured.
+    fn draw(&self, report: &Report) -> Result<()> {
+        let output = self.output.as_deref().or((!self.report.json).then_some(Path::new("outcrop-bench")));
+        let Some(output) = output.filter(|_| self.hash) else { return Ok(()) };
+        let plot = page::hash_plot(&report.runs);
+        outcrop_sim::draw(&plot.chart, &plot.bench, &plot.title, output)?;
+        eprintln!("plot: {}.png", output.join(&plot.bench).display());
+        Ok(())
     }
 }
 

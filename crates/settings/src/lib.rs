@@ -24,7 +24,9 @@ pub use node::NodeSettings;
 pub use reference::{python, reference};
 pub use region::RegionSettings;
 pub use size::Size;
-pub use store::{Compression, Dedup, RanksSettings, SharedDirectorySettings, StoreDir, StoreFiles, StoreSettings};
+pub use store::{
+    Compression, Dedup, HashDevice, RanksSettings, SharedDirectorySettings, StoreDir, StoreFiles, StoreSettings,
+};
 pub use table::{Setting, Settings, Variables};
 pub use tape::{DeviceSettings, SharedHostSettings, TapeDir, TapeLayer, TapeSettings};
 pub use variables::misspelt;
