@@ -54,6 +54,14 @@ extern nvcp_state nvcp_head;
              NVCP_TYPES, __FILE__, __LINE__);                                                      \
   } while (0)
 
+/* What is about to change: elements of an array, those of nodes with many edges, and structs by a function. */
+#define NVCP_HINT_ELEMENTS(name, first, count)                                                     \
+  nvcp_check(outcrop_head_hint_elements(nvcp_open(__FILE__, __LINE__), name, (size_t)(first), (size_t)(count)), __FILE__, __LINE__)
+#define NVCP_HINT_DEGREE(name, offsets, degree)                                                    \
+  nvcp_check(outcrop_head_hint_degree(nvcp_open(__FILE__, __LINE__), name, offsets, (uint64_t)(degree)), __FILE__, __LINE__)
+#define NVCP_HINT_STRUCTS(type, changes)                                                           \
+  nvcp_check(outcrop_head_hint_structs(nvcp_open(__FILE__, __LINE__), NVCP_TYPES, type, changes), __FILE__, __LINE__)
+
 #define NVCP_PERSIST() nvcp_persist(__FILE__, __LINE__)
 #define NVCP_POTENTIALLY_PERSIST() nvcp_potentially_persist(__FILE__, __LINE__)
 #define NVCP_RESTORE() nvcp_restore(__FILE__, __LINE__)

@@ -1,6 +1,7 @@
 //! Heads: arrays and linked structures that lie in the program's own memory, and of which one call
 //! makes a version durable in a pool. What `outcrop annotate` makes of pragmas calls these.
 
+mod hints;
 mod layout;
 mod linked;
 mod rebuild;
@@ -13,11 +14,14 @@ use std::{
 };
 
 use outcrop::{
-    Error, ErrorKind,
+    Element, Error, ErrorKind,
     pool::{Mirror, Options, Pool, Structure},
 };
 
-use self::linked::Linked;
+pub use self::hints::{
+    outcrop_head_hint_degree, outcrop_head_hint_elements, outcrop_head_hint_structs, outcrop_head_usage,
+};
+use self::{hints::Hints, linked::Linked};
 use crate::{
     border::{
         Failure, Outcome, call, check_memory, check_version, memory, memory_mut, outcrop_status, start_log, text,
@@ -63,6 +67,13 @@ pub struct outcrop_field {
     pub length: usize,
     /// The bytes of that integer: 1, 2, 4 or 8. Negative ones are refused.
     pub length_bytes: usize,
+    /// Of a member of a union: the offset of the integer that says whether it is the valid one.
+    pub tag: usize,
+    /// The bytes of that integer: 1, 2, 4 or 8. 0 if the field is always valid.
+    pub tag_bytes: usize,
+    /// What the integer is if the field is valid. A field that is valid for several is there
+    /// several times.
+    pub tag_value: u64,
 }
 
 /// A struct of the program. Bytes that belong to no field are not kept.
@@ -92,6 +103,7 @@ impl Opaque for outcrop_head {
 /// An array of the program, and what the pool has of it.
 struct Kept {
     mirror: Mirror,
+    element: Element,
     address: usize,
     bytes: usize,
 }
@@ -102,6 +114,7 @@ pub(crate) struct Head {
     block_bytes: Option<usize>,
     arrays: BTreeMap<String, Kept>,
     linked: Option<Linked>,
+    hints: Hints,
 }
 
 impl Head {
@@ -128,7 +141,14 @@ impl Head {
         arrays.chain(linked.as_mut().map(|linked| linked as &mut dyn Structure)).collect()
     }
 
-    fn persist(&mut self) -> Outcome<u64> {
+    /// # Safety
+    /// As for [`follow`](Self::follow), which was called.
+    unsafe fn persist(&mut self) -> Outcome<u64> {
+        if let Some(linked) = &mut self.linked {
+            // SAFETY: the caller vouches for it.
+            unsafe { linked.place(&self.hints) };
+        }
+        self.hints = Hints::default();
         let mut structures = Self::structures(&mut self.arrays, &mut self.linked);
         Ok(self.pool.persist(&mut structures).map_err(Error::from)?)
     }
@@ -193,7 +213,7 @@ pub unsafe extern "C" fn outcrop_head_open_as(
             }
             let pool = Pool::open(path, options).map_err(Error::from)?;
             let block_bytes = (block_bytes != 0).then_some(block_bytes);
-            Ok(Head { pool, block_bytes, arrays: BTreeMap::new(), linked: None })
+            Ok(Head { pool, block_bytes, arrays: BTreeMap::new(), linked: None, hints: Hints::default() })
         };
         // SAFETY: as above.
         unsafe { give(head, open) }
@@ -224,7 +244,7 @@ pub unsafe extern "C" fn outcrop_head_array(
         with(head, |head| {
             if !head.arrays.contains_key(name) {
                 let mirror = head.pool.mirror(name, element.name(), count, head.block_bytes).map_err(Error::from)?;
-                head.arrays.insert(name.to_owned(), Kept { mirror, address: 0, bytes: 0 });
+                head.arrays.insert(name.to_owned(), Kept { mirror, element: element.clone(), address: 0, bytes: 0 });
             }
             let Some(array) = head.arrays.get_mut(name) else { unreachable!("it was added") };
             let bytes = array.mirror.bytes().len();
@@ -275,9 +295,9 @@ pub unsafe extern "C" fn outcrop_head_linked(
 pub unsafe extern "C" fn outcrop_head_persist(head: *mut outcrop_head, version: *mut u64) -> outcrop_status {
     call(|| {
         // SAFETY: the program keeps to the header.
-        let persisted = with(head, |head| unsafe { head.follow() }.and_then(|()| head.persist()))?;
+        let persisted = with(head, |head| unsafe { head.follow().and_then(|()| head.persist()) })?;
         // SAFETY: as above.
-        unsafe { say_version(version, persisted) };
+        unsafe { say(version, persisted) };
         Ok(())
     })
 }
@@ -302,12 +322,13 @@ pub unsafe extern "C" fn outcrop_head_persist_if_worth_it(
             // Nothing is worth it before that was asked, and then the copies are up to date.
             let followed = followed.transpose()?;
             match is_worth_it.map_err(Error::from)? && followed.is_some() {
-                true => head.persist(),
+                // SAFETY: as above.
+                true => unsafe { head.persist() },
                 false => Ok(0),
             }
         })?;
         // SAFETY: as above.
-        unsafe { say_version(version, persisted) };
+        unsafe { say(version, persisted) };
         Ok(())
     })
 }
@@ -321,16 +342,16 @@ pub unsafe extern "C" fn outcrop_head_restore(head: *mut outcrop_head, version: 
         // SAFETY: the program keeps to the header.
         let restored = with(head, |head| unsafe { head.restore() })?;
         // SAFETY: as above.
-        unsafe { say_version(version, restored) };
+        unsafe { say(version, restored) };
         Ok(())
     })
 }
 
 /// # Safety
 /// It is NULL, or a place for a number.
-unsafe fn say_version(place: *mut u64, version: u64) {
+unsafe fn say(place: *mut u64, number: u64) {
     // SAFETY: the caller vouches for it.
     if let Some(place) = unsafe { place.as_mut() } {
-        *place = version;
+        *place = number;
     }
 }

@@ -2,6 +2,7 @@
 
 mod compiled;
 mod golden;
+mod hints;
 // The very code that `cargo xtask install` runs; these tests need a part of it.
 #[allow(dead_code)]
 #[path = "../../../../xtask/src/install.rs"]
