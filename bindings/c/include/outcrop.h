@@ -533,6 +533,20 @@ outcrop_status outcrop_head_persist_if_worth_it(outcrop_head *head, uint64_t *ve
 // pointers led to before is not freed.
 outcrop_status outcrop_head_restore(outcrop_head *head, uint64_t *version);
 
+// As outcrop_head_restore for one version.
+outcrop_status outcrop_head_restore_version(outcrop_head *head, uint64_t version);
+
+// Whether outcrop_head_persist_if_worth_it would persist now: 1 at `is_worth_it` if so, and
+// otherwise 0. For programs of several processes, of which one decides for all.
+outcrop_status outcrop_head_is_worth_it(outcrop_head *head, uint64_t *is_worth_it);
+
+// The versions that there are, as outcrop_pool_versions gives them.
+outcrop_status outcrop_head_versions(outcrop_head *head, uint64_t *versions, size_t room, size_t *count);
+
+// Copies an array of a version, all of which is compared with its checksums first, to `data`, which
+// has as many bytes as the array.
+outcrop_status outcrop_head_read(outcrop_head *head, uint64_t version, const char *name, void *data, size_t bytes);
+
 // Says that these elements of an array, or of an array of structs, are about to change: `count` of
 // them from `first` on. From the next version on, DRAM keeps copies of them, and of what other
 // hints name before that; what else changes of the array is read from the medium. Without hints,

@@ -10,7 +10,7 @@ mod room;
 use std::{
     collections::BTreeMap,
     ffi::{c_char, c_int, c_void},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use outcrop::{
@@ -115,6 +115,8 @@ pub(crate) struct Head {
     arrays: BTreeMap<String, Kept>,
     linked: Option<Linked>,
     hints: Hints,
+    /// What it took to find out what has changed.
+    followed_in: Duration,
 }
 
 impl Head {
@@ -123,13 +125,16 @@ impl Head {
     /// # Safety
     /// What was added is still there, and nobody changes it.
     unsafe fn follow(&mut self) -> Outcome<()> {
+        let start = Instant::now();
         for (name, array) in &mut self.arrays {
             let data = std::ptr::with_exposed_provenance(array.address);
             // SAFETY: the caller vouches for it.
             array.mirror.follow(unsafe { memory(data, array.bytes, name) }?);
         }
         // SAFETY: as above.
-        self.linked.as_mut().map_or(Ok(()), |linked| unsafe { linked.follow() })
+        self.linked.as_mut().map_or(Ok(()), |linked| unsafe { linked.follow() })?;
+        self.followed_in = start.elapsed();
+        Ok(())
     }
 
     /// Everything that is part of a version.
@@ -150,7 +155,7 @@ impl Head {
         }
         self.hints = Hints::default();
         let mut structures = Self::structures(&mut self.arrays, &mut self.linked);
-        Ok(self.pool.persist(&mut structures).map_err(Error::from)?)
+        Ok(self.pool.persist_after(&mut structures, self.followed_in).map_err(Error::from)?.version)
     }
 
     /// The newest version that is whole, if there is any.
@@ -172,8 +177,7 @@ impl Head {
 
     /// # Safety
     /// What was added is still there, and nobody uses it.
-    unsafe fn restore(&mut self) -> Outcome<u64> {
-        let Some(version) = self.newest_whole()? else { return Ok(0) };
+    unsafe fn restore(&mut self, version: u64) -> Outcome<()> {
         let mut structures = Self::structures(&mut self.arrays, &mut self.linked);
         self.pool.restore(version, &mut structures).map_err(Error::from)?;
         // What can fail comes first.
@@ -186,7 +190,24 @@ impl Head {
             // SAFETY: as above.
             unsafe { memory_mut(data, array.bytes, name) }?.copy_from_slice(array.mirror.bytes());
         }
-        Ok(version)
+        Ok(())
+    }
+
+    /// Whether a version is worth what it costs by now. If so, the copies are up to date.
+    ///
+    /// # Safety
+    /// As for [`follow`](Self::follow).
+    unsafe fn is_worth_it(&mut self) -> Outcome<bool> {
+        let pool = self.pool.clone();
+        let mut followed = None;
+        let is_worth_it = pool.is_worth_it(|| {
+            // SAFETY: the caller vouches for it.
+            followed = Some(unsafe { self.follow() });
+            pool.features(&mut Self::structures(&mut self.arrays, &mut self.linked))
+        });
+        // Nothing is worth it before that was asked, and then the copies are up to date.
+        let followed = followed.transpose()?;
+        Ok(is_worth_it.map_err(Error::from)? && followed.is_some())
     }
 }
 
@@ -213,7 +234,8 @@ pub unsafe extern "C" fn outcrop_head_open_as(
             }
             let pool = Pool::open(path, options).map_err(Error::from)?;
             let block_bytes = (block_bytes != 0).then_some(block_bytes);
-            Ok(Head { pool, block_bytes, arrays: BTreeMap::new(), linked: None, hints: Hints::default() })
+            let (arrays, linked) = (BTreeMap::new(), None);
+            Ok(Head { pool, block_bytes, arrays, linked, hints: Hints::default(), followed_in: Duration::ZERO })
         };
         // SAFETY: as above.
         unsafe { give(head, open) }
@@ -311,19 +333,10 @@ pub unsafe extern "C" fn outcrop_head_persist_if_worth_it(
     version: *mut u64,
 ) -> outcrop_status {
     call(|| {
-        let persisted = with(head, |head| {
-            let pool = head.pool.clone();
-            let mut followed = None;
-            let is_worth_it = pool.is_worth_it(|| {
-                // SAFETY: the program keeps to the header.
-                followed = Some(unsafe { head.follow() });
-                pool.features(&mut Head::structures(&mut head.arrays, &mut head.linked))
-            });
-            // Nothing is worth it before that was asked, and then the copies are up to date.
-            let followed = followed.transpose()?;
-            match is_worth_it.map_err(Error::from)? && followed.is_some() {
-                // SAFETY: as above.
-                true => unsafe { head.persist() },
+        // SAFETY: the program keeps to the header.
+        let persisted = with(head, |head| unsafe {
+            match head.is_worth_it()? {
+                true => head.persist(),
                 false => Ok(0),
             }
         })?;
@@ -339,11 +352,79 @@ pub unsafe extern "C" fn outcrop_head_persist_if_worth_it(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outcrop_head_restore(head: *mut outcrop_head, version: *mut u64) -> outcrop_status {
     call(|| {
-        // SAFETY: the program keeps to the header.
-        let restored = with(head, |head| unsafe { head.restore() })?;
+        let restored = with(head, |head| {
+            let version = head.newest_whole()?.unwrap_or(0);
+            if version > 0 {
+                // SAFETY: the program keeps to the header.
+                unsafe { head.restore(version) }?;
+            }
+            Ok(version)
+        })?;
         // SAFETY: as above.
         unsafe { say(version, restored) };
         Ok(())
+    })
+}
+
+/// As outcrop_head_restore for one version.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcrop_head_restore_version(head: *mut outcrop_head, version: u64) -> outcrop_status {
+    // SAFETY: the program keeps to the header.
+    call(|| with(head, |head| unsafe { head.restore(version) }))
+}
+
+/// Whether outcrop_head_persist_if_worth_it would persist now: 1 at `is_worth_it` if so, and
+/// otherwise 0. For programs of several processes, of which one decides for all.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcrop_head_is_worth_it(head: *mut outcrop_head, is_worth_it: *mut u64) -> outcrop_status {
+    call(|| {
+        // SAFETY: the program keeps to the header.
+        let answer = with(head, |head| unsafe { head.is_worth_it() })?;
+        // SAFETY: as above.
+        unsafe { say(is_worth_it, u64::from(answer)) };
+        Ok(())
+    })
+}
+
+/// The versions that there are, as outcrop_pool_versions gives them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcrop_head_versions(
+    head: *mut outcrop_head,
+    versions: *mut u64,
+    room: usize,
+    count: *mut usize,
+) -> outcrop_status {
+    call(|| {
+        let found = with(head, |head| Ok(head.pool.versions()))?;
+        // SAFETY: the program keeps to the header.
+        unsafe { crate::versions::give_versions(&found, versions, room, count) }
+    })
+}
+
+/// Copies an array of a version, all of which is compared with its checksums first, to `data`, which
+/// has as many bytes as the array.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcrop_head_read(
+    head: *mut outcrop_head,
+    version: u64,
+    name: *const c_char,
+    data: *mut c_void,
+    bytes: usize,
+) -> outcrop_status {
+    call(|| {
+        // SAFETY: the program keeps to the header.
+        let (name, data) = unsafe { (text(name, "name of the array")?, memory_mut(data, bytes, "the buffer")?) };
+        with(head, |head| {
+            let view = head.pool.view(version).map_err(Error::from)?;
+            view.verify().map_err(Error::from)?;
+            let array = view.bytes_verified(name).map_err(Error::from)?;
+            if array.len() != data.len() {
+                let problem = format!("array {name} of version {version} has {} bytes, not {bytes}", array.len());
+                return Err(Failure::usage(problem));
+            }
+            data.copy_from_slice(&array);
+            Ok(())
+        })
     })
 }
 

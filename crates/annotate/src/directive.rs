@@ -69,7 +69,7 @@ impl Directive {
         let others = if what == What::Struct { &clauses[..] } else { &clauses[1..] };
         let allowed: &[&str] = match what {
             What::Struct => &OF_STRUCTS,
-            What::Init => &["mtbf"],
+            What::Init => &["mtbf", "ranks"],
             _ => &[],
         };
         for clause in others {

@@ -115,8 +115,16 @@ impl<'a> Statements<'a> {
             Some((_, [seconds])) => &seconds.text,
             Some((clause, _)) => return self.refuse(&clause.word, "seconds are needed, as in `mtbf(3600)`"),
         };
+        let ranks = directive.clauses[1..].iter().find(|clause| clause.word.text == "ranks");
+        let (functions, ranks) = match ranks.map(|clause| (clause, clause.arguments.as_slice())) {
+            None => (String::new(), "NULL"),
+            Some((_, [communicator])) => (format!("NVCP_RANKS({}) ", communicator.text), "&nvcp_ranks_here"),
+            Some((clause, _)) => {
+                return self.refuse(&clause.word, "a communicator is needed, as in `ranks(MPI_COMM_WORLD)`");
+            }
+        };
         Ok(format!(
-            "nvcp_state nvcp_head = {{NULL, \"{}.pool\", {}, {}, {mtbf}}};",
+            "{functions}nvcp_state nvcp_head = {{NULL, \"{}.pool\", {}, {}, {mtbf}, {ranks}, {{0, 0}}}};",
             quoted(&stem.unwrap_or_default()),
             versions.map_or("2", |versions| &versions.text),
             block.map_or("0", |block| &block.text),

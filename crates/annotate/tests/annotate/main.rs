@@ -13,6 +13,7 @@ mod killed;
 #[allow(dead_code)]
 #[path = "../../../pool/tests/pool/medium.rs"]
 mod medium;
+mod ranks;
 mod refusals;
 mod structures;
 mod untouched;

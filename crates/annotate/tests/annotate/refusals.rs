@@ -92,6 +92,7 @@ fn directives_that_make_no_sense_are_refused() {
         assert!(said[0].starts_with("a.c:3:"), "{said:?}");
     }
     for (text, message) in [
+        ("#pragma nvcp init(array, 2) ranks()\n", "a communicator is needed, as in `ranks(MPI_COMM_WORLD)`"),
         ("#pragma nvcp init(list, 2)\n", "`list` is not array, quadtree, octree or graph"),
         ("#pragma nvcp init(octree, 2, 4096)\n", "only arrays have a block size"),
         ("#pragma nvcp init()\n", "`init` has a kind, versions, and a block size"),
