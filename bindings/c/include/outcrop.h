@@ -543,8 +543,8 @@ outcrop_status outcrop_head_is_worth_it(outcrop_head *head, uint64_t *is_worth_i
 // The versions that there are, as outcrop_pool_versions gives them.
 outcrop_status outcrop_head_versions(outcrop_head *head, uint64_t *versions, size_t room, size_t *count);
 
-// Copies an array of a version, all of which is compared with its checksums first, to `data`, which
-// has as many bytes as the array.
+// Copies an array of a version, all of which is compared with its checksums first, to `data`,
+// which has as many bytes as the array.
 outcrop_status outcrop_head_read(outcrop_head *head, uint64_t version, const char *name, void *data, size_t bytes);
 
 // Says that these elements of an array, or of an array of structs, are about to change: `count` of

@@ -401,8 +401,8 @@ pub unsafe extern "C" fn outcrop_head_versions(
     })
 }
 
-/// Copies an array of a version, all of which is compared with its checksums first, to `data`, which
-/// has as many bytes as the array.
+/// Copies an array of a version, all of which is compared with its checksums first, to `data`,
+/// which has as many bytes as the array.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outcrop_head_read(
     head: *mut outcrop_head,

@@ -77,7 +77,7 @@ const FOR_TESTS: &[&str] = &["testing", "crash", "cuda-stand-in"];
 const TESTS_MAY_USE: &[(&str, &[&str])] = &[
     ("outcrop", &["local"]),
     ("intercept", &["preload"]),
-    ("annotate", &["c"]),
+    ("annotate", &["c", "pool"]),
     ("cli", &["c"]),
     ("c", &["node"]),
     ("python", &["node"]),

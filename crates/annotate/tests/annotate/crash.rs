@@ -61,7 +61,7 @@ fn watch(program: &Program, place: &Path, arguments: &[&str]) -> Watched {
             }
             ("msync", Some((_, base))) => {
                 let start = (number(arguments[0]) - base) as u64;
-                stores.flush(&[start..start + number(arguments[1]) as u64]);
+                stores.flush(std::slice::from_ref(&(start..start + number(arguments[1]) as u64)));
                 let made = usize::from(std::mem::take(&mut has_root));
                 durable.resize(stores.moment(), *durable.last().unwrap());
                 durable.push(durable.last().unwrap() + made);
@@ -85,8 +85,11 @@ fn bytes(text: &str) -> Vec<u8> {
     digits.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
 }
 
+/// The bytes of what a version has, by name.
+type Parts = Vec<(String, Vec<u8>)>;
+
 /// All that a reader can tell of a pool.
-fn seen(pool: &Pool) -> Vec<(u64, Vec<(String, Vec<u8>)>)> {
+fn seen(pool: &Pool) -> Vec<(u64, Parts)> {
     let of = |version: u64| {
         let view = pool.view(version).unwrap();
         view.verify().unwrap();
@@ -153,11 +156,11 @@ fn small_programs_go_on_from_everything_that_a_crash_can_leave() {
     images += survives(
         "pagerank",
         &example("pagerank.c"),
-        |text| often(text.replace("ITERATIONS = 60", "ITERATIONS = 4")),
+        move |text| often(text.replace("ITERATIONS = 60", "ITERATIONS = 4")),
         &["300", "result"],
         "result",
     );
-    images += survives("crack", &example("crack.c"), &often, &["4", "result"], "result");
+    images += survives("crack", &example("crack.c"), often, &["4", "result"], "result");
     let lists = root().join("crates/annotate/tests/programs/lists.c");
     images += survives("lists", &lists, |text| text, &["result"], "result");
     covered("all crash images of small translated programs", images);

@@ -1,5 +1,5 @@
-//! Annotated programs with MPI ranks: one rank is killed at any moment, which ends all, and the next
-//! run goes on from the newest version that all of them have, to the same result.
+//! Annotated programs with MPI ranks: one rank is killed at any moment, which ends all, and the
+//! next run goes on from the newest version that all of them have, to the same result.
 
 use std::{
     fs,
