@@ -78,7 +78,7 @@ const TESTS_MAY_USE: &[(&str, &[&str])] = &[
     ("layers", &["format"]),
     ("outcrop", &["local"]),
     ("intercept", &["preload"]),
-    ("annotate", &["c"]),
+    ("annotate", &["c", "pool"]),
     ("cli", &["c"]),
     ("c", &["node"]),
     ("python", &["node"]),
