@@ -7,8 +7,17 @@ use anyhow::{Context, Result, ensure};
 /// Where it is, and what it is made from.
 const CRATE: &str = "bindings/c";
 const HEADER: &str = "bindings/c/include/outcrop.h";
-const SOURCES: &[&str] =
-    &["border.rs", "tape.rs", "store.rs", "session.rs", "versions.rs", "pool.rs", "head.rs", "node.rs"];
+const SOURCES: &[&str] = &[
+    "border.rs",
+    "tape.rs",
+    "store.rs",
+    "session.rs",
+    "versions.rs",
+    "pool.rs",
+    "head.rs",
+    "head/hints.rs",
+    "node.rs",
+];
 
 /// Writes it.
 pub(crate) fn write(root: &Path) -> Result<()> {

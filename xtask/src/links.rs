@@ -1,5 +1,4 @@
-//! What documents refer to must exist: links, files of the project, and the tests that
-//! docs/papers.md names.
+//! What documents refer to must exist: links, and files of the project.
 
 use std::{
     collections::BTreeSet,
@@ -16,37 +15,22 @@ const FOLDERS: &[&str] = &["apps/", "bindings/", "crates/", "docs/", "fuzz/", "x
 /// What is wrong with the documents of the project.
 pub(crate) fn problems(root: &Path) -> Result<Vec<String>> {
     let files = files(root)?;
-    let tests = tests(root, &files)?;
-    let mut problems = Vec::new();
+    let mut problems = crate::papers::problems(root, &files)?;
     for file in files.iter().filter(|file| file.ends_with(".md")) {
         let text = fs::read_to_string(root.join(file)).with_context(|| format!("cannot read {file}"))?;
         problems.extend(wrong_page(file, &text, &files));
-        if file == "docs/papers.md" {
-            problems.extend(missing_tests(&text, &tests));
-        }
     }
     Ok(problems)
 }
 
 /// Every file that git knows or would know, by its path from the root.
-fn files(root: &Path) -> Result<BTreeSet<String>> {
+pub(crate) fn files(root: &Path) -> Result<BTreeSet<String>> {
     let output = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard"])
         .current_dir(root)
         .output()?;
     let listed = String::from_utf8(output.stdout)?;
     Ok(listed.lines().filter(|line| root.join(line).exists()).map(str::to_owned).collect())
-}
-
-/// The names of all functions in Rust files.
-fn tests(root: &Path, files: &BTreeSet<String>) -> Result<Vec<String>> {
-    let mut names = Vec::new();
-    for file in files.iter().filter(|file| file.ends_with(".rs")) {
-        let text = fs::read_to_string(root.join(file)).with_context(|| format!("cannot read {file}"))?;
-        let functions = text.lines().filter_map(|line| line.trim_start().strip_prefix("fn "));
-        names.extend(functions.filter_map(|rest| rest.split('(').next()).map(str::to_owned));
-    }
-    Ok(names)
 }
 
 /// Broken links and references to files that are not there.
@@ -115,34 +99,6 @@ fn is_known(name: &str, files: &BTreeSet<String>) -> bool {
     exists(name, files) || files.iter().any(|file| file.ends_with(&end) || file.contains(&format!("{end}/")))
 }
 
-/// Names in the last column of tables that look like tests and are none. Dots stand for the rest of
-/// a name.
-fn missing_tests(text: &str, tests: &[String]) -> Vec<String> {
-    let mut problems = Vec::new();
-    for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| line.starts_with('|')) {
-        let column = line.trim_end_matches(['|', ' ']).rsplit('|').next().unwrap_or_default();
-        for name in quoted(column).filter(|name| name.matches('_').count() >= 3 && !name.contains('/')) {
-            if !tests.iter().any(|test| is_like(test, name)) {
-                problems.push(format!("docs/papers.md:{number}: there is no such test: {name}"));
-            }
-        }
-    }
-    problems
-}
-
-/// Whether a name is the one that was written, where `...` stands for anything.
-fn is_like(name: &str, written: &str) -> bool {
-    let mut parts = written.split("...");
-    let Some(mut rest) = parts.next().and_then(|first| name.strip_prefix(first)) else { return false };
-    let mut last = "";
-    for part in parts {
-        let Some(at) = rest.find(part) else { return false };
-        rest = &rest[at + part.len()..];
-        last = part;
-    }
-    rest.is_empty() || (written.ends_with("...") && last.is_empty())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,16 +115,5 @@ mod tests {
             assert_eq!(wrong_page("docs/a.md", bad, &some_files()).len(), 1, "{bad}");
         }
         assert_eq!(wrong_page("docs/a.md", "```\n`crates/gone`\n```", &some_files()), [""; 0], "code is not prose");
-    }
-
-    #[test]
-    fn tests_that_papers_name_must_exist() {
-        let tests = ["a_save_waits_for_room".to_owned()];
-        for there in ["a_save_waits_for_room", "a_save_waits_...", "..._waits_for_room", "a_..._for_room_..."] {
-            let found = missing_tests(&format!("| x | `{there}` |"), &tests);
-            assert_eq!(found.is_empty(), there != "a_..._for_room_...", "{there}: {found:?}");
-        }
-        assert_eq!(missing_tests("| x | `a_save_never_waits` |", &tests).len(), 1);
-        assert_eq!(missing_tests("| `a_save_never_waits` | x |", &tests), [""; 0], "another column");
     }
 }

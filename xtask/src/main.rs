@@ -8,6 +8,7 @@ mod install;
 mod links;
 mod model;
 mod mutants;
+mod papers;
 mod settings;
 mod soak;
 mod tidy;

@@ -201,6 +201,13 @@ typedef struct {
   size_t length;
   // The bytes of that integer: 1, 2, 4 or 8. Negative ones are refused.
   size_t length_bytes;
+  // Of a member of a union: the offset of the integer that says whether it is the valid one.
+  size_t tag;
+  // The bytes of that integer: 1, 2, 4 or 8. 0 if the field is always valid.
+  size_t tag_bytes;
+  // What the integer is if the field is valid. A field that is valid for several is there
+  // several times.
+  uint64_t tag_value;
 } outcrop_field;
 
 // A struct of the program. Bytes that belong to no field are not kept.
@@ -525,6 +532,47 @@ outcrop_status outcrop_head_persist_if_worth_it(outcrop_head *head, uint64_t *ve
 // `version`, which may be NULL. It is 0 if there is none; then nothing has changed. Memory that
 // pointers led to before is not freed.
 outcrop_status outcrop_head_restore(outcrop_head *head, uint64_t *version);
+
+// As outcrop_head_restore for one version.
+outcrop_status outcrop_head_restore_version(outcrop_head *head, uint64_t version);
+
+// Whether outcrop_head_persist_if_worth_it would persist now: 1 at `is_worth_it` if so, and
+// otherwise 0. For programs of several processes, of which one decides for all.
+outcrop_status outcrop_head_is_worth_it(outcrop_head *head, uint64_t *is_worth_it);
+
+// The versions that there are, as outcrop_pool_versions gives them.
+outcrop_status outcrop_head_versions(outcrop_head *head, uint64_t *versions, size_t room, size_t *count);
+
+// Copies an array of a version, all of which is compared with its checksums first, to `data`,
+// which has as many bytes as the array.
+outcrop_status outcrop_head_read(outcrop_head *head, uint64_t version, const char *name, void *data, size_t bytes);
+
+// Says that these elements of an array, or of an array of structs, are about to change: `count` of
+// them from `first` on. From the next version on, DRAM keeps copies of them, and of what other
+// hints name before that; what else changes of the array is read from the medium. Without hints,
+// DRAM keeps what has changed.
+outcrop_status outcrop_head_hint_elements(outcrop_head *head, const char *name, size_t first, size_t count);
+
+// As outcrop_head_hint_elements for those elements of an array that belong to nodes of a graph
+// with at least `degree` edges. `offsets` names an array of integers in which the edges of each
+// node begin, with one more at the end (CSR). The array has the same number of elements for each
+// node.
+outcrop_status outcrop_head_hint_degree(outcrop_head *head, const char *name, const char *offsets, uint64_t degree);
+
+// Says by a function which structs of linked structures are about to change: it is called with
+// each struct of this type when the next version is made, says so by a number other than 0, and
+// must not call this library. DRAM keeps copies of these, and of what other hints name; what else
+// changes is read from the medium.
+outcrop_status outcrop_head_hint_structs(outcrop_head *head,
+                                         const outcrop_type *types,
+                                         size_t type_count,
+                                         size_t type_index,
+                                         int (*changes)(void *it));
+
+// How many bytes of copies DRAM has since the last version, at `dram_bytes`, and how many were
+// written while the medium alone had them since the head was opened, at `copied_bytes`. Hints
+// change these. Either may be NULL.
+outcrop_status outcrop_head_usage(outcrop_head *head, uint64_t *dram_bytes, uint64_t *copied_bytes);
 
 // What outcrop_node_connect calls, with the version of the header.
 outcrop_status outcrop_node_connect_as(uint32_t header_version, const char *config, outcrop_node **node);

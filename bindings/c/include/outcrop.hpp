@@ -569,6 +569,75 @@ class Pool {
   detail::Handle<outcrop_pool, outcrop_pool_close> handle_;
 };
 
+// Arrays and linked structures of the program's own memory, of which versions are durable. What was added has to live, where it is,
+// until the head is closed or until it was added again from elsewhere.
+class Head {
+ public:
+  // Opens a pool, or creates it if there is no such file. It keeps so many versions. What has changed is written in blocks of so many
+  // bytes; 0 is the default. So many seconds pass between failures on average; 0 is a day.
+  explicit Head(const std::string &path, std::uint64_t versions = 2, std::size_t block_bytes = 0, double mtbf_s = 0) {
+    detail::check(outcrop_head_open(path.c_str(), versions, block_bytes, mtbf_s, handle_.place()));
+  }
+
+  // Keeps numbers.
+  template <typename T>
+  void array(const std::string &name, T *data, std::size_t count) {
+    static_assert(sizeof(T) == 1 || detail::element<T>() != OUTCROP_U8, "a head has arrays of numbers; add structs by linked()");
+    detail::check(outcrop_head_array(handle_.get(), name.c_str(), detail::element<T>(), data, count));
+  }
+
+  // Keeps the elements of a container, or one number. A container that has grown or moved is added again.
+  template <typename T>
+  void array(const std::string &name, T &kept) {
+    if constexpr (detail::is_range<T>) array(name, std::data(kept), std::size(kept));
+    else array(name, &kept, 1);
+  }
+
+  // Keeps structs with all that their members lead to, which is memory from malloc.
+  template <std::size_t Count>
+  void linked(const std::string &name, const outcrop_type (&types)[Count], std::size_t type_index, void *data, std::size_t count = 1) {
+    detail::check(outcrop_head_linked(handle_.get(), name.c_str(), types, Count, type_index, data, count));
+  }
+
+  // Says what is about to change: elements of an array, those of nodes with many edges, and structs by a function.
+  void hint(const std::string &name, std::size_t first, std::size_t count) {
+    detail::check(outcrop_head_hint_elements(handle_.get(), name.c_str(), first, count));
+  }
+  void hint_degree(const std::string &name, const std::string &offsets, std::uint64_t degree) {
+    detail::check(outcrop_head_hint_degree(handle_.get(), name.c_str(), offsets.c_str(), degree));
+  }
+  template <std::size_t Count>
+  void hint_structs(const outcrop_type (&types)[Count], std::size_t type_index, int (*changes)(void *)) {
+    detail::check(outcrop_head_hint_structs(handle_.get(), types, Count, type_index, changes));
+  }
+
+  // Makes a version durable.
+  std::uint64_t persist() {
+    std::uint64_t version = 0;
+    detail::check(outcrop_head_persist(handle_.get(), &version));
+    return version;
+  }
+
+  // Makes a version durable if that is worth it by now. Call it after each iteration.
+  std::optional<std::uint64_t> persist_if_worth_it() {
+    std::uint64_t version = 0;
+    detail::check(outcrop_head_persist_if_worth_it(handle_.get(), &version));
+    return version == 0 ? std::nullopt : std::optional(version);
+  }
+
+  // Has everything be as in the newest version that is whole. Without one, nothing has changed.
+  std::optional<std::uint64_t> restore() {
+    std::uint64_t version = 0;
+    detail::check(outcrop_head_restore(handle_.get(), &version));
+    return version == 0 ? std::nullopt : std::optional(version);
+  }
+
+  void close() { handle_.close(); }
+
+ private:
+  detail::Handle<outcrop_head, outcrop_head_close> handle_;
+};
+
 // A write that was begun. Its buffer must stay as it is until it is done, which the destructor waits for.
 class Pending {
  public:

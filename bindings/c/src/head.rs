@@ -1,6 +1,7 @@
 //! Heads: arrays and linked structures that lie in the program's own memory, and of which one call
 //! makes a version durable in a pool. What `outcrop annotate` makes of pragmas calls these.
 
+mod hints;
 mod layout;
 mod linked;
 mod rebuild;
@@ -9,15 +10,18 @@ mod room;
 use std::{
     collections::BTreeMap,
     ffi::{c_char, c_int, c_void},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use outcrop::{
-    Error, ErrorKind,
+    Element, Error, ErrorKind,
     pool::{Mirror, Options, Pool, Structure},
 };
 
-use self::linked::Linked;
+pub use self::hints::{
+    outcrop_head_hint_degree, outcrop_head_hint_elements, outcrop_head_hint_structs, outcrop_head_usage,
+};
+use self::{hints::Hints, linked::Linked};
 use crate::{
     border::{
         Failure, Outcome, call, check_memory, check_version, memory, memory_mut, outcrop_status, start_log, text,
@@ -63,6 +67,13 @@ pub struct outcrop_field {
     pub length: usize,
     /// The bytes of that integer: 1, 2, 4 or 8. Negative ones are refused.
     pub length_bytes: usize,
+    /// Of a member of a union: the offset of the integer that says whether it is the valid one.
+    pub tag: usize,
+    /// The bytes of that integer: 1, 2, 4 or 8. 0 if the field is always valid.
+    pub tag_bytes: usize,
+    /// What the integer is if the field is valid. A field that is valid for several is there
+    /// several times.
+    pub tag_value: u64,
 }
 
 /// A struct of the program. Bytes that belong to no field are not kept.
@@ -92,6 +103,7 @@ impl Opaque for outcrop_head {
 /// An array of the program, and what the pool has of it.
 struct Kept {
     mirror: Mirror,
+    element: Element,
     address: usize,
     bytes: usize,
 }
@@ -102,6 +114,9 @@ pub(crate) struct Head {
     block_bytes: Option<usize>,
     arrays: BTreeMap<String, Kept>,
     linked: Option<Linked>,
+    hints: Hints,
+    /// What it took to find out what has changed.
+    followed_in: Duration,
 }
 
 impl Head {
@@ -110,13 +125,16 @@ impl Head {
     /// # Safety
     /// What was added is still there, and nobody changes it.
     unsafe fn follow(&mut self) -> Outcome<()> {
+        let start = Instant::now();
         for (name, array) in &mut self.arrays {
             let data = std::ptr::with_exposed_provenance(array.address);
             // SAFETY: the caller vouches for it.
             array.mirror.follow(unsafe { memory(data, array.bytes, name) }?);
         }
         // SAFETY: as above.
-        self.linked.as_mut().map_or(Ok(()), |linked| unsafe { linked.follow() })
+        self.linked.as_mut().map_or(Ok(()), |linked| unsafe { linked.follow() })?;
+        self.followed_in = start.elapsed();
+        Ok(())
     }
 
     /// Everything that is part of a version.
@@ -128,9 +146,16 @@ impl Head {
         arrays.chain(linked.as_mut().map(|linked| linked as &mut dyn Structure)).collect()
     }
 
-    fn persist(&mut self) -> Outcome<u64> {
+    /// # Safety
+    /// As for [`follow`](Self::follow), which was called.
+    unsafe fn persist(&mut self) -> Outcome<u64> {
+        if let Some(linked) = &mut self.linked {
+            // SAFETY: the caller vouches for it.
+            unsafe { linked.place(&self.hints) };
+        }
+        self.hints = Hints::default();
         let mut structures = Self::structures(&mut self.arrays, &mut self.linked);
-        Ok(self.pool.persist(&mut structures).map_err(Error::from)?)
+        Ok(self.pool.persist_after(&mut structures, self.followed_in).map_err(Error::from)?.version)
     }
 
     /// The newest version that is whole, if there is any.
@@ -152,8 +177,7 @@ impl Head {
 
     /// # Safety
     /// What was added is still there, and nobody uses it.
-    unsafe fn restore(&mut self) -> Outcome<u64> {
-        let Some(version) = self.newest_whole()? else { return Ok(0) };
+    unsafe fn restore(&mut self, version: u64) -> Outcome<()> {
         let mut structures = Self::structures(&mut self.arrays, &mut self.linked);
         self.pool.restore(version, &mut structures).map_err(Error::from)?;
         // What can fail comes first.
@@ -166,7 +190,24 @@ impl Head {
             // SAFETY: as above.
             unsafe { memory_mut(data, array.bytes, name) }?.copy_from_slice(array.mirror.bytes());
         }
-        Ok(version)
+        Ok(())
+    }
+
+    /// Whether a version is worth what it costs by now. If so, the copies are up to date.
+    ///
+    /// # Safety
+    /// As for [`follow`](Self::follow).
+    unsafe fn is_worth_it(&mut self) -> Outcome<bool> {
+        let pool = self.pool.clone();
+        let mut followed = None;
+        let is_worth_it = pool.is_worth_it(|| {
+            // SAFETY: the caller vouches for it.
+            followed = Some(unsafe { self.follow() });
+            pool.features(&mut Self::structures(&mut self.arrays, &mut self.linked))
+        });
+        // Nothing is worth it before that was asked, and then the copies are up to date.
+        let followed = followed.transpose()?;
+        Ok(is_worth_it.map_err(Error::from)? && followed.is_some())
     }
 }
 
@@ -193,7 +234,8 @@ pub unsafe extern "C" fn outcrop_head_open_as(
             }
             let pool = Pool::open(path, options).map_err(Error::from)?;
             let block_bytes = (block_bytes != 0).then_some(block_bytes);
-            Ok(Head { pool, block_bytes, arrays: BTreeMap::new(), linked: None })
+            let (arrays, linked) = (BTreeMap::new(), None);
+            Ok(Head { pool, block_bytes, arrays, linked, hints: Hints::default(), followed_in: Duration::ZERO })
         };
         // SAFETY: as above.
         unsafe { give(head, open) }
@@ -224,7 +266,7 @@ pub unsafe extern "C" fn outcrop_head_array(
         with(head, |head| {
             if !head.arrays.contains_key(name) {
                 let mirror = head.pool.mirror(name, element.name(), count, head.block_bytes).map_err(Error::from)?;
-                head.arrays.insert(name.to_owned(), Kept { mirror, address: 0, bytes: 0 });
+                head.arrays.insert(name.to_owned(), Kept { mirror, element: element.clone(), address: 0, bytes: 0 });
             }
             let Some(array) = head.arrays.get_mut(name) else { unreachable!("it was added") };
             let bytes = array.mirror.bytes().len();
@@ -275,9 +317,9 @@ pub unsafe extern "C" fn outcrop_head_linked(
 pub unsafe extern "C" fn outcrop_head_persist(head: *mut outcrop_head, version: *mut u64) -> outcrop_status {
     call(|| {
         // SAFETY: the program keeps to the header.
-        let persisted = with(head, |head| unsafe { head.follow() }.and_then(|()| head.persist()))?;
+        let persisted = with(head, |head| unsafe { head.follow().and_then(|()| head.persist()) })?;
         // SAFETY: as above.
-        unsafe { say_version(version, persisted) };
+        unsafe { say(version, persisted) };
         Ok(())
     })
 }
@@ -291,23 +333,15 @@ pub unsafe extern "C" fn outcrop_head_persist_if_worth_it(
     version: *mut u64,
 ) -> outcrop_status {
     call(|| {
-        let persisted = with(head, |head| {
-            let pool = head.pool.clone();
-            let mut followed = None;
-            let is_worth_it = pool.is_worth_it(|| {
-                // SAFETY: the program keeps to the header.
-                followed = Some(unsafe { head.follow() });
-                pool.features(&mut Head::structures(&mut head.arrays, &mut head.linked))
-            });
-            // Nothing is worth it before that was asked, and then the copies are up to date.
-            let followed = followed.transpose()?;
-            match is_worth_it.map_err(Error::from)? && followed.is_some() {
+        // SAFETY: the program keeps to the header.
+        let persisted = with(head, |head| unsafe {
+            match head.is_worth_it()? {
                 true => head.persist(),
                 false => Ok(0),
             }
         })?;
         // SAFETY: as above.
-        unsafe { say_version(version, persisted) };
+        unsafe { say(version, persisted) };
         Ok(())
     })
 }
@@ -318,19 +352,87 @@ pub unsafe extern "C" fn outcrop_head_persist_if_worth_it(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outcrop_head_restore(head: *mut outcrop_head, version: *mut u64) -> outcrop_status {
     call(|| {
-        // SAFETY: the program keeps to the header.
-        let restored = with(head, |head| unsafe { head.restore() })?;
+        let restored = with(head, |head| {
+            let version = head.newest_whole()?.unwrap_or(0);
+            if version > 0 {
+                // SAFETY: the program keeps to the header.
+                unsafe { head.restore(version) }?;
+            }
+            Ok(version)
+        })?;
         // SAFETY: as above.
-        unsafe { say_version(version, restored) };
+        unsafe { say(version, restored) };
         Ok(())
+    })
+}
+
+/// As outcrop_head_restore for one version.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcrop_head_restore_version(head: *mut outcrop_head, version: u64) -> outcrop_status {
+    // SAFETY: the program keeps to the header.
+    call(|| with(head, |head| unsafe { head.restore(version) }))
+}
+
+/// Whether outcrop_head_persist_if_worth_it would persist now: 1 at `is_worth_it` if so, and
+/// otherwise 0. For programs of several processes, of which one decides for all.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcrop_head_is_worth_it(head: *mut outcrop_head, is_worth_it: *mut u64) -> outcrop_status {
+    call(|| {
+        // SAFETY: the program keeps to the header.
+        let answer = with(head, |head| unsafe { head.is_worth_it() })?;
+        // SAFETY: as above.
+        unsafe { say(is_worth_it, u64::from(answer)) };
+        Ok(())
+    })
+}
+
+/// The versions that there are, as outcrop_pool_versions gives them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcrop_head_versions(
+    head: *mut outcrop_head,
+    versions: *mut u64,
+    room: usize,
+    count: *mut usize,
+) -> outcrop_status {
+    call(|| {
+        let found = with(head, |head| Ok(head.pool.versions()))?;
+        // SAFETY: the program keeps to the header.
+        unsafe { crate::versions::give_versions(&found, versions, room, count) }
+    })
+}
+
+/// Copies an array of a version, all of which is compared with its checksums first, to `data`,
+/// which has as many bytes as the array.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcrop_head_read(
+    head: *mut outcrop_head,
+    version: u64,
+    name: *const c_char,
+    data: *mut c_void,
+    bytes: usize,
+) -> outcrop_status {
+    call(|| {
+        // SAFETY: the program keeps to the header.
+        let (name, data) = unsafe { (text(name, "name of the array")?, memory_mut(data, bytes, "the buffer")?) };
+        with(head, |head| {
+            let view = head.pool.view(version).map_err(Error::from)?;
+            view.verify().map_err(Error::from)?;
+            let array = view.bytes_verified(name).map_err(Error::from)?;
+            if array.len() != data.len() {
+                let problem = format!("array {name} of version {version} has {} bytes, not {bytes}", array.len());
+                return Err(Failure::usage(problem));
+            }
+            data.copy_from_slice(&array);
+            Ok(())
+        })
     })
 }
 
 /// # Safety
 /// It is NULL, or a place for a number.
-unsafe fn say_version(place: *mut u64, version: u64) {
+unsafe fn say(place: *mut u64, number: u64) {
     // SAFETY: the caller vouches for it.
     if let Some(place) = unsafe { place.as_mut() } {
-        *place = version;
+        *place = number;
     }
 }

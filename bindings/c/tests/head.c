@@ -14,10 +14,10 @@ typedef struct Node {
 } Node;
 
 static const outcrop_field node_fields[] = {
-    {"value", OUTCROP_NUMBERS, offsetof(Node, value), 1, sizeof(int), -1, 0, 0},
-    {"next", OUTCROP_POINTERS, offsetof(Node, next), 1, 0, 0, 1, 0},
+    {"value", OUTCROP_NUMBERS, offsetof(Node, value), 1, sizeof(int), -1, 0, 0, 0, 0, 0},
+    {"next", OUTCROP_POINTERS, offsetof(Node, next), 1, 0, 0, 1, 0, 0, 0, 0},
 };
-static const outcrop_field list_fields[] = {{"first", OUTCROP_POINTERS, 0, 1, 0, 0, 1, 0}};
+static const outcrop_field list_fields[] = {{"first", OUTCROP_POINTERS, 0, 1, 0, 0, 1, 0, 0, 0, 0}};
 static const outcrop_type types[] = {
     {"Node", sizeof(Node), node_fields, 2},
     {"Node *", sizeof(Node *), list_fields, 1},
@@ -112,7 +112,7 @@ static void refused(const char *path) {
   };
   for (size_t nth = 0; nth < sizeof cases / sizeof *cases; nth++) {
     wrong[1] = (outcrop_field){"next", cases[nth].member, cases[nth].offset, 1, 0, cases[nth].type_index,
-                               cases[nth].length, cases[nth].length_bytes};
+                               cases[nth].length, cases[nth].length_bytes, 0, 0, 0};
     REFUSED(OUTCROP_USAGE, cases[nth].words, outcrop_head_linked(head, "list", wrong_types, 1, 0, &list, 1));
   }
   FINE(outcrop_head_close(head));

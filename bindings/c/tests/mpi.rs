@@ -278,7 +278,8 @@ fn a_library_for_another_mpi_and_two_mpis_are_refused() {
     let layer = layer(mpi);
     let forged = place.path().join("liboutcrop-mpi.so");
     let mut bytes = fs::read(&layer).unwrap();
-    // The name of the MPI that it was built for is a line; elsewhere it is the name that the loader looks for.
+    // The name of the MPI that it was built for is a line; elsewhere it is the name that the loader
+    // looks for.
     let is_line = |&at: &usize| {
         let end = bytes[at..].iter().position(|byte| b"\n\0".contains(byte));
         bytes[at..].starts_with(b"libmpi.so.") && end.is_some_and(|end| bytes[at + end] == b'\n')

@@ -423,6 +423,7 @@ fn a_missing_daemon_is_said_with_the_remedy() {
 #[test]
 fn heads_keep_what_they_should() {
     tests_itself(&["c/tests/head.c"], "heads kept what they should");
+    tests_itself(&["c/tests/head.cpp"], "heads kept what they should");
 }
 
 #[test]

@@ -1,11 +1,11 @@
-// PageRank of a random graph in compressed sparse rows.
+// PageRank of a random graph in compressed sparse rows. The program has no checkpoints of its own.
 //
 //   pagerank NODES OUTPUT
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#pragma nvcp init(graph, 2)
+#pragma nvcp init(graph, 2) mtbf(21600)
 
 enum { ITERATIONS = 60 };
 
@@ -53,11 +53,11 @@ int main(int argc, char **argv) {
 #pragma nvcp add_head(offsets[nodes + 1ul], sources[offsets[nodes]], ranks[nodes], iteration)
 #pragma nvcp restore(head)
   if (iteration > 0) printf("goes on after iteration %u\n", iteration);
+#pragma nvcp potential_persistent(head)
   while (iteration < ITERATIONS) {
     iterate(nodes, offsets, sources, degrees, ranks, next_ranks);
     for (unsigned node = 0; node < nodes; node++) ranks[node] = next_ranks[node];
     iteration++;
-#pragma nvcp persistent(head)
   }
   FILE *output = fopen(argc > 2 ? argv[2] : "pagerank.out", "wb");
   if (output == NULL) return 1;

@@ -1,19 +1,45 @@
 //! The description of annotated structs for the runtime: C that only names members, so that the
 //! compiler says where they are and how long.
 
-use std::{collections::BTreeMap, fmt::Write, ops::Range};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write,
+    ops::Range,
+};
 
 use crate::{
     Refusal, Source,
-    directive::{Directive, Part},
-    types::{Base, Derived, Field, Struct, Types},
+    directive::{Clause, Directive, Part},
+    types::{Base, Derived, Field, Struct, Type, Types},
 };
 
 /// The structs that are annotated, in the order in which they are described.
 #[derive(Debug, Default)]
 pub(crate) struct Described {
     keys: Vec<String>,
-    hints: Vec<BTreeMap<String, Hint>>,
+    hints: Vec<Hints>,
+}
+
+/// What the directive before a struct says of its members.
+#[derive(Debug, Default)]
+struct Hints {
+    members: BTreeMap<String, Hint>,
+    arms: Vec<Arm>,
+}
+
+/// A member of a union, with all that is in it: valid if a tag has a value.
+#[derive(Debug)]
+struct Arm {
+    path: String,
+    tag: String,
+    value: String,
+}
+
+impl Arm {
+    fn has(&self, field: &Field) -> bool {
+        let rest = field.path.strip_prefix(&self.path);
+        field.union.is_some() && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    }
 }
 
 /// What is said of a member that C does not say.
@@ -51,6 +77,11 @@ impl Described {
         self.keys.iter().any(|known| known == key)
     }
 
+    /// The index of the type of a struct in the tables.
+    pub(crate) fn index(&self, key: &str) -> Option<usize> {
+        self.keys.iter().position(|known| known == key).map(|nth| 2 * nth)
+    }
+
     /// Adds a struct with the directive before it.
     pub(crate) fn add(
         &mut self,
@@ -59,10 +90,14 @@ impl Described {
         source: &Source,
         directive: &Directive,
     ) -> Result<(), Refusal> {
-        let mut hints = BTreeMap::new();
+        let mut hints = Hints::default();
         let fields = &types.structs[key].fields;
         for clause in &directive.clauses {
             let word = clause.word.text.as_str();
+            if word == "tag" {
+                hints.arms.extend(arms(key, fields, source, clause)?);
+                continue;
+            }
             let wanted = if word == "length" { 2 } else { 1 };
             if word == "length" && clause.arguments.len() != wanted || clause.arguments.is_empty() {
                 let message = match word {
@@ -83,7 +118,7 @@ impl Described {
                     "skip" => Hint::Skip,
                     _ => Hint::Text,
                 };
-                hints.insert(member.text.clone(), hint);
+                hints.members.insert(member.text.clone(), hint);
             }
         }
         if !self.has(key) {
@@ -107,7 +142,7 @@ impl Described {
                     let _ = writeln!(
                         text,
                         "static const outcrop_field nvcp_pointer_{nth}[] = {{{{\"pointer\", OUTCROP_POINTERS, 0, 1, 0, \
-                         {}, 1, 0}}}};",
+                         {}, 1, 0, 0, 0, 0}}}};",
                         2 * nth
                     );
                     let _ = writeln!(table, "  {{\"{name}\", sizeof({name}), nvcp_fields_{nth}, {count}}},");
@@ -137,7 +172,7 @@ impl Described {
         &self,
         types: &Types,
         it: &Struct,
-        hints: &BTreeMap<String, Hint>,
+        hints: &Hints,
         source: &Source,
     ) -> Result<(Vec<String>, String), Vec<Refusal>> {
         if let Some((range, what)) = &it.problem {
@@ -145,13 +180,14 @@ impl Described {
         }
         let (mut fields, mut checks, mut refusals) = (Vec::new(), String::new(), Vec::new());
         for field in it.fields.iter() {
-            let hint = hints.get(&field.path);
+            let hint = hints.members.get(&field.path);
             if matches!(hint, Some(Hint::Skip)) {
                 continue;
             }
-            match self.field(types, it, field, hint) {
-                Ok((line, check)) => {
-                    fields.push(line);
+            let arms: Vec<&Arm> = hints.arms.iter().filter(|arm| arm.has(field)).collect();
+            match self.field(types, it, field, hint, &arms) {
+                Ok((lines, check)) => {
+                    fields.extend(lines);
                     if let Some(check) = check {
                         let line = source.place(field.range.start).0 + 1;
                         let _ = writeln!(checks, "#line {line} \"{}\"\n{check}", quoted(&source.name));
@@ -160,6 +196,15 @@ impl Described {
                 Err(message) => refusals.push(Refusal::at(source, field.range.clone(), message)),
             }
         }
+        let tags: BTreeSet<&String> = hints.arms.iter().map(|arm| &arm.tag).collect();
+        for tag in tags {
+            let (spelled, number) = (&it.spelled, format!("NVCP_NUMBER((({} *)0)->{tag})", it.spelled));
+            let _ = writeln!(
+                checks,
+                "_Static_assert({number} >= 0 && {number} <= OUTCROP_I64, \"{tag} of {spelled} is no integer, and cannot be a \
+                 tag\");"
+            );
+        }
         if fields.is_empty() && refusals.is_empty() {
             let range: Range<usize> = it.range.start..it.range.start + 1;
             refusals.push(Refusal::at(source, range, "nothing of this struct can be kept"));
@@ -167,17 +212,19 @@ impl Described {
         if refusals.is_empty() { Ok((fields, checks)) } else { Err(refusals) }
     }
 
-    /// The line of a field, and what the compiler is to check of it.
+    /// The lines of a field, one for each tag with which it is valid, and what the compiler is to
+    /// check of it.
     fn field(
         &self,
         types: &Types,
         it: &Struct,
         field: &Field,
         hint: Option<&Hint>,
-    ) -> Result<(String, Option<String>), String> {
+        arms: &[&Arm],
+    ) -> Result<(Vec<String>, Option<String>), String> {
         let (spelled, path) = (&it.spelled, &field.path);
         let member = format!("(({spelled} *)0)->{path}");
-        let what = self.member(types, field, hint)?;
+        let what = self.member(types, field, hint, !arms.is_empty())?;
         let depth = types.resolve(&field.ty).derived.iter().take_while(|it| **it == Derived::Array).count();
         let element = format!("{member}{}", "[0]".repeat(depth));
         let is_number = |of: &str| {
@@ -188,13 +235,22 @@ impl Described {
             )
         };
         let head = |kind: &str, count: &str, bytes: &str, index: isize, length: &str| {
-            format!("{{\"{path}\", {kind}, offsetof({spelled}, {path}), {count}, {bytes}, {index}, {length}}}")
+            let line = format!("\"{path}\", {kind}, offsetof({spelled}, {path}), {count}, {bytes}, {index}, {length}");
+            if arms.is_empty() {
+                return vec![format!("{{{line}, 0, 0, 0}}")];
+            }
+            let of = |arm: &&Arm| {
+                let Arm { tag, value, .. } = arm;
+                let place = format!("offsetof({spelled}, {tag}), sizeof((({spelled} *)0)->{tag})");
+                format!("{{{line}, {place}, (uint64_t)({value})}}")
+            };
+            arms.iter().map(of).collect()
         };
         let whole = format!("sizeof({member})");
         let pointers = format!("sizeof({member}) / sizeof(void *)");
         Ok(match what {
             Member::Numbers => {
-                let check = (field.union.is_none()).then(|| is_number(&element));
+                let check = (field.union.is_none() || !arms.is_empty()).then(|| is_number(&element));
                 (head("OUTCROP_NUMBERS", "1", &whole, -1, "0, 0"), check)
             }
             Member::Structs(nth) => {
@@ -224,26 +280,13 @@ impl Described {
     }
 
     /// What a member is; or why it cannot be kept, and what to write instead.
-    fn member(&self, types: &Types, field: &Field, hint: Option<&Hint>) -> Result<Member, String> {
+    fn member(&self, types: &Types, field: &Field, hint: Option<&Hint>, has_tag: bool) -> Result<Member, String> {
         let path = &field.path;
         let ty = types.resolve(&field.ty);
         let behind: Vec<Derived> = ty.derived.iter().copied().skip_while(|it| *it == Derived::Array).collect();
-        if field.is_bits {
-            return Err(format!(
-                "`{path}` is a bit-field, whose place no C expression says; make it an ordinary member"
-            ));
-        }
-        if field.is_flexible {
-            return Err(format!("`{path}` has no length; make it a pointer, with `length({path}, COUNT)`"));
-        }
+        check_placed(field, &ty, has_tag)?;
         let annotated = |key: &str| self.keys.iter().position(|known| known == key);
         let is_address = !behind.is_empty();
-        if field.union == Some(true) || ty.base == Base::Union {
-            return Err(format!(
-                "`{path}` is in a union with addresses, and nothing says which member is valid; use separate members, or \
-                 leave it out by `skip({path})` and set it again after restore"
-            ));
-        }
         match (behind.as_slice(), &ty.base, hint) {
             ([], Base::Struct(key), None) => match annotated(key) {
                 Some(nth) => Ok(Member::Structs(nth)),
@@ -295,7 +338,64 @@ impl Described {
     }
 }
 
+/// That the place of a member is known, and when it is valid.
+fn check_placed(field: &Field, ty: &Type, has_tag: bool) -> Result<(), String> {
+    let path = &field.path;
+    if field.is_bits {
+        return Err(format!("`{path}` is a bit-field, whose place no C expression says; make it an ordinary member"));
+    }
+    if field.is_flexible {
+        return Err(format!("`{path}` has no length; make it a pointer, with `length({path}, COUNT)`"));
+    }
+    if matches!(ty.base, Base::Union(_)) {
+        return Err(format!(
+            "`{path}` has unions of which the definition is not here, or several of them; use a struct with one union, and \
+             with a tag"
+        ));
+    }
+    if field.union == Some(true) && !has_tag {
+        return Err(format!(
+            "`{path}` is in a union with addresses, and nothing says when it is valid; write `tag(KIND, {path} = VALUE)` \
+             with the member that says it and its value, or leave it out by `skip({path})` and set it again after restore"
+        ));
+    }
+    Ok(())
+}
+
 /// A name of a file, as a text of C.
 pub(crate) fn quoted(name: &str) -> String {
     name.replace('\\', "\\\\").replace('"', "\\\"")
+}
+
+/// What `tag(KIND, MEMBER = VALUE, ...)` says.
+fn arms(key: &str, fields: &[Field], source: &Source, clause: &Clause) -> Result<Vec<Arm>, Refusal> {
+    let needed = "the member that says it, and a value for each member of the union are needed, as in `tag(kind, value.number = \
+                  NUMBER, value.text = TEXT)`";
+    let [tag, arms @ ..] = &clause.arguments[..] else {
+        return Err(Refusal::at(source, clause.word.range.clone(), needed));
+    };
+    let is_tag = |field: &Field| field.path == tag.text && field.ty.derived.is_empty() && !field.is_bits;
+    if !fields.iter().any(is_tag) {
+        let message = format!("{key} has no integer `{}` that could say which member of the union is valid", tag.text);
+        return Err(Refusal::at(source, tag.range.clone(), message));
+    }
+    if arms.is_empty() {
+        return Err(Refusal::at(source, clause.word.range.clone(), needed));
+    }
+    let arm = |it: &Part| {
+        let Some((path, value)) = it.text.split_once('=') else {
+            return Err(Refusal::at(source, it.range.clone(), needed));
+        };
+        let [path, value] = [path, value].map(|text| text.trim().to_owned());
+        let arm = Arm { path, tag: tag.text.clone(), value };
+        match fields.iter().any(|field| arm.has(field)) && !arm.value.is_empty() {
+            true => Ok(arm),
+            false => {
+                let message =
+                    format!("{key} has no union with a member `{}`; a value follows it: `{0} = VALUE`", arm.path);
+                Err(Refusal::at(source, it.range.clone(), message))
+            }
+        }
+    };
+    arms.iter().map(arm).collect()
 }

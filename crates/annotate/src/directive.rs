@@ -48,7 +48,7 @@ const DIRECTIVES: [(&str, What); 5] = [
 ];
 
 /// What may stand behind `#pragma nvcp` before a struct.
-const OF_STRUCTS: [&str; 4] = ["length", "link", "skip", "text"];
+const OF_STRUCTS: [&str; 5] = ["length", "link", "skip", "tag", "text"];
 
 impl Directive {
     pub(crate) fn parse(source: &Source, range: Range<usize>) -> Result<Self, Refusal> {
@@ -69,7 +69,7 @@ impl Directive {
         let others = if what == What::Struct { &clauses[..] } else { &clauses[1..] };
         let allowed: &[&str] = match what {
             What::Struct => &OF_STRUCTS,
-            What::Init => &["mtbf"],
+            What::Init => &["mtbf", "ranks"],
             _ => &[],
         };
         for clause in others {

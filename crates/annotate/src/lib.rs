@@ -11,6 +11,7 @@
 mod cc;
 mod describe;
 mod directive;
+mod hints;
 mod refusal;
 mod source;
 mod statements;
@@ -170,7 +171,11 @@ fn add_struct(
 fn edits(sources: &[Source], types: &Types, described: &Described) -> Result<Vec<Edit>, Vec<Refusal>> {
     let source = &sources[0];
     let directives = source.directives()?;
-    let mut statements = Statements::new(source, types, described);
+    let added = directives.iter().filter(|(directive, _)| directive.what == What::AddHead);
+    let added = added
+        .flat_map(|(directive, _)| directive.arguments())
+        .map(|argument| statements::split(source, argument).0.text);
+    let mut statements = Statements::new(sources, types, described, added.collect());
     let mut refusals = Vec::new();
     for (directive, node) in &directives {
         refusals.extend(statements.add(directive, *node).err());
@@ -178,8 +183,8 @@ fn edits(sources: &[Source], types: &Types, described: &Described) -> Result<Vec
     let mut edits = statements.edits;
     let name = quoted(&source.name);
     edits.push(Edit { range: 0..0, text: format!("#line 1 \"{name}\"\n") });
-    let first = |is_wanted: &dyn Fn(What) -> bool| {
-        directives.iter().find(|(directive, _)| is_wanted(directive.what)).map(|(_, node)| top(*node).start_byte())
+    let first = |is_wanted: &dyn Fn(&Directive) -> bool| {
+        directives.iter().find(|(directive, _)| is_wanted(directive)).map(|(_, node)| top(*node).start_byte())
     };
     let mut insert = |at: usize, text: &str| {
         let (line, column) = source.place(at);
@@ -188,10 +193,10 @@ fn edits(sources: &[Source], types: &Types, described: &Described) -> Result<Vec
         let text = format!("{before}{text}#line {} \"{name}\"\n", line + 1);
         edits.push(Edit { range: at..at, text });
     };
-    if let Some(at) = first(&|what| what != What::Struct) {
+    if let Some(at) = first(&|directive| directive.what != What::Struct) {
         insert(at, "#include <outcrop_nvcp.h>\n");
     }
-    if let Some(at) = first(&|what| what == What::AddHead) {
+    if let Some(at) = first(&|directive| directive.what == What::AddHead || hints::names_function(directive)) {
         let late = types.structs.iter().filter(|(key, it)| described.has(key) && it.source == 0 && it.range.start > at);
         refusals.extend(late.map(|(key, it)| {
             let message = format!("{key} is defined behind the function that adds structures; move it before that one");
@@ -201,6 +206,10 @@ fn edits(sources: &[Source], types: &Types, described: &Described) -> Result<Vec
             Ok(tables) => insert(at, &tables),
             Err(more) => refusals.extend(more),
         }
+    }
+    // Behind the tables, if these are at the same place.
+    for (at, text) in &statements.functions {
+        insert(*at, text);
     }
     if refusals.is_empty() { Ok(edits) } else { Err(refusals) }
 }

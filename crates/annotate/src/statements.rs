@@ -15,16 +15,23 @@ const HEAD: &str = "head";
 
 /// Turns directives into changes of the text.
 pub(crate) struct Statements<'a> {
-    source: &'a Source,
-    types: &'a Types,
-    described: &'a Described,
+    pub(crate) sources: &'a [Source],
+    pub(crate) source: &'a Source,
+    pub(crate) types: &'a Types,
+    pub(crate) described: &'a Described,
+    /// What `add_head` names.
+    pub(crate) added: Vec<String>,
     has_init: bool,
     pub(crate) edits: Vec<Edit>,
+    /// Functions that are needed, and before which declaration.
+    pub(crate) functions: Vec<(usize, String)>,
 }
 
 impl<'a> Statements<'a> {
-    pub(crate) fn new(source: &'a Source, types: &'a Types, described: &'a Described) -> Self {
-        Self { source, types, described, has_init: false, edits: Vec::new() }
+    /// The first of the sources is translated.
+    pub(crate) fn new(sources: &'a [Source], types: &'a Types, described: &'a Described, added: Vec<String>) -> Self {
+        let (edits, functions) = (Vec::new(), Vec::new());
+        Self { sources, source: &sources[0], types, described, added, has_init: false, edits, functions }
     }
 
     pub(crate) fn add(&mut self, directive: &Directive, node: Node<'_>) -> Result<(), Refusal> {
@@ -35,8 +42,16 @@ impl<'a> Statements<'a> {
                 self.check_place(directive, node)?;
                 match directive.what {
                     What::AddHead => self.add_head(directive, node)?,
-                    What::Persistent => self.instead_of(directive, node, "NVCP_PERSIST();", 3)?,
-                    What::Restore => self.instead_of(directive, node, "NVCP_RESTORE();", 2)?,
+                    What::Persistent => {
+                        let hints = self.hints(directive, node)?;
+                        self.instead_of(directive, node, &format!("{hints}NVCP_PERSIST();"))?
+                    }
+                    What::Restore => {
+                        if let Some(more) = directive.arguments().get(2) {
+                            return self.refuse(more, "this is one argument too many");
+                        }
+                        self.instead_of(directive, node, "NVCP_RESTORE();")?
+                    }
                     _ => self.in_loop(directive, node)?,
                 }
             }
@@ -47,7 +62,7 @@ impl<'a> Statements<'a> {
         Ok(())
     }
 
-    fn refuse<T>(&self, part: &Part, message: impl Into<String>) -> Result<T, Refusal> {
+    pub(crate) fn refuse<T>(&self, part: &Part, message: impl Into<String>) -> Result<T, Refusal> {
         Err(Refusal::at(self.source, part.range.clone(), message))
     }
 
@@ -100,8 +115,16 @@ impl<'a> Statements<'a> {
             Some((_, [seconds])) => &seconds.text,
             Some((clause, _)) => return self.refuse(&clause.word, "seconds are needed, as in `mtbf(3600)`"),
         };
+        let ranks = directive.clauses[1..].iter().find(|clause| clause.word.text == "ranks");
+        let (functions, ranks) = match ranks.map(|clause| (clause, clause.arguments.as_slice())) {
+            None => (String::new(), "NULL"),
+            Some((_, [communicator])) => (format!("NVCP_RANKS({}) ", communicator.text), "&nvcp_ranks_here"),
+            Some((clause, _)) => {
+                return self.refuse(&clause.word, "a communicator is needed, as in `ranks(MPI_COMM_WORLD)`");
+            }
+        };
         Ok(format!(
-            "nvcp_state nvcp_head = {{NULL, \"{}.pool\", {}, {}, {mtbf}}};",
+            "{functions}nvcp_state nvcp_head = {{NULL, \"{}.pool\", {}, {}, {mtbf}, {ranks}, {{0, 0}}}};",
             quoted(&stem.unwrap_or_default()),
             versions.map_or("2", |versions| &versions.text),
             block.map_or("0", |block| &block.text),
@@ -118,25 +141,10 @@ impl<'a> Statements<'a> {
     }
 
     /// A call, in place of the call of a function if one is named.
-    fn instead_of(
-        &mut self,
-        directive: &Directive,
-        node: Node<'_>,
-        call: &str,
-        arguments_max: usize,
-    ) -> Result<String, Refusal> {
+    fn instead_of(&mut self, directive: &Directive, node: Node<'_>, call: &str) -> Result<String, Refusal> {
         self.check_head(directive)?;
-        let arguments = directive.arguments();
-        if let Some(more) = arguments.get(arguments_max) {
-            return self.refuse(more, "this is one argument too many");
-        }
-        if let Some(hint) = arguments.get(2) {
-            return self.refuse(
-                hint,
-                "hints are not known: the program's own memory is DRAM, and the pool has what is durable; remove it",
-            );
-        }
-        let Some(function) = arguments.get(1) else { return Ok(call.to_owned()) };
+        let function = directive.arguments().get(1).filter(|it| !["0", "NULL"].contains(&it.text.as_str()));
+        let Some(function) = function else { return Ok(call.to_owned()) };
         let mut before = node.prev_named_sibling();
         while let Some(it) = before {
             before = match it.kind() {
@@ -233,11 +241,9 @@ impl<'a> Statements<'a> {
 
     /// The call for one thing that is to be kept.
     fn kept(&self, argument: &Part, node: Node<'_>) -> Result<String, Refusal> {
-        let (data, count) = self.split(argument);
+        let (data, count) = split(self.source, argument);
         let text = &data.text;
-        // Names of the pool are names of files, when they are exported.
-        let name: String = text.chars().filter(|it| !it.is_whitespace() && *it != '/').collect();
-        let name = quoted(&name);
+        let name = named(text);
         let ty = self.declared(text, node);
         let element = |depth: usize| format!("({text}){}", "[0]".repeat(depth));
         let call = |data: String, element: String, count: String| {
@@ -278,29 +284,8 @@ impl<'a> Statements<'a> {
         }
     }
 
-    /// What is kept, and its number of elements: what stands in the last brackets.
-    fn split(&self, argument: &Part) -> (Part, Option<Part>) {
-        let bytes = &self.source.bytes[argument.range.clone()];
-        if !bytes.ends_with(b"]") {
-            return (argument.clone(), None);
-        }
-        let mut depth = 0;
-        for (at, byte) in bytes.iter().enumerate().rev() {
-            match byte {
-                b']' | b')' => depth += 1,
-                b'[' | b'(' => depth -= 1,
-                _ => {}
-            }
-            if depth == 0 {
-                let (start, end) = (argument.range.start, argument.range.end);
-                return (part(self.source, start..start + at), Some(part(self.source, start + at + 1..end - 1)));
-            }
-        }
-        (argument.clone(), None)
-    }
-
     /// The type of a variable, as far as this source says it.
-    fn declared(&self, name: &str, node: Node<'_>) -> Option<Type> {
+    pub(crate) fn declared(&self, name: &str, node: Node<'_>) -> Option<Type> {
         let mut around = Some(node);
         while let Some(node) = around {
             if let Some(ty) = self.declared_by(name, node) {
@@ -323,7 +308,7 @@ impl<'a> Statements<'a> {
 
     /// The type of a variable if this node declares it: by a declaration, in the head of a loop, or
     /// as a parameter of a function.
-    fn declared_by(&self, name: &str, node: Node<'_>) -> Option<Type> {
+    pub(crate) fn declared_by(&self, name: &str, node: Node<'_>) -> Option<Type> {
         let inner = match node.kind() {
             "declaration" | "parameter_declaration" => {
                 let (_, _, derived) =
@@ -351,7 +336,34 @@ impl<'a> Statements<'a> {
     }
 }
 
+/// The name that the pool has for an expression: names of the pool are names of files, when they
+/// are exported.
+pub(crate) fn named(text: &str) -> String {
+    quoted(&text.chars().filter(|it| !it.is_whitespace() && *it != '/').collect::<String>())
+}
+
 /// The parameters in a declarator of a function.
-fn parameters(node: Node<'_>) -> Option<Node<'_>> {
+pub(crate) fn parameters(node: Node<'_>) -> Option<Node<'_>> {
     node.child_by_field_name("parameters").or_else(|| parameters(node.child_by_field_name("declarator")?))
+}
+
+/// What is kept, and its number of elements: what stands in the last brackets.
+pub(crate) fn split(source: &Source, argument: &Part) -> (Part, Option<Part>) {
+    let bytes = &source.bytes[argument.range.clone()];
+    if !bytes.ends_with(b"]") {
+        return (argument.clone(), None);
+    }
+    let mut depth = 0;
+    for (at, byte) in bytes.iter().enumerate().rev() {
+        match byte {
+            b']' | b')' => depth += 1,
+            b'[' | b'(' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            let (start, end) = (argument.range.start, argument.range.end);
+            return (part(source, start..start + at), Some(part(source, start + at + 1..end - 1)));
+        }
+    }
+    (argument.clone(), None)
 }

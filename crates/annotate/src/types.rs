@@ -14,7 +14,8 @@ pub(crate) enum Base {
     Void,
     /// A struct that may be known, by its key.
     Struct(String),
-    Union,
+    /// A union that may be known, by its key.
+    Union(String),
     /// A type that the source does not define.
     Unknown(String),
 }
@@ -35,7 +36,7 @@ pub(crate) struct Type {
 }
 
 /// A member of a struct.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Field {
     /// As it follows a dot: of members of structs without a name, too.
     pub(crate) path: String,
@@ -67,6 +68,8 @@ pub(crate) struct Struct {
 pub(crate) struct Types {
     pub(crate) structs: BTreeMap<String, Struct>,
     typedefs: BTreeMap<String, Type>,
+    /// The members of unions with a name.
+    unions: BTreeMap<String, Vec<Field>>,
 }
 
 /// Typedefs lead to each other at most so often.
@@ -83,11 +86,12 @@ impl Types {
             match child.kind() {
                 "type_definition" => self.add_typedef(source, number, child),
                 "struct_specifier" => drop(self.add_struct(source, number, child, None)),
-                "declaration" => {
-                    if let Some(ty) = child.child_by_field_name("type").filter(|ty| ty.kind() == "struct_specifier") {
-                        self.add_struct(source, number, ty, None);
-                    }
-                }
+                "union_specifier" => self.add_union(source, child, None),
+                "declaration" => match child.child_by_field_name("type").map(|ty| (ty.kind(), ty)) {
+                    Some(("struct_specifier", ty)) => drop(self.add_struct(source, number, ty, None)),
+                    Some(("union_specifier", ty)) => self.add_union(source, ty, None),
+                    _ => {}
+                },
                 "preproc_if"
                 | "preproc_ifdef"
                 | "preproc_else"
@@ -106,6 +110,10 @@ impl Types {
         let plain = names.iter().find(|(_, _, derived)| derived.is_empty()).map(|(name, ..)| name.clone());
         let base = match ty.kind() {
             "struct_specifier" => self.add_struct(source, number, ty, plain.as_deref()),
+            "union_specifier" => {
+                self.add_union(source, ty, plain.as_deref());
+                self.union_of(source, ty).or(plain).map_or(Base::Union(String::new()), Base::Union)
+            }
             _ => self.base(source, ty),
         };
         for (name, _, derived) in names {
@@ -124,6 +132,22 @@ impl Types {
             self.structs.insert(key.clone(), Struct { spelled: key.clone(), fields, source: number, range, problem });
         }
         Base::Struct(key)
+    }
+
+    /// The key of a union with a name.
+    fn union_of(&self, source: &Source, node: Node<'_>) -> Option<String> {
+        node.child_by_field_name("name").map(|name| format!("union {}", source.text(name)))
+    }
+
+    /// Adds a union if this is its definition.
+    fn add_union(&mut self, source: &Source, node: Node<'_>, typedef: Option<&str>) {
+        let key = self.union_of(source, node).or(typedef.map(str::to_owned));
+        let (Some(key), Some(body)) = (key, node.child_by_field_name("body")) else { return };
+        let (mut fields, mut problem) = (Vec::new(), None);
+        self.fields(source, body, "", Some(has_addresses(source, body)), &mut fields, &mut problem);
+        if problem.is_none() {
+            self.unions.insert(key, fields);
+        }
     }
 
     /// The members in a body, with those of bodies inside it that have no name of their own.
@@ -182,8 +206,23 @@ impl Types {
             }
             return;
         }
+        if ty.kind() == "union_specifier" {
+            self.add_union(source, ty, None);
+        }
         let base = self.base(source, ty);
         for (name, at, derived) in names {
+            let resolved = self.resolve(&Type { base: base.clone(), derived: derived.clone() });
+            if let (Base::Union(key), []) = (&resolved.base, &resolved.derived[..])
+                && let Some(members) = self.unions.get(key)
+            {
+                fields.extend(members.iter().map(|member| Field {
+                    path: format!("{before}{name}.{}", member.path),
+                    range: at.byte_range(),
+                    union: union.or(member.union),
+                    ..member.clone()
+                }));
+                continue;
+            }
             let is_flexible = is_flexible(at);
             let (path, range) = (format!("{before}{name}"), at.byte_range());
             let ty = Type { base: base.clone(), derived };
@@ -203,7 +242,7 @@ impl Types {
                 let tag = node.child_by_field_name("name").map(|tag| source.text(tag)).unwrap_or_default();
                 Base::Struct(format!("struct {tag}"))
             }
-            "union_specifier" => Base::Union,
+            "union_specifier" => Base::Union(self.union_of(source, node).unwrap_or_default()),
             _ => Base::Unknown(text),
         }
     }

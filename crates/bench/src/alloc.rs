@@ -78,13 +78,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
         "rounds": options.rounds,
         "memory": "held by another process, and given back as it is taken",
     });
-    Ok(Report {
-        bench: "alloc",
-        machine: Machine::here(),
-        settings,
-        runs: runs.iter().map(Run::to_json).collect(),
-        ratios,
-    })
+    Ok(Report::new("alloc", settings, runs.iter().map(Run::to_json).collect(), ratios))
 }
 
 /// The best of several rounds of every way. Each round has another order, because the results

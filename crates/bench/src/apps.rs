@@ -18,7 +18,7 @@ use outcrop_science::{
 use rustix::process::{Signal, getpid, kill_process};
 use serde_json::{Value, json};
 
-use crate::{Machine, Needs, Report, Scratch, hand_written::over_hand_written_lu, pool::median};
+use crate::{Needs, Report, Scratch, hand_written::over_hand_written_lu, pool::median};
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -118,7 +118,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
         "pagerank": PageRank::describe(&sizes.pagerank)?,
         "droplet": Droplet::describe(&sizes.droplet)?,
     });
-    Ok(Report { bench: "apps", machine: Machine::here(), settings, runs: bench.runs, ratios: bench.ratios })
+    Ok(Report::new("apps", settings, bench.runs, bench.ratios))
 }
 
 fn over_memory(program: &str) -> &'static str {

@@ -16,7 +16,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 use anyhow::{Result, ensure};
 use serde_json::json;
 
-use crate::{Machine, Needs, Report, Scratch, memory, workload::check_state_bytes};
+use crate::{Needs, Report, Scratch, memory, workload::check_state_bytes};
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -34,6 +34,8 @@ pub struct Options {
     pub looks: usize,
     /// Rounds of each slowdown. The median counts.
     pub rounds: usize,
+    /// Whether only hashing is measured, then also on devices.
+    pub only_hashes: bool,
 }
 
 impl Options {
@@ -44,6 +46,10 @@ impl Options {
 
     /// The most that it needs.
     pub fn needs(&self) -> Needs {
+        if self.only_hashes {
+            // A buffer of a device may be host memory.
+            return Needs { file_bytes: 0, memory_bytes: 3 * self.state_bytes };
+        }
         let file_bytes = (self.checkpoints + keepers::WARM_UP + 1) as u64 * self.state_bytes;
         Needs { file_bytes, memory_bytes: self.host_bytes() + self.state_bytes * 3 / 2 }
     }
@@ -54,6 +60,9 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
     let bytes = options.state_bytes;
     check_state_bytes(bytes)?;
     ensure!(options.checkpoints > 0 && options.looks > 0, "there must be something to measure");
+    if options.only_hashes {
+        return Ok(hashes(options, progress));
+    }
     let _scratch = Scratch::with_room(&options.directory, options.needs())?;
     memory::warm(options.host_bytes() + bytes);
     let programs = programs::measure(options, progress)?;
@@ -77,5 +86,18 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
         "wall": "until the last checkpoint is durable; the first ones, which fill the memory, do not count",
     });
     let runs = [programs.rows, slowdowns.rows, tracking.rows, hashing.rows].concat();
-    Ok(Report { bench: "increment", machine: Machine::here(), settings, runs, ratios })
+    Ok(Report::new("increment", settings, runs, ratios))
+}
+
+/// Figure 2 of the paper: the rate of hashing against the size of blocks, on one core, all cores
+/// and every device.
+fn hashes(options: &Options, progress: &mut dyn FnMut(&str)) -> Report {
+    let hashing = hashing::measure(options, progress);
+    let on_devices = hashing::measure_devices(options, progress);
+    let settings = json!({
+        "state_bytes": options.state_bytes,
+        "devices": "as found; without a card, OpenCL runs on the processor",
+    });
+    let ratios = BTreeMap::from([("hash_over_read_bandwidth", hashing.over_read_bandwidth)]);
+    Report::new("increment", settings, [hashing.rows, on_devices].concat(), ratios)
 }

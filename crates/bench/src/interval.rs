@@ -11,7 +11,7 @@ use fastrand::Rng;
 use outcrop::pool::{Array, Block, Options as PoolOptions, Outcome, Pool, Rule};
 use serde_json::json;
 
-use crate::{Machine, Needs, Report, Scratch};
+use crate::{Needs, Report, Scratch};
 
 /// What to run.
 #[derive(Debug, Clone)]
@@ -105,7 +105,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
         "state_bytes": options.state_bytes, "steps": options.steps, "compute_ms": options.compute_ms,
         "mtbf_seconds": options.mtbf.as_secs_f64(), "rounds": options.rounds,
     });
-    Ok(Report { bench: "interval", machine: Machine::here(), settings, runs: runs.collect(), ratios })
+    Ok(Report::new("interval", settings, runs.collect(), ratios))
 }
 
 /// What a program has in its pool.

@@ -17,6 +17,7 @@ pub mod page;
 mod passes;
 mod ping;
 pub mod pool;
+mod quiet;
 pub mod ranks;
 mod report;
 pub mod rtm;
@@ -30,6 +31,7 @@ pub mod whole;
 mod workload;
 
 pub use disk::file_system;
+pub use quiet::{Quiet, Watch};
 pub use report::{Machine, Report};
 pub use scratch::Needs;
 use scratch::Scratch;

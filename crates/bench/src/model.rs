@@ -116,7 +116,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
         "rounds": options.rounds,
         "rates": rates,
     });
-    Ok(Report { bench: "sim", machine: Machine::here(), settings, runs, ratios })
+    Ok(Report::new("sim", settings, runs, ratios))
 }
 
 /// The rate of copying a snapshot into touched memory after a pause. It is lower than in a survey,

@@ -26,7 +26,7 @@ use outcrop_node::{Client, Connect, ServeOptions};
 use serde_json::json;
 
 use crate::{
-    Machine, Needs, Report, Scratch,
+    Needs, Report, Scratch,
     disk::{aligned, open_direct},
 };
 
@@ -135,7 +135,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
         "burst_bytes": options.burst_bytes, "files": options.files, "rounds": options.rounds, "memory": "touched",
         "idle_daemon_resident_bytes": idle.resident_bytes, "idle_daemon_processor_ms": idle.processor_ms,
     });
-    Ok(Report { bench: "node", machine: Machine::here(), settings, runs: runs.collect(), ratios })
+    Ok(Report::new("node", settings, runs.collect(), ratios))
 }
 
 fn median(mut values: Vec<f64>) -> f64 {

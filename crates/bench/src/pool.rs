@@ -2,6 +2,8 @@
 //! redb and pmemobj.
 
 mod persisting;
+#[cfg(feature = "redb")]
+mod redb;
 mod rivals;
 mod structures;
 
@@ -20,7 +22,7 @@ use self::{
     persisting::{Order, RESTORE},
     rivals::{FILE, OURS, PMEMOBJ, REDB},
 };
-use crate::{Machine, Needs, Report, Scratch, hand_written::over_hand_written_lu};
+use crate::{Needs, Report, Scratch, hand_written::over_hand_written_lu};
 
 pub use self::persisting::process;
 
@@ -103,7 +105,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
     add("over_hand_written_lu", Some(over_hand_written_lu(order, options.rounds, inside.path(), &mut runs)?));
     skipped.iter().for_each(|reason| progress(&format!("skipped {reason}")));
     let settings = json!({ "state_bytes": len * 8, "rounds": options.rounds, "skipped": skipped });
-    Ok(Report { bench: "pool", machine: Machine::here(), settings, runs, ratios })
+    Ok(Report::new("pool", settings, runs, ratios))
 }
 
 /// Arrays of several lengths, of which one percent changes: how much longer an element takes in the

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::{
-    Machine, Report, Scratch,
+    Report, Scratch,
     clock::{Calls, processor_seconds},
     ping,
 };
@@ -126,7 +126,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
         "counts": options.counts, "turns": options.turns, "saves": options.saves, "seconds": options.seconds,
         "state_bytes": STATE * 8,
     });
-    Ok(Report { bench: "ranks", machine: Machine::here(), settings, runs, ratios })
+    Ok(Report::new("ranks", settings, runs, ratios))
 }
 
 /// A rank in its own process.

@@ -11,7 +11,7 @@ use outcrop::{Order, Stats, Tape};
 use outcrop_rtm::{Config, Files, History, InMemory, Migration, OnProgress, Report as Times};
 use serde_json::json;
 
-use crate::{Machine, Needs, Report, Scratch};
+use crate::{Needs, Report, Scratch};
 
 /// Where a migration keeps its snapshots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -163,5 +163,5 @@ pub fn run(config: &Config, room: &Room, progress: &mut (dyn FnMut(&str) + Send)
         "host_bytes": room.host_bytes,
     });
     let runs = outcomes.iter().map(Outcome::to_json).collect();
-    Ok(Report { bench: "rtm", machine: Machine::here(), settings, runs, ratios })
+    Ok(Report::new("rtm", settings, runs, ratios))
 }

@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
 use crate::workload::Arithmetic;
 
 /// How far a value sees in each direction.
@@ -14,7 +16,8 @@ const AWAY: [f32; REACH] = [4.0 / 3.0, -1.0 / 12.0];
 /// A field that spreads in a medium.
 pub(crate) struct Stencil {
     side: usize,
-    threads: usize,
+    /// The threads besides the program's own.
+    others: Option<ThreadPool>,
     /// Sweeps over the field between two states.
     pub(crate) sweeps: usize,
     /// How fast it spreads at each point.
@@ -26,10 +29,15 @@ pub(crate) struct Stencil {
 
 impl Stencil {
     /// A cube with `side` points along each edge.
+    ///
+    /// # Panics
+    /// If the system starts no more threads.
     pub(crate) fn new(side: usize, threads: usize, sweeps: usize) -> Self {
         let len = side.pow(3);
+        let others = (threads > 1).then(|| ThreadPoolBuilder::new().num_threads(threads - 1).build());
+        let others = others.transpose().expect("a few threads can be started");
         let medium = (0..len).map(|at| 0.01 + 0.01 * ((at / (side * side)) % 7) as f32).collect();
-        Self { side, threads, sweeps, medium, image: vec![0.0; len], between: vec![0.0; len] }
+        Self { side, others, sweeps, medium, image: vec![0.0; len], between: vec![0.0; len] }
     }
 
     /// Starts a new image.
@@ -43,7 +51,7 @@ impl Stencil {
     }
 
     fn sweep(&self, from: &[f32], to: &mut [f32]) {
-        in_slabs(self.side, self.threads, to, |slab, to| self.sweep_slab(from, to, slab));
+        in_slabs(self.side, self.others.as_ref(), to, |slab, to| self.sweep_slab(from, to, slab));
     }
 
     fn sweep_slab(&self, from: &[f32], to: &mut [f32], slab: Range<usize>) {
@@ -66,18 +74,24 @@ impl Stencil {
 }
 
 /// Has each thread work on the same layers of the cube each time, as OpenMP's static schedule does.
-/// A program without other threads would compute the first part by itself, and so does this one.
-fn in_slabs(side: usize, threads: usize, cube: &mut [f32], work: impl Fn(Range<usize>, &mut [f32]) + Sync) {
-    let (work, mut rest) = (&work, cube);
-    std::thread::scope(|scope| {
+/// The program's own thread computes the first part.
+fn in_slabs(
+    side: usize,
+    others: Option<&ThreadPool>,
+    cube: &mut [f32],
+    work: impl Fn(Range<usize>, &mut [f32]) + Sync,
+) {
+    let Some(others) = others else { return work(0..side, cube) };
+    let (work, mut rest, threads) = (&work, cube, others.current_num_threads() + 1);
+    others.in_place_scope(|scope| {
         for thread in (0..threads).rev() {
             let slab = side * thread / threads..side * (thread + 1) / threads;
-            let (others, mine) = std::mem::take(&mut rest).split_at_mut(slab.start * side * side);
-            rest = others;
+            let (before, mine) = std::mem::take(&mut rest).split_at_mut(slab.start * side * side);
+            rest = before;
             if thread == 0 {
                 work(slab, mine);
             } else {
-                scope.spawn(move || work(slab, mine));
+                scope.spawn(move |_| work(slab, mine));
             }
         }
     });
@@ -119,7 +133,7 @@ impl Arithmetic for Stencil {
     /// Adds the product of both to the image.
     fn correlate(&mut self, past: &[f32], adjoint: &[f32]) -> f64 {
         let layer = self.side * self.side;
-        in_slabs(self.side, self.threads, &mut self.image, |slab, image| {
+        in_slabs(self.side, self.others.as_ref(), &mut self.image, |slab, image| {
             let values = slab.start * layer..slab.end * layer;
             let products = past[values.clone()].iter().zip(&adjoint[values]);
             image.iter_mut().zip(products).for_each(|(image, (past, adjoint))| *image += past * adjoint);

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use self::{rivals::Rivals, saves::other_saves};
 use crate::{
-    Machine, Needs, Report, Scratch,
+    Needs, Report, Scratch,
     clock::Calls,
     memory,
     workload::{bytes, check_state_bytes},
@@ -116,7 +116,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
         "memory": "everything is touched: the state in pages of the usual size, what it is copied to in huge pages",
         "ratios": "of medians; of the direct transfers the block size with the best median",
     });
-    Ok(Report { bench: "store", machine: Machine::here(), settings, runs, ratios })
+    Ok(Report::new("store", settings, runs, ratios))
 }
 
 /// A state that cannot be compressed.

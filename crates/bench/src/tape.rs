@@ -8,7 +8,7 @@ use outcrop::Tape;
 use serde_json::json;
 
 use crate::{
-    Machine, Needs, Report, Scratch,
+    Needs, Report, Scratch,
     clock::Calls,
     disk::Rates,
     passes::{Make, Run, measure},
@@ -78,7 +78,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
         "disk_bytes_per_second": disk,
         "copy_ms": copy * 1e3,
     });
-    Ok(Report { bench: "tape", machine: Machine::here(), settings, runs: rows, ratios })
+    Ok(Report::new("tape", settings, rows, ratios))
 }
 
 /// The tape, the ring and plain transfers, without computing that could hide them.

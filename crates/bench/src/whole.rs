@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use crate::{
-    Machine, Needs, Report, Scratch,
+    Needs, Report, Scratch,
     disk::Rates,
     passes::{Make, Run, measure},
     pool::median,
@@ -100,7 +100,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
         "disk_bytes_per_second": disk,
         "memory": "provided by the system shortly before each run, and given back",
     });
-    Ok(Report { bench: "loop", machine: Machine::here(), settings, runs: rows, ratios })
+    Ok(Report::new("loop", settings, rows, ratios))
 }
 
 /// The names of the ratios, for one core and for all of them.

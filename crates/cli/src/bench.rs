@@ -2,13 +2,14 @@
 
 mod all;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use bytesize::ByteSize;
 use clap::{Args, Subcommand};
 use outcrop_bench::{
-    Needs, Report, alloc, apps, increment, interval, model, node, page, pool, ranks, rtm, store, tape, whole,
+    Needs, Quiet, Report, Watch, alloc, apps, increment, interval, model, node, page, pool, ranks, rtm, store, tape,
+    whole,
 };
 use outcrop_rtm::{Config, Migration, Shots};
 
@@ -74,6 +75,10 @@ pub(crate) enum BenchCommand {
     /// Ratios: hash_bytes_over_page_bytes (in the first program), slowdown_1pct and
     /// tracking_over_rehash_max (at the worst share of pages): smaller is better.
     /// hash_over_read_bandwidth (one core): larger is better.
+    ///
+    /// With --hash, only the rate of hashing against the size of blocks, for each hash on one core,
+    /// all cores and each device, with a plot. On a machine without a card, OpenCL runs on the
+    /// processor.
     Increment(IncrementArgs),
     /// Compare arrays, an octree and a graph in a pool with plain memory, files, redb and pmemobj.
     ///
@@ -156,6 +161,10 @@ struct ReportArgs {
     /// Use smaller workloads: less than a minute.
     #[arg(long)]
     quick: bool,
+    /// Repeat the whole benchmark this many times, and report the median and the range of each
+    /// ratio.
+    #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repeat: u32,
 }
 
 #[derive(Args)]
@@ -198,7 +207,7 @@ pub(crate) struct LoopArgs {
     #[arg(long, value_name = "COUNT")]
     sweeps: Option<usize>,
     /// Rounds; the medians count [default: 5, quick: 3].
-    #[arg(long, visible_alias = "repeat", value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT")]
     rounds: Option<usize>,
     /// Directory for files; they are removed at the end.
     #[arg(long, value_name = "DIR", default_value = "outcrop-scratch")]
@@ -291,6 +300,12 @@ pub(crate) struct IncrementArgs {
     /// Rounds of each slowdown; the medians count [default: 3, quick: 1].
     #[arg(long, value_name = "COUNT")]
     rounds: Option<usize>,
+    /// Measure only hashing, also on the devices of this machine, and draw increment-hash.png.
+    #[arg(long)]
+    hash: bool,
+    /// Directory for the plot of --hash [default: outcrop-bench; with --json none].
+    #[arg(long, value_name = "DIR", requires = "hash")]
+    output: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -306,7 +321,8 @@ pub(crate) struct RanksBenchArgs {
     /// Seconds that ranks wait [default: 10, quick: 2].
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<f64>,
-    /// Turns of messages of MPI, past and through the layer that reports them [default: 2000, quick: 200].
+    /// Turns of messages of MPI, past and through the layer that reports them [default: 2000,
+    /// quick: 200].
     #[arg(long, value_name = "COUNT")]
     turns: Option<u32>,
     /// Directory for files; they are removed at the end.
@@ -405,29 +421,77 @@ fn scale(text: &str) -> Result<f64, String> {
 }
 
 pub(crate) fn run(command: &BenchCommand) -> Result<()> {
-    let progress = &mut |what: &str| eprintln!("measuring: {what}");
-    let (report, how) = match command {
+    match command {
         BenchCommand::All(args) => return all::run(args),
-        BenchCommand::Tape(args) => (tape::run(&args.options(), progress)?, &args.report),
-        BenchCommand::Loop(args) => (whole::run(&args.options(), progress)?, &args.report),
-        BenchCommand::Rtm(args) => (rtm::run(&args.config(), &args.room.room(), progress)?, &args.report),
-        BenchCommand::Alloc(args) => (alloc::run(&args.options(), progress)?, &args.report),
-        BenchCommand::Sim(args) => (model::run(&args.options(), progress)?, &args.report),
-        BenchCommand::Store(args) => (store::run(&args.options(), progress)?, &args.report),
-        BenchCommand::Increment(args) => (increment::run(&args.options(), progress)?, &args.report),
-        BenchCommand::Pool(args) => (pool::run(&args.options(), progress)?, &args.report),
-        BenchCommand::Interval(args) => (interval::run(&args.options()?, progress)?, &args.report),
-        BenchCommand::Apps(args) => (apps::run(&args.options(), progress)?, &args.report),
-        BenchCommand::Node(args) => (node::run(&args.options()?, progress)?, &args.report),
-        BenchCommand::Ranks(args) => (ranks::run(&args.options(), progress)?, &args.report),
         BenchCommand::PoolProcess { order } => return pool::process(order),
         BenchCommand::AllocProcess { order } => return alloc::process(order),
         BenchCommand::RanksProcess { order } => return ranks::process(order),
-    };
+        _ => {}
+    }
+    let Some(how) = command.report() else { return Ok(()) };
+    let mut reports = Vec::new();
+    for time in 1..=how.repeat {
+        let mut progress = |what: &str| match how.repeat {
+            1 => eprintln!("measuring: {what}"),
+            times => eprintln!("measuring ({time} of {times}): {what}"),
+        };
+        let watch = Watch::begin();
+        let report = command.measure(&mut progress)?;
+        reports.push(Report { quiet: Some(watch.end()), ..report });
+    }
+    let report = Report::of_repetitions(reports);
+    if let Some(doubt) = report.quiet.as_ref().and_then(Quiet::doubt) {
+        eprintln!("warning: the machine was not quiet ({doubt}): these figures may mislead");
+    }
     print(&report, how.json)
 }
 
 impl BenchCommand {
+    /// How to report, if it is one benchmark.
+    fn report(&self) -> Option<&ReportArgs> {
+        Some(match self {
+            Self::Tape(args) => &args.report,
+            Self::Loop(args) => &args.report,
+            Self::Rtm(args) => &args.report,
+            Self::Alloc(args) => &args.report,
+            Self::Sim(args) => &args.report,
+            Self::Store(args) => &args.report,
+            Self::Increment(args) => &args.report,
+            Self::Pool(args) => &args.report,
+            Self::Interval(args) => &args.report,
+            Self::Apps(args) => &args.report,
+            Self::Node(args) => &args.report,
+            Self::Ranks(args) => &args.report,
+            Self::All(_) => return None,
+            Self::AllocProcess { .. } | Self::PoolProcess { .. } | Self::RanksProcess { .. } => return None,
+        })
+    }
+
+    /// Runs one benchmark, once.
+    fn measure(&self, progress: &mut (dyn FnMut(&str) + Send)) -> Result<Report> {
+        match self {
+            Self::Tape(args) => tape::run(&args.options(), progress),
+            Self::Loop(args) => whole::run(&args.options(), progress),
+            Self::Rtm(args) => rtm::run(&args.config(), &args.room.room(), progress),
+            Self::Alloc(args) => alloc::run(&args.options(), progress),
+            Self::Sim(args) => model::run(&args.options(), progress),
+            Self::Store(args) => store::run(&args.options(), progress),
+            Self::Increment(args) => {
+                let report = increment::run(&args.options(), progress)?;
+                args.draw(&report)?;
+                Ok(report)
+            }
+            Self::Pool(args) => pool::run(&args.options(), progress),
+            Self::Interval(args) => interval::run(&args.options()?, progress),
+            Self::Apps(args) => apps::run(&args.options(), progress),
+            Self::Node(args) => node::run(&args.options()?, progress),
+            Self::Ranks(args) => ranks::run(&args.options(), progress),
+            Self::All(_) | Self::AllocProcess { .. } | Self::PoolProcess { .. } | Self::RanksProcess { .. } => {
+                unreachable!("these are not one benchmark")
+            }
+        }
+    }
+
     /// The memory and space that a benchmark needs, if any.
     fn needs(&self) -> Result<Option<Needs>> {
         Ok(match self {
@@ -538,7 +602,18 @@ impl IncrementArgs {
             compute_ms: self.compute_ms,
             looks: self.looks,
             rounds: self.rounds.unwrap_or(self.report.usual(3, 1)),
+            only_hashes: self.hash,
         }
+    }
+
+    /// Draws what `--hash` has measured.
+    fn draw(&self, report: &Report) -> Result<()> {
+        let output = self.output.as_deref().or((!self.report.json).then_some(Path::new("outcrop-bench")));
+        let Some(output) = output.filter(|_| self.hash) else { return Ok(()) };
+        let plot = page::hash_plot(&report.runs);
+        outcrop_sim::draw(&plot.chart, &plot.bench, &plot.title, output)?;
+        eprintln!("plot: {}.png", output.join(&plot.bench).display());
+        Ok(())
     }
 }
 
@@ -624,9 +699,15 @@ fn print(report: &Report, is_json: bool) -> Result<()> {
         }
         say!("{runs}");
     }
-    let mut ratios = table::new(&["ratio", "value"]);
+    let mut ratios = match report.ranges.is_empty() {
+        true => table::new(&["ratio", "value"]),
+        false => table::new(&["ratio", "median", "least", "largest"]),
+    };
     for (name, value) in &report.ratios {
-        ratios.add_row(vec![(*name).to_owned(), format!("{value:.3}")]);
+        let range = report.ranges.get(name).into_iter().flatten();
+        ratios.add_row(
+            [(*name).to_owned()].into_iter().chain([value].into_iter().chain(range).map(|it| format!("{it:.3}"))),
+        );
     }
     say!("{ratios}");
     Ok(())

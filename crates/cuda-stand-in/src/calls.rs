@@ -17,6 +17,7 @@ use cudarc::driver::sys::{
 
 use crate::{
     driver::{Answer, Driver, answer, answer_current},
+    kernels::Threads,
     memory::{GRANULARITY, invalid},
     streams::{DEFAULT, Source, Target, Work},
 };
@@ -481,8 +482,10 @@ pub unsafe extern "C" fn cuLaunchKernel(
     _extra: *mut *mut c_void,
 ) -> CUresult {
     answer_current("cuLaunchKernel", |driver, device| {
-        let threads = [grid_x, grid_y, grid_z, block_x, block_y, block_z].into_iter().map(u64::from).product();
-        // SAFETY: the program's parameters are those of the one kernel that can be loaded.
+        let product = |numbers: [c_uint; 3]| numbers.into_iter().map(u64::from).product();
+        let threads =
+            Threads { groups: product([grid_x, grid_y, grid_z]), in_group: product([block_x, block_y, block_z]) };
+        // SAFETY: the program's parameters are those of the kernel.
         unsafe { driver.launch(device, function as usize, threads, stream as usize, parameters) }
     })
 }

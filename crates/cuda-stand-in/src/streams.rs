@@ -7,7 +7,7 @@ use cudarc::driver::sys::CUresult;
 
 use crate::{
     driver::{Answer, Driver, Violations},
-    kernels::SumWords,
+    kernels::{HashBlocks, SumWords},
     memory::invalid,
 };
 
@@ -47,6 +47,7 @@ struct Event {
 pub(crate) enum Work {
     Copy { from: Source, to: Target, bytes: usize },
     Sum(SumWords),
+    Hash(HashBlocks),
     Mark(usize),
 }
 
@@ -196,6 +197,7 @@ impl Driver {
             match work {
                 Work::Copy { from, to, bytes } => self.copy(from, &to, bytes)?,
                 Work::Sum(work) => self.sum(&work)?,
+                Work::Hash(work) => self.hash(&work)?,
                 Work::Mark(event) => {
                     let here = Some((device, stream));
                     let mark = self.streams.events.get_mut(&event).filter(|mark| mark.awaited == here);

@@ -632,10 +632,15 @@ fn function(module: sys::CUmodule, name: &CStr) -> (CUresult, sys::CUfunction) {
     (unsafe { cuModuleGetFunction(&raw mut function, module, name.as_ptr()) }, function)
 }
 
-fn launch(function: sys::CUfunction, mut parameters: [u64; 4], stream: sys::CUstream) -> CUresult {
-    let mut pointers = parameters.each_mut().map(|parameter| ptr::from_mut(parameter).cast::<c_void>());
+fn launch(function: sys::CUfunction, parameters: [u64; 4], stream: sys::CUstream) -> CUresult {
+    launch_as((function, 1, 4), parameters, stream)
+}
+
+fn launch_as<const N: usize>(how: (sys::CUfunction, u32, u32), mut of: [u64; N], stream: sys::CUstream) -> CUresult {
+    let (function, groups, threads) = how;
+    let mut pointers = of.each_mut().map(|parameter| ptr::from_mut(parameter).cast::<c_void>());
     // SAFETY: the parameters are those of the kernel.
-    unsafe { cuLaunchKernel(function, 1, 1, 1, 4, 1, 1, 0, stream, pointers.as_mut_ptr(), ptr::null_mut()) }
+    unsafe { cuLaunchKernel(function, groups, 1, 1, threads, 1, 1, 0, stream, pointers.as_mut_ptr(), ptr::null_mut()) }
 }
 
 #[test]
@@ -667,6 +672,25 @@ fn kernels_use_what_is_mapped_at_multiples_of_eight() {
     assert_eq!(launch(sum, [buffer, 8, 0, buffer + 40], stream()), CUresult::CUDA_ERROR_INVALID_VALUE);
     assert_eq!(launch(sum, [buffer + 4, 8, 0, buffer], stream()), CUresult::CUDA_ERROR_MISALIGNED_ADDRESS);
     assert_eq!(outcrop_stand_in_violations(), 3);
+}
+
+#[test]
+fn kernels_that_hash_have_the_threads_and_the_room_that_they_need() {
+    let _turn = ready();
+    let module = load(c".version 6.0 .target sm_52 .entry outcrop_hash_md5( .entry outcrop_hash_xxh3(").1;
+    let [md5, xxh3] = [c"outcrop_hash_md5", c"outcrop_hash_xxh3"].map(|name| function(module, name).1);
+    let ((_, buffer), stream) = (allocate(4096), stream());
+    // Nine blocks: one group for MD5, and two for XXH3, which has eight threads for each block.
+    let nine = [buffer, 8, 900, 100, buffer + 1024];
+    assert_eq!([launch_as((md5, 1, 64), nine, stream), launch_as((xxh3, 2, 64), nine, stream)], [OK; 2]);
+    assert_eq!((cuStreamSynchronize(stream), outcrop_stand_in_violations()), (OK, 0));
+    expect_invalid(launch_as((xxh3, 1, 64), nine, stream), "threads");
+    let (no_bytes, too_many) = ([buffer, 0, 900, 0, buffer], [buffer, 4000, 97, 100, buffer]);
+    let no_room = [buffer, 0, 900, 100, buffer + 4096 - 143];
+    for (groups, threads, of) in [(2, 64, nine), (2, 32, nine), (1, 64, no_bytes), (1, 64, too_many), (1, 64, no_room)]
+    {
+        assert_eq!(launch_as((md5, groups, threads), of, stream), CUresult::CUDA_ERROR_INVALID_VALUE, "{of:?}");
+    }
 }
 
 #[test]

@@ -12,6 +12,7 @@
 mod checksum;
 mod cuda;
 mod flight;
+mod hash;
 mod layer;
 mod opencl;
 mod registered;
@@ -20,6 +21,7 @@ use std::{any::Any, fmt, ops::Range, ptr::NonNull, sync::Arc};
 
 pub use checksum::checksum;
 pub use cuda::Cuda;
+pub use hash::{DeviceHash, DeviceHasher, HashBlocks};
 pub use layer::DeviceLayer;
 pub use opencl::OpenCl;
 
@@ -190,6 +192,14 @@ pub trait Stream: Send {
     /// As for `copy_in`. Also, the place must begin at a multiple of eight bytes.
     unsafe fn sum_words(&mut self, at: Place, first_word: u64, bytes: usize) -> Result<u64>;
 
+    /// Begins to hash blocks.
+    ///
+    /// # Safety
+    ///
+    /// As for `copy_in`, for the blocks and for the room for their hashes, until the hashes are
+    /// complete.
+    unsafe fn begin_hash(&mut self, kind: DeviceHash, blocks: HashBlocks) -> Result<()>;
+
     /// Records an event after everything that has been begun so far.
     fn record(&mut self) -> Result<Box<dyn Event>>;
 
@@ -264,6 +274,11 @@ impl Buffer {
         let from = self.place(device, offset, bytes.len() as u64)?;
         // SAFETY: as in `write`.
         unsafe { device.stream()?.copy_out(from, bytes) }
+    }
+
+    /// Returns an error unless it is on this device and has `bytes` bytes at `offset`.
+    pub fn check_on(&self, device: &dyn Device, offset: u64, bytes: u64) -> Result<()> {
+        self.place(device, offset, bytes).map(drop)
     }
 
     /// The place of the bytes at `offset`, if they are inside the buffer and on this device.

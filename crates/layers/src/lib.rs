@@ -20,8 +20,8 @@ mod shelf;
 mod throttled;
 
 pub use device::{
-    Buffer, Cuda, Device, DeviceKind, DeviceLayer, Event, FoundDevice, OpenCl, Place, Registration, Reservation,
-    Stream, checksum, devices, open_device,
+    Buffer, Cuda, Device, DeviceHash, DeviceHasher, DeviceKind, DeviceLayer, Event, FoundDevice, HashBlocks, OpenCl,
+    Place, Registration, Reservation, Stream, checksum, devices, open_device,
 };
 pub use dir::{Dir, DirOptions};
 pub use error::{Error, Result};

@@ -8,6 +8,7 @@
 //! - [`Scratch`] is a directory of one process. If the process is killed, the next one removes it.
 //! - [`Segment`] is memory in a file. Several processes own chunks of it.
 //! - [`mounts_over`] lists what is mounted over a path.
+//! - [`Peer`] is the process at the other end of a Unix socket.
 //!
 //! The others use one kind of lock, which the system releases when its holder ends, in whatever
 //! way. A forked child neither keeps what its parent holds nor releases it.
@@ -17,6 +18,7 @@ mod error;
 mod lock;
 mod meeting;
 mod mounts;
+mod peer;
 mod scratch;
 mod segment;
 mod turn;
@@ -25,6 +27,7 @@ pub use alive::{Alive, Watch, is_alive, is_held_here};
 pub use error::{Error, Result};
 pub use meeting::Meeting;
 pub use mounts::{Mounted, mounts_over};
+pub use peer::Peer;
 pub use scratch::Scratch;
 pub use segment::Segment;
 pub use turn::Turn;

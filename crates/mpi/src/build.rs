@@ -90,8 +90,8 @@ fn named_compiler() -> Option<PathBuf> {
     env::var_os(COMPILER).filter(|name| !name.is_empty()).map(PathBuf::from)
 }
 
-/// Compilers that may be the one of this MPI, likeliest first: the one that the user names, one that is
-/// installed with the library, one in the path.
+/// Compilers that may be the one of this MPI, likeliest first: the one that the user names, one
+/// that is installed with the library, one in the path.
 fn compilers_of(mpi: &Loaded) -> Vec<PathBuf> {
     if let Some(named) = named_compiler() {
         return vec![named];

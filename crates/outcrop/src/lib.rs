@@ -83,9 +83,10 @@ pub mod catalog {
 /// enough for most programs.
 pub mod layers {
     pub use outcrop_layers::{
-        ALIGN, Abilities, Buffer, Cuda, Device, DeviceKind, DeviceLayer, Dir, DirOptions, Error, Event, Extents, Fault,
-        Faulty, Feed, FoundDevice, Front, Host, Kept, Layer, Memory, Method, OpenCl, Place, Registration, Reservation,
-        Result, Room, Sealed, Slot, Stream, Throttled, Transfer, aligned, devices, open_device,
+        ALIGN, Abilities, Buffer, Cuda, Device, DeviceHash, DeviceHasher, DeviceKind, DeviceLayer, Dir, DirOptions,
+        Error, Event, Extents, Fault, Faulty, Feed, FoundDevice, Front, HashBlocks, Host, Kept, Layer, Memory, Method,
+        OpenCl, Place, Registration, Reservation, Result, Room, Sealed, Slot, Stream, Throttled, Transfer, aligned,
+        devices, open_device,
     };
 
     /// The files of a store, for programs that keep them elsewhere than in a directory.
@@ -135,8 +136,9 @@ pub mod pool {
 /// ```
 pub mod settings {
     pub use outcrop_settings::{
-        DeviceSettings, NodeSettings, RanksSettings, RegionSettings, Setting, Settings, SharedDirectorySettings,
-        SharedHostSettings, StoreDir, StoreFiles, StoreSettings, TapeDir, TapeLayer, TapeSettings, misspelt,
+        DeviceSettings, HashDevice, NodeSettings, RanksSettings, RegionSettings, Setting, Settings,
+        SharedDirectorySettings, SharedHostSettings, StoreDir, StoreFiles, StoreSettings, TapeDir, TapeLayer,
+        TapeSettings, misspelt,
     };
 }
 
@@ -217,6 +219,6 @@ pub use outcrop_region::{
 };
 pub use outcrop_settings::Size;
 pub use outcrop_store::{Reached, Session, Store, StoreBuilder};
-pub use outcrop_track::{TrackStats, Way};
+pub use outcrop_track::{HashRate, TrackStats, Way};
 pub use regions::{LentRegions, PastRegions};
 pub use tape::{Lent, Past, Tape};

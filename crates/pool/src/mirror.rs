@@ -1,7 +1,9 @@
 //! Arrays that follow memory of a program that knows nothing of pools. What has changed is found by
 //! comparing.
 
-use crate::{Block, Error, Part, Parts, Pool, Result, Structure, layout};
+use std::ops::Range;
+
+use crate::{Block, Error, Home, Part, Parts, Pool, Result, Structure, layout};
 
 /// A copy of an array of the program, for bindings to other languages.
 pub struct Mirror {
@@ -35,6 +37,17 @@ impl Mirror {
                 self.part.write(range).copy_from_slice(bytes);
             }
         }
+    }
+
+    /// Says where these bytes are to be kept once they are durable, as
+    /// [`Array::place`](crate::Array::place) does.
+    ///
+    /// # Panics
+    ///
+    /// If the range is not inside the array.
+    pub fn place(&mut self, bytes: Range<usize>, home: Home) {
+        assert!(bytes.start <= bytes.end && bytes.end <= self.bytes().len(), "\"{}\"", self.part.described.name);
+        self.part.place(bytes, home);
     }
 
     /// What it has.

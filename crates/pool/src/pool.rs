@@ -395,6 +395,13 @@ impl Pool {
 
     /// As [`persist`](Self::persist), and says how much was written.
     pub fn persist_counted(&self, structures: &mut [&mut dyn Structure]) -> Result<Persisted> {
+        self.persist_after(structures, Duration::ZERO)
+    }
+
+    /// The same after so much time that finding out what has changed took: a version costs that,
+    /// too.
+    #[doc(hidden)]
+    pub fn persist_after(&self, structures: &mut [&mut dyn Structure], before: Duration) -> Result<Persisted> {
         let features = worth::features(structures);
         let mut parts: Vec<&mut Part> = structures.iter_mut().flat_map(|structure| structure.parts().0).collect();
         loop {
@@ -404,7 +411,7 @@ impl Pool {
             let start = state.judge.now();
             let persisted = state.persist(&mut parts, &self.0.options);
             if persisted.is_ok() {
-                state.judge.persisted(start, &features);
+                state.judge.persisted(start, before, &features);
             }
             drop(state);
             match persisted {

@@ -206,10 +206,12 @@ impl Judge {
         Timestamp(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// A call that began at `start` has made a version durable.
-    pub(crate) fn persisted(&mut self, start: Timestamp, features: &Features) {
+    /// A call that began at `start` has made a version durable, after so much time that finding
+    /// out what has changed took.
+    pub(crate) fn persisted(&mut self, start: Timestamp, before: Duration, features: &Features) {
         let now = self.now();
-        self.worth.persisted(now, features, now.0 - start.0);
+        let before_ns = u64::try_from(before.as_nanos()).unwrap_or(u64::MAX);
+        self.worth.persisted(now, features, (now.0 - start.0).saturating_add(before_ns));
     }
 
     /// The structures are what is durable.

@@ -25,7 +25,8 @@ pub use reference::{python, reference};
 pub use region::RegionSettings;
 pub use size::Size;
 pub use store::{
-    Communicator, Compression, Dedup, RanksSettings, SharedDirectorySettings, StoreDir, StoreFiles, StoreSettings,
+    Communicator, Compression, Dedup, HashDevice, RanksSettings, SharedDirectorySettings, StoreDir, StoreFiles,
+    StoreSettings,
 };
 pub use table::{Setting, Settings, Variables};
 pub use tape::{DeviceSettings, SharedHostSettings, TapeDir, TapeLayer, TapeSettings};

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use outcrop_format::HashKind;
+use outcrop_layers::DeviceKind;
 use outcrop_plan::{Retention, Rule};
 use outcrop_track::Way;
 use toml::Value;
@@ -74,6 +75,8 @@ pub struct StoreSettings {
     pub block: Size,
     /// The hash with which blocks are compared and verified.
     pub hash: HashKind,
+    /// Devices that hash if they are faster than the processor.
+    pub hash_devices: Vec<HashDevice>,
     /// Whether blocks with equal hashes are also compared byte by byte.
     pub is_certain: bool,
     /// How many versions may be in flight at once.
@@ -84,6 +87,15 @@ pub struct StoreSettings {
     pub is_pinned: bool,
     /// The number of threads that hash and copy. Default: all cores.
     pub threads: Option<usize>,
+}
+
+/// A device that hashes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HashDevice {
+    /// Its driver.
+    pub kind: DeviceKind,
+    /// Its index among the devices of its kind, counted from 0.
+    pub index: usize,
 }
 
 /// A directory of a store.
@@ -169,6 +181,7 @@ impl Default for StoreSettings {
             marks_pinned: false,
             block: "4 KiB".into(),
             hash: HashKind::Xxh3,
+            hash_devices: Vec::new(),
             is_certain: false,
             in_flight: 2,
             chain_max: 8,
@@ -230,6 +243,9 @@ impl Settings for StoreSettings {
         hash: HashKind = "\"xxh3\"",
             "How blocks are compared and checked (checksum).",
             |store, hash| store.hash = hash;
+        hash_device: Vec<HashDevice> = "[]",
+            "Devices that hash whenever they are faster than the processor, copies included; `outcrop survey` lists devices.",
+            |store, devices| store.hash_devices = devices;
         certain: bool = "false",
             "Whether blocks with equal hashes are also compared byte by byte, which takes a second copy of all regions in memory.",
             |store, is_certain| store.is_certain = is_certain;
@@ -365,6 +381,24 @@ impl Settings for SharedDirectorySettings {
 
 fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Readable for HashDevice {
+    fn kind() -> String {
+        "device such as \"cuda\" or \"opencl 1\"".to_owned()
+    }
+
+    fn python() -> String {
+        "str".to_owned()
+    }
+
+    fn read(value: Value) -> Result<Self, String> {
+        let wrong = || format!("it is {value}; write a driver and a number, such as \"cuda 0\" or \"opencl 1\"");
+        let mut words = value.as_str().ok_or_else(wrong)?.split_whitespace();
+        let kind = words.next().map(|kind| DeviceKind::read(Value::String(kind.to_owned()))).ok_or_else(wrong)??;
+        let index = words.next().map_or(Ok(0), str::parse).map_err(|_| wrong())?;
+        if words.next().is_some() { Err(wrong()) } else { Ok(Self { kind, index }) }
+    }
 }
 
 impl Readable for StoreDir {

@@ -142,8 +142,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        Communicator, Compression, DeviceSettings, RanksSettings, SharedDirectorySettings, SharedHostSettings, Size,
-        StoreDir, StoreFiles, StoreSettings, TapeDir, TapeLayer, TapeSettings,
+        Communicator, Compression, DeviceSettings, HashDevice, RanksSettings, SharedDirectorySettings,
+        SharedHostSettings, Size, StoreDir, StoreFiles, StoreSettings, TapeDir, TapeLayer, TapeSettings,
     };
 
     fn tape(text: &str) -> TapeSettings {
@@ -247,7 +247,7 @@ mod tests {
     fn everything_a_store_can_be_told_can_be_written() {
         let text = r#"{"dir": ["/near", {"path": "/far", "limit": "1 TB", "keep_last": 9}], "keep_last": 2, "keep_seconds": 60,
             "ranks": {"dir": "/talk", "rank": 1, "count": 2}, "interval": "exact", "failures_seconds": 3600,
-            "compression": "zstd:5", "live": "1 MiB", "threads": 3}"#;
+            "compression": "zstd:5", "live": "1 MiB", "threads": 3, "hash_device": ["cuda", "opencl 1"]}"#;
         let told = StoreSettings::from_json(text).unwrap();
         let keep = Retention { keep_last: Some(2), keep_for_ns: Some(60_000_000_000), ..Retention::default() };
         let far = Retention { keep_last: Some(9), ..Retention::default() };
@@ -262,6 +262,8 @@ mod tests {
             assert_eq!(told.ranks, RanksSettings::Mpi { communicator, dir });
         }
         assert_eq!((told.interval, &*told.failures), (Some(Rule::Exact), &[Duration::from_secs(3600)][..]));
+        let device = |kind, index| HashDevice { kind, index };
+        assert_eq!(told.hash_devices, [device(DeviceKind::Cuda, 0), device(DeviceKind::OpenCl, 1)]);
         assert_eq!(
             (told.compression, told.live, told.threads),
             (Compression::Zstd(5), Some(Size::from(1 << 20)), Some(3))
@@ -300,6 +302,9 @@ mod tests {
             ("compression = 'zstd:40'", "a level from 1 to 22"),
             ("ranks = { dir = 'x', rank = 2, count = 2 }", "of 2 ranks the last is 1"),
             ("threads = 5000", "from 1 to 4096"),
+            ("hash_device = 'vulkan'", "hash_device: it is \"vulkan\"; it can be \"opencl\", \"cuda\""),
+            ("hash_device = 'cuda first'", "such as \"cuda 0\""),
+            ("hash_device = 1", "write a driver and a number"),
             ("hash = 'sha'", "it can be \"xxh3\", \"blake3\", \"md5\""),
         ] {
             assert!(store_error(text).contains(hint), "{text}: {}", store_error(text));

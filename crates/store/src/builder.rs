@@ -15,16 +15,17 @@ use std::{
 use outcrop_engine::{Arrival, Arrivals, Checksums, Engine, Options};
 use outcrop_format::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Coding, CodingKind, Encoder, HashKind};
 use outcrop_layers::{
-    Host, Layer, Shelf,
+    Device, DeviceHasher, DeviceKind, Host, Layer, Shelf,
     files::{DiskFiles, Files},
+    open_device,
 };
 use outcrop_plan::{Interval, Order, Preference, Retention, Rule, Timestamp};
 use outcrop_ranks::{Alone, Ranks, SharedDirectory};
 use outcrop_settings::{
-    Communicator, Compression, Dedup, RanksSettings, Settings as _, SharedDirectorySettings, Size, StoreDir,
-    StoreFiles, StoreSettings,
+    Communicator, Compression, Dedup, HashDevice, RanksSettings, Settings as _, SharedDirectorySettings, Size,
+    StoreDir, StoreFiles, StoreSettings,
 };
-use outcrop_track::{CpuHasher, Way};
+use outcrop_track::{ChosenHasher, CpuHasher, Way, hasher_on};
 
 use crate::{Error, ErrorKind, Result, Shared, Store, StoreCore, commit, error::Problem, pack};
 
@@ -49,11 +50,12 @@ pub(crate) struct Settings {
     pub(crate) chain_max: usize,
     pub(crate) live_bytes_max: Option<u64>,
     pub(crate) threads: usize,
+    hash_devices: Vec<Arc<DeviceHasher>>,
 }
 
 impl Settings {
-    pub(crate) fn hasher(&self) -> CpuHasher {
-        CpuHasher::new(self.hash, self.threads)
+    pub(crate) fn hasher(&self) -> ChosenHasher {
+        ChosenHasher::new(CpuHasher::new(self.hash, self.threads), self.hash_devices.clone())
     }
 
     /// Which versions are kept on a layer.
@@ -71,6 +73,7 @@ pub struct StoreBuilder {
     settings: StoreSettings,
     files: Vec<Arc<dyn Files>>,
     ranks: Option<Arc<dyn Ranks>>,
+    hash_devices: Vec<Arc<dyn Device>>,
 }
 
 impl fmt::Debug for StoreBuilder {
@@ -155,6 +158,20 @@ impl StoreBuilder {
     /// The hash by which blocks are compared and verified (checksum). Default: XXH3.
     pub fn hash(mut self, kind: HashKind) -> Self {
         self.settings.hash = kind;
+        self
+    }
+
+    /// Adds a device that hashes whenever it is faster than the processor, as measured while the
+    /// store is used, copies to the device included. `index` is counted from 0. A device that fails
+    /// is not used again. Not for BLAKE3. Default: none.
+    pub fn hash_device(mut self, kind: DeviceKind, index: usize) -> Self {
+        self.settings.hash_devices.push(HashDevice { kind, index });
+        self
+    }
+
+    /// As [`hash_device`](Self::hash_device), with a device that is open already.
+    pub fn hash_on(mut self, device: Arc<dyn Device>) -> Self {
+        self.hash_devices.push(device);
         self
     }
 
@@ -257,7 +274,7 @@ impl StoreBuilder {
     /// Sessions are opened one by one afterwards.
     pub fn open(self) -> Result<Store> {
         let told = self.settings.in_force()?;
-        let settings = Settings::of(&told)?;
+        let settings = Settings::of(&told, self.hash_devices)?;
         let host_bytes = told.host.bytes().map_err(|error| error.within("the host memory of a store"))?;
         let ranks = ranks(&told.ranks, &told.dirs, self.ranks)?;
         let shelves = told.dirs.iter().map(|dir| shelf(dir, &self.files)).collect::<Result<Vec<_>>>()?;
@@ -312,11 +329,15 @@ pub(crate) fn block_bytes_of(size: &Size) -> Result<u32> {
 
 impl Settings {
     /// Checks the settings, and converts them to what a store uses.
-    fn of(told: &StoreSettings) -> Result<Self> {
+    fn of(told: &StoreSettings, given: Vec<Arc<dyn Device>>) -> Result<Self> {
         let block_bytes = block_bytes_of(&told.block)?;
         if let Compression::Zstd(level) = told.compression {
             Encoder::new(Coding::new(CodingKind::Zstd, 0), level)?;
         }
+        let named = told.hash_devices.iter().map(|device| open_device(device.kind, device.index));
+        let devices = named.chain(given.into_iter().map(Ok));
+        let hasher = |device: Arc<dyn Device>| hasher_on(device, told.hash).map(Arc::new);
+        let hash_devices = devices.map(|device| device.and_then(hasher)).collect::<std::result::Result<_, _>>()?;
         Ok(Self {
             block_bytes,
             hash: told.hash,
@@ -331,6 +352,7 @@ impl Settings {
             chain_max: told.chain_max,
             live_bytes_max: told.live.as_ref().map(Size::bytes).transpose()?,
             threads: told.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from)),
+            hash_devices,
         })
     }
 }

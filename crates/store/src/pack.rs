@@ -24,7 +24,7 @@ use outcrop_format::{
     Blocks, Hash, IndexSize, Manifest, ManifestPack, ManifestRegion, PAGE_BYTES, PackHeader, PackOrigin,
 };
 use outcrop_region::Element;
-use outcrop_track::{CpuHasher, Frozen, Hasher};
+use outcrop_track::{ChosenHasher, Frozen, Hasher};
 use share::{Location, Shares};
 
 use super::{
@@ -180,7 +180,7 @@ pub(crate) struct Packer {
     shared: Arc<Shared>,
     handle: Handle,
     notes: Sender<Note>,
-    hasher: CpuHasher,
+    hasher: ChosenHasher,
 }
 
 impl Packer {

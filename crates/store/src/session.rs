@@ -16,10 +16,12 @@ use std::{
 use outcrop_commit::SaveId;
 use outcrop_engine::{Handle, Layout};
 use outcrop_format::{Answer, Blocks, ManifestRegion, PAGE_BYTES, REGIONS_MAX, check_region_name};
-use outcrop_layers::files::FileLock;
+use outcrop_layers::{Buffer, Device, files::FileLock};
 use outcrop_region::{Element, Part, PartMut};
 use outcrop_settings::{RegionSettings, Settings};
-use outcrop_track::{CpuHasher, FreezeOptions, Frozen, Hasher, TrackOptions, TrackStats, Tracker, freeze, image_bytes};
+use outcrop_track::{
+    ChosenHasher, FreezeOptions, Frozen, HashRate, Hasher, TrackOptions, TrackStats, Tracker, freeze, image_bytes,
+};
 
 use super::{
     Compression, Skipped, StoreCore,
@@ -63,8 +65,9 @@ pub struct Session {
     pub(super) core: Arc<SessionCore>,
     pub(super) handle: Handle,
     pub(super) tracker: Tracker,
-    hasher: CpuHasher,
+    hasher: ChosenHasher,
     options: BTreeMap<String, RegionOptions>,
+    on_device: BTreeMap<String, OnDevice>,
     /// Copies of all regions as they were last saved, if bytes are compared and not only hashes.
     shadows: BTreeMap<String, Vec<u8>>,
     /// Whether the last attempt of a live save to freeze memory failed.
@@ -78,6 +81,14 @@ pub struct Session {
     /// first.
     pub(super) unreadable: Vec<Skipped>,
     locks: Vec<FileLock>,
+}
+
+/// Where a region is that is not in host memory.
+struct OnDevice {
+    device: Arc<dyn Device>,
+    buffer: Arc<Buffer>,
+    /// The first byte of the region.
+    offset: u64,
 }
 
 /// Waits for versions of a session on any thread, while another thread uses the session.
@@ -115,6 +126,7 @@ impl Session {
             tracker: Tracker::new(track),
             hasher: settings.hasher(),
             options: BTreeMap::new(),
+            on_device: BTreeMap::new(),
             shadows: BTreeMap::new(),
             was_refused: false,
             left_behind: None,
@@ -138,6 +150,42 @@ impl Session {
     /// Reports that a device or a network card has written these bytes of a region.
     pub fn mark_dirty(&mut self, region: &str, bytes: Range<usize>) {
         self.tracker.mark_dirty(region, bytes);
+    }
+
+    /// Says that the bytes of a region are in a buffer of a device, from `offset` on, and not in
+    /// host memory. From the next save on, the buffer is hashed where it is, and only what has
+    /// changed is copied to the host. The part that [`save`](Self::save) is given says name,
+    /// element, shape and length; its memory is not read, and may be untouched.
+    ///
+    /// The program must have waited for everything that changes the buffer before it saves. Such a
+    /// save copies before it returns, also with [`live`](super::StoreBuilder::live). A restore
+    /// fills the memory of the part, from which the program fills the buffer. With
+    /// [`certain`](super::StoreBuilder::certain) this is an error, because there are no bytes to
+    /// compare.
+    pub fn mark_device(
+        &mut self,
+        region: &str,
+        device: Arc<dyn Device>,
+        buffer: Arc<Buffer>,
+        offset: u64,
+    ) -> Result<()> {
+        if self.store.shared.settings.is_certain {
+            let problem = format!("{region} is on a device, and certain compares bytes in host memory; turn it off");
+            return Err(Problem::Session { session: self.core.name.clone(), problem }.into());
+        }
+        buffer.check_on(&*device, offset, 0)?;
+        self.on_device.insert(region.to_owned(), OnDevice { device, buffer, offset });
+        Ok(())
+    }
+
+    /// Says that the bytes of a region are in host memory again.
+    pub fn mark_host(&mut self, region: &str) {
+        self.on_device.remove(region);
+    }
+
+    /// The rates at which the processor and the devices hash for saves, as far as they are known.
+    pub fn hash_rates(&self) -> Vec<HashRate> {
+        self.hasher.rates()
     }
 
     /// Saves these regions as `version`, which must be higher than all versions before. Returns
@@ -307,6 +355,9 @@ impl Session {
             let options = self.options.get(part.name).cloned().unwrap_or_default();
             let block_bytes = options.block_bytes.unwrap_or(settings.block_bytes);
             let blocks = Blocks::new(part.bytes.len() as u64, block_bytes)?;
+            if let Some(on) = self.on_device.get(part.name) {
+                on.buffer.check_on(&*on.device, on.offset, blocks.bytes())?;
+            }
             let manifest = ManifestRegion {
                 name: part.name.to_owned(),
                 element: part.element.name().to_owned(),
@@ -327,7 +378,7 @@ impl Session {
         }
         let changes = self.changes(parts);
         let frozen = self.freeze(parts);
-        let (runs, is_full) = self.runs(&regions, parts, changes, frozen.is_none());
+        let (runs, is_full) = self.runs(&regions, parts, changes, frozen.is_none())?;
         let bytes =
             runs.iter().map(|run| (run.blocks.end - run.blocks.start) * block_bytes(&regions[run.region])).sum();
         let (session, saved_at_unix_ns) = (Arc::clone(&self.core), now_unix_ns());
@@ -362,18 +413,23 @@ impl Session {
         if !settings.is_incremental {
             return None;
         }
-        let bytes = image_bytes(parts.iter().map(|part| part.bytes));
+        let on_device = &self.on_device;
+        let in_memory = parts.iter().filter(|part| !on_device.contains_key(part.name));
+        let bytes = image_bytes(in_memory.clone().map(|part| part.bytes));
         if let Some(bytes_max) = settings.live_bytes_max.filter(|bytes_max| bytes > *bytes_max) {
             // A fork could copy everything, and write protection needs memory that is not tracked.
             // Hashing everything costs the program no time, because the packer does it.
             let reason = format!(
                 "a live image of {bytes} bytes with {bytes_max} of extra memory needs write protection, which excludes tracking"
             );
-            parts.iter().for_each(|part| self.tracker.unwatch(part.name, part.bytes, &reason));
+            in_memory.for_each(|part| self.tracker.unwatch(part.name, part.bytes, &reason));
             return None;
         }
         let tracker = &mut self.tracker;
-        let changed = |part: &Part<'_>| tracker.changed(part.name, part.bytes).ranges;
+        let changed = |part: &Part<'_>| match on_device.contains_key(part.name) {
+            true => std::iter::once(0..part.bytes.len()).collect(),
+            false => tracker.changed(part.name, part.bytes).ranges,
+        };
         Some(self.handle.undisturbed(|| parts.iter().map(changed).collect()))
     }
 
@@ -381,6 +437,9 @@ impl Session {
     /// copied at once.
     fn freeze(&mut self, parts: &[Part<'_>]) -> Option<Frozen> {
         let extra_bytes_max = self.store.shared.settings.live_bytes_max?;
+        if parts.iter().any(|part| self.on_device.contains_key(part.name)) {
+            return None;
+        }
         let memory: Vec<&[u8]> = parts.iter().map(|part| part.bytes).collect();
         let freeze = || freeze(&memory, FreezeOptions { extra_bytes_max, ..FreezeOptions::default() });
         // A forked child would get copies of all slots that are registered for transfers. It needs
@@ -406,7 +465,7 @@ impl Session {
         parts: &[Part<'_>],
         changes: Option<Vec<Vec<Range<usize>>>>,
         is_compared: bool,
-    ) -> (Vec<Run>, bool) {
+    ) -> Result<(Vec<Run>, bool)> {
         // Locked during the whole search: the packer is idle until it gets this version.
         let core = Arc::clone(&self.core);
         let content = core.content();
@@ -424,7 +483,7 @@ impl Session {
                 None => candidates(manifest, std::iter::once(0..part.bytes.len())),
             };
             match known.filter(|_| is_compared) {
-                Some(known) => self.changed(index, manifest, part, known, candidates, &mut runs),
+                Some(known) => self.changed(index, manifest, part, known, candidates, &mut runs)?,
                 None => {
                     let run = |blocks| Run { region: index, blocks, hashes: Vec::new() };
                     runs.extend(candidates.into_iter().map(run));
@@ -432,7 +491,7 @@ impl Session {
             }
             self.shadow(part, manifest, &runs[first_run..]);
         }
-        (runs, is_full)
+        Ok((runs, is_full))
     }
 
     /// Adds the candidate blocks of a region that have changed.
@@ -444,16 +503,27 @@ impl Session {
         known: &RegionContent,
         candidates: Vec<Range<u64>>,
         runs: &mut Vec<Run>,
-    ) {
+    ) -> Result<()> {
         let block_bytes = manifest.blocks.block_bytes() as usize;
         let is_certain = self.store.shared.settings.is_certain;
         let shadow = self.shadows.get(part.name).filter(|_| is_certain);
         let start = Instant::now();
         let bytes_of = |blocks: &Range<u64>| usize_range(&manifest.blocks.range_of(blocks.clone()));
         let stretches: Vec<&[u8]> = candidates.iter().map(|blocks| &part.bytes[bytes_of(blocks)]).collect();
-        let blocks = candidates.into_iter().flatten();
+        let blocks = candidates.iter().cloned().flatten();
         let mut hashes = vec![[0; 16]; blocks.clone().count()];
-        self.hasher.hash(&stretches, block_bytes, &mut hashes);
+        match self.on_device.get(part.name) {
+            None => self.hasher.hash(&stretches, block_bytes, &mut hashes),
+            Some(OnDevice { device, buffer, offset }) => {
+                let mut rest = &mut *hashes;
+                for blocks in &candidates {
+                    let (these, others) = rest.split_at_mut((blocks.end - blocks.start) as usize);
+                    rest = others;
+                    let Range { start, end } = manifest.blocks.range_of(blocks.clone());
+                    self.hasher.hash_buffer(device, buffer, offset + start, end - start, block_bytes, these)?;
+                }
+            }
+        }
         for (block, hash) in blocks.zip(hashes) {
             let range = usize_range(&manifest.blocks.range(block));
             let is_same = match shadow {
@@ -473,6 +543,7 @@ impl Session {
         }
         let hashed_bytes = stretches.iter().map(|stretch| stretch.len()).sum();
         self.tracker.hashed(part.name, hashed_bytes, start.elapsed());
+        Ok(())
     }
 
     /// Keeps a copy of what is saved, if bytes are compared and not only hashes.
@@ -506,7 +577,12 @@ impl Session {
         let mut at = PAGE_BYTES;
         for run in &runs {
             let range = usize_range(&sizes[run.region].0.range_of(run.blocks.clone()));
-            lent.fill(at, &parts[run.region].bytes[range.clone()]);
+            match self.on_device.get(parts[run.region].name) {
+                None => lent.fill(at, &parts[run.region].bytes[range.clone()]),
+                Some(OnDevice { device, buffer, offset }) => {
+                    buffer.read(&**device, offset + range.start as u64, &mut lent[at..at + range.len()])?;
+                }
+            }
             at += range.len();
         }
         Ok(Filled { lent, key, runs })

@@ -3,7 +3,8 @@
 use std::{ops::Range, ptr::NonNull, sync::Arc};
 
 use outcrop_layers::{
-    Buffer, Device, DeviceKind, Event, Place, Registration, Reservation, Result, Stream, open_device,
+    Buffer, Device, DeviceHash, DeviceKind, Event, HashBlocks, Place, Registration, Reservation, Result, Stream,
+    open_device,
 };
 
 use crate::skip;
@@ -44,6 +45,8 @@ pub enum Call {
     BeginCopyWithin,
     /// Computing a checksum.
     SumWords,
+    /// Starting to hash blocks.
+    BeginHash,
     /// Recording an event.
     Record,
     /// All operations of a stream have ended.
@@ -58,6 +61,11 @@ pub enum Call {
 pub trait Guard: Send + Sync {
     /// Decides about this call: it may wait, or fail.
     fn call(&self, call: Call) -> Result<()>;
+
+    /// The hash that is computed in place of this one.
+    fn hash(&self, kind: DeviceHash) -> DeviceHash {
+        kind
+    }
 
     /// Whether host memory must be registered, even if the device can do without.
     fn needs_registration(&self) -> bool {
@@ -157,6 +165,10 @@ impl Stream for Guarded<Box<dyn Stream>> {
     unsafe fn sum_words(&mut self, at: Place, first_word: u64, bytes: usize) -> Result<u64> {
         self.guard.call(Call::SumWords)?;
         unsafe { self.inner.sum_words(at, first_word, bytes) }
+    }
+    unsafe fn begin_hash(&mut self, kind: DeviceHash, blocks: HashBlocks) -> Result<()> {
+        self.guard.call(Call::BeginHash)?;
+        unsafe { self.inner.begin_hash(self.guard.hash(kind), blocks) }
     }
     fn record(&mut self) -> Result<Box<dyn Event>> {
         self.guard.call(Call::Record)?;

@@ -1,7 +1,10 @@
 //! Hashes of blocks.
 
+mod chosen;
+
 use std::fmt;
 
+pub use chosen::{ChosenHasher, HashRate, hasher_on};
 use outcrop_format::{Hash, HashKind};
 use rayon::{
     ThreadPool, ThreadPoolBuilder,

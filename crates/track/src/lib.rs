@@ -22,6 +22,6 @@ mod userfault;
 
 pub use error::{Error, Result};
 pub use freeze::{FreezeOptions, FreezeWay, Frozen, freeze, image_bytes};
-pub use hash::{CpuHasher, Hasher};
+pub use hash::{ChosenHasher, CpuHasher, HashRate, Hasher, hasher_on};
 pub use outcrop_format::{Hash, HashKind};
 pub use tracker::{Changes, TrackOptions, TrackStats, Tracker, Way};

@@ -20,8 +20,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("memory", &[]),
     ("io", &["memory"]),
     ("local", &["format"]),
-    ("track", &["format", "memory"]),
     ("layers", &["memory", "io", "local"]),
+    ("track", &["format", "memory", "layers"]),
     // What a tape or store can be told, in the words of those that are told.
     ("settings", &["plan", "format", "layers", "track"]),
     // Arrays in persistent memory; no planner belongs on their hot path.
@@ -66,7 +66,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("python", &["outcrop"]),
     ("xtask", &["settings"]),
     // For tests.
-    ("cuda-stand-in", &["memory"]),
+    ("cuda-stand-in", &["format", "memory"]),
     ("crash", &["layers"]),
     ("testing", &["memory", "layers"]),
 ];
@@ -79,9 +79,10 @@ const FOR_TESTS: &[&str] = &["testing", "crash", "cuda-stand-in"];
 
 /// What tests may use besides what their crate may use.
 const TESTS_MAY_USE: &[(&str, &[&str])] = &[
+    ("layers", &["format"]),
     ("outcrop", &["local"]),
     ("intercept", &["preload"]),
-    ("annotate", &["c"]),
+    ("annotate", &["c", "pool"]),
     ("cli", &["c"]),
     ("c", &["mpi", "node"]),
     ("python", &["node"]),

@@ -12,8 +12,10 @@ use crate::border::{Failure, Outcome, text};
 pub(super) struct Layout {
     pub(super) name: String,
     pub(super) bytes: usize,
-    /// Where numbers are.
+    /// Where numbers are that are always valid.
     pub(super) numbers: Vec<Range<usize>>,
+    /// Where numbers are that are valid if all their tags say so.
+    pub(super) tagged: Vec<(Range<usize>, Vec<Tag>)>,
     pub(super) pointers: Vec<Pointer>,
     /// Where structs begin, this one first, and which layouts they have.
     pub(super) inside: Vec<(usize, usize)>,
@@ -33,6 +35,29 @@ pub(super) struct Pointer {
     /// The bytes of one element there.
     pub(super) element_bytes: usize,
     pub(super) length: Length,
+    /// All of them have to say that it is valid.
+    pub(super) tags: Vec<Tag>,
+}
+
+/// What has to be in a struct for a member of a union to be valid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Tag {
+    offset: usize,
+    bytes: usize,
+    value: u64,
+}
+
+impl Tag {
+    /// Whether a struct, which begins where the offset counts from, has this tag.
+    fn is_in(self, of: &[u8]) -> bool {
+        let wanted = self.value.to_le_bytes();
+        of[self.offset..self.offset + self.bytes] == wanted[..self.bytes]
+    }
+}
+
+/// Whether a struct has all of these tags.
+pub(super) fn is_valid(tags: &[Tag], of: &[u8]) -> bool {
+    tags.iter().all(|tag| tag.is_in(of))
 }
 
 /// How many elements an address leads to.
@@ -87,6 +112,7 @@ fn layout(types: &[Named<'_>], index: usize) -> Outcome<Layout> {
         name: (*name).to_owned(),
         bytes: *bytes,
         numbers: Vec::new(),
+        tagged: Vec::new(),
         pointers: Vec::new(),
         inside: Vec::new(),
         signature: 0,
@@ -94,9 +120,10 @@ fn layout(types: &[Named<'_>], index: usize) -> Outcome<Layout> {
     if *bytes == 0 {
         return Err(Failure::usage(format!("struct {name} has no bytes")));
     }
-    layout.add(types, index, 0, 0)?;
+    layout.add(types, index, 0, &[], 0)?;
     layout.numbers.sort_by_key(|range| range.start);
     layout.numbers = joined(&layout.numbers);
+    layout.check_tags()?;
     layout.signature = layout.sign(types);
     Ok(layout)
 }
@@ -115,7 +142,7 @@ fn joined(ranges: &[Range<usize>]) -> Vec<Range<usize>> {
 
 impl Layout {
     /// Adds the fields of a struct that begins at `base`.
-    fn add(&mut self, types: &[Named<'_>], index: usize, base: usize, depth: usize) -> Outcome<()> {
+    fn add(&mut self, types: &[Named<'_>], index: usize, base: usize, around: &[Tag], depth: usize) -> Outcome<()> {
         let wrong = |problem: String| Err(Failure::usage(format!("struct {}: {problem}", types[index].0)));
         if depth > DEPTH_MAX {
             return wrong("it contains itself".to_owned());
@@ -139,12 +166,16 @@ impl Layout {
             let (Some(start), Some(end)) = (start, end.filter(|end| *end <= self.bytes)) else {
                 return wrong(format!("{name} does not fit into it"));
             };
+            let Some(tags) = self.tags_of(field, base, around) else {
+                return wrong(format!("the tag of {name} is no integer of it"));
+            };
             match member {
-                Some(OUTCROP_NUMBERS) => self.numbers.push(start..end),
+                Some(OUTCROP_NUMBERS) if tags.is_empty() => self.numbers.push(start..end),
+                Some(OUTCROP_NUMBERS) => self.tagged.push((start..end, tags)),
                 Some(OUTCROP_STRUCTS) => {
                     let Some(target) = target else { return wrong(format!("{name} has no type")) };
                     for at in (start..end).step_by(one.max(1)) {
-                        self.add(types, target, at, depth + 1)?;
+                        self.add(types, target, at, &tags, depth + 1)?;
                     }
                 }
                 Some(member) => {
@@ -165,8 +196,8 @@ impl Layout {
                     let name = format!("{}.{name}", types[index].0);
                     let at = (start..end).step_by(one);
                     self.pointers.extend(at.map(|offset| {
-                        let name = name.clone();
-                        Pointer { name, offset, is_link, target, element_bytes, length }
+                        let (name, tags) = (name.clone(), tags.clone());
+                        Pointer { name, offset, is_link, target, element_bytes, length, tags }
                     }));
                 }
                 None => return wrong(format!("{name} is {} to outcrop_member", field.member)),
@@ -175,13 +206,46 @@ impl Layout {
         Ok(())
     }
 
+    /// The tags that a field in a struct at `base` needs, besides those around it. None if its own
+    /// is not inside.
+    fn tags_of(&self, field: &outcrop_field, base: usize, around: &[Tag]) -> Option<Vec<Tag>> {
+        let mut tags = around.to_vec();
+        if field.tag_bytes != 0 {
+            let offset = base.checked_add(field.tag)?;
+            let is_inside = offset.checked_add(field.tag_bytes).is_some_and(|end| end <= self.bytes);
+            let is_integer = matches!(field.tag_bytes, 1 | 2 | 4 | 8) && is_inside;
+            tags.push(is_integer.then_some(Tag { offset, bytes: field.tag_bytes, value: field.tag_value })?);
+        }
+        Some(tags)
+    }
+
+    /// That tags are kept: restored, they have to say what they said.
+    fn check_tags(&self) -> Outcome<()> {
+        let numbers = || self.numbers.iter().chain(self.tagged.iter().map(|(range, _)| range));
+        let is_kept = |tag: &Tag| numbers().any(|it| it.start <= tag.offset && tag.offset + tag.bytes <= it.end);
+        let mut tags =
+            self.tagged.iter().map(|(_, tags)| tags).chain(self.pointers.iter().map(|it| &it.tags)).flatten();
+        match tags.all(is_kept) {
+            true => Ok(()),
+            false => Err(Failure::usage(format!("struct {}: a tag is not one of its numbers", self.name))),
+        }
+    }
+
     fn sign(&self, types: &[Named<'_>]) -> u64 {
         let number = |all, number: usize| hash(all, &(number as u64).to_le_bytes());
         let mut all = number(hash(START, self.name.as_bytes()), self.bytes);
         for range in &self.numbers {
             all = number(number(all, range.start), range.end);
         }
+        let sign_tags = |all, tags: &[Tag]| {
+            let parts = tags.iter().flat_map(|tag| [tag.offset, tag.bytes, tag.value as usize]);
+            parts.fold(all, number)
+        };
+        for (range, tags) in &self.tagged {
+            all = sign_tags(number(number(all, range.start), range.end), tags);
+        }
         for pointer in &self.pointers {
+            all = sign_tags(all, &pointer.tags);
             let length = match pointer.length {
                 Length::Always(count) => [0, count, 0],
                 Length::Member(offset, bytes) => [1, offset, bytes],

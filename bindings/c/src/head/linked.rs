@@ -12,12 +12,13 @@ use std::{
 };
 
 use outcrop::pool::{
-    Block, List, Parts, Pool, Structure,
+    Block, Home, List, Parts, Pool, Structure,
     layout::{START, hash},
 };
 
 use super::{
-    layout::{Layout, Length, Pointer},
+    hints::Hints,
+    layout::{Layout, Length, Pointer, is_valid},
     room::Room,
 };
 use crate::border::{Failure, Outcome, check_memory};
@@ -113,10 +114,7 @@ impl Linked {
         data: *mut c_void,
         count: usize,
     ) -> Outcome<()> {
-        let numbers = self.take_layouts(layouts);
-        let Some(&layout) = numbers.get(index) else {
-            return Err(Failure::usage(format!("{name}: there is no type {index}")));
-        };
+        let layout = self.take_layout(name, layouts, index)?;
         let Some(bytes) = count.checked_mul(self.layouts[layout].bytes).filter(|bytes| *bytes > 0) else {
             return Err(Failure::usage(format!("{name}: there cannot be {count} of them")));
         };
@@ -127,6 +125,12 @@ impl Linked {
             None => self.roots.push(Root { name: name.to_owned(), address, layout, count }),
         }
         Ok(())
+    }
+
+    /// Which number one of these layouts has among all.
+    pub(super) fn take_layout(&mut self, name: &str, layouts: Vec<Layout>, index: usize) -> Outcome<usize> {
+        let known = self.take_layouts(layouts).get(index).copied();
+        known.ok_or_else(|| Failure::usage(format!("{name}: there is no type {index}")))
     }
 
     /// Which numbers these layouts have among all.
@@ -186,6 +190,37 @@ impl Linked {
         Ok(())
     }
 
+    /// Has DRAM keep copies of the objects that have a struct which is about to change, as hints
+    /// say, and of no others. Without hints, everything stays as it is.
+    ///
+    /// # Safety
+    /// As for [`follow`](Self::follow), which was called.
+    pub(super) unsafe fn place(&mut self, hints: &Hints) {
+        if !hints.is_of_structs() {
+            return;
+        }
+        let len = self.memory.len();
+        self.memory.place(0..len, Home::Nvm);
+        for root in &self.roots {
+            let object = self.by_address.get(&root.address).map(|number| &self.objects[*number as usize]);
+            let (at, one) = (object.map_or(0, |object| object.at as usize), self.layouts[root.layout].bytes);
+            for elements in hints.elements(&root.name) {
+                self.memory.place(at + elements.start * one..at + elements.end * one, Home::Dram);
+            }
+        }
+        for object in self.objects.iter().filter(|object| object.address != 0) {
+            let Some(layout) = object.layout.map(|layout| &self.layouts[layout]) else { continue };
+            let bases = (0..object.bytes).step_by(layout.bytes);
+            let mut structs = bases.flat_map(|base| layout.inside.iter().map(move |(at, inside)| (base + at, *inside)));
+            // SAFETY: the caller vouches for the struct, and who gave the hint for the function.
+            let changes = structs.any(|(at, inside)| unsafe { hints.changes(inside, object.address + at) });
+            if changes {
+                let at = object.at as usize;
+                self.memory.place(at..at + object.bytes, Home::Dram);
+            }
+        }
+    }
+
     /// Takes over an object, if all its links can be made. Those that cannot be are an error at
     /// last.
     ///
@@ -210,16 +245,21 @@ impl Linked {
                 let range = base + range.start..base + range.end;
                 image[range.clone()].copy_from_slice(&source[range]);
             }
+            let of = &source[base..base + bytes];
+            for (range, _) in self.layouts[layout].tagged.iter().filter(|(_, tags)| is_valid(tags, of)) {
+                image[base + range.start..base + range.end].copy_from_slice(&of[range.clone()]);
+            }
             for nth in 0..self.layouts[layout].pointers.len() {
-                let offset = base + self.layouts[layout].pointers[nth].offset;
+                let pointer = &self.layouts[layout].pointers[nth];
+                let offset = base + pointer.offset;
                 let address = usize::from_ne_bytes(word(source, offset));
-                if address == 0 {
+                if address == 0 || !is_valid(&pointer.tags, of) {
                     continue;
                 }
                 // What it was in the last version is most often what it is.
                 let before = u64::from_le_bytes(word(&self.memory, at + offset));
                 // SAFETY: the caller vouches for it.
-                let link = unsafe { self.link(layout, nth, &source[base..base + bytes], address, before, waiting) }?;
+                let link = unsafe { self.link(layout, nth, of, address, before, waiting) }?;
                 match link {
                     Some(link) => image[offset..offset + 8].copy_from_slice(&link.to_le_bytes()),
                     None if is_last => return Err(self.foreign(layout, nth, address)),

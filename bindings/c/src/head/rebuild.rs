@@ -9,7 +9,7 @@ use outcrop::{
 };
 
 use super::{
-    layout::{Length, Pointer},
+    layout::{Length, Pointer, is_valid},
     linked::{Linked, NUMBERS, Object, Record, target_of, word},
     room::Room,
 };
@@ -87,7 +87,7 @@ impl Linked {
     fn each_link<'a>(&'a self, object: &Object, mut work: impl FnMut(&'a Pointer, &'a [u8], usize, u64)) {
         let Some(layout) = object.layout.map(|layout| &self.layouts[layout]) else { return };
         for (element, of) in self.bytes_of(object).chunks(layout.bytes).enumerate() {
-            for pointer in &layout.pointers {
+            for pointer in layout.pointers.iter().filter(|pointer| is_valid(&pointer.tags, of)) {
                 let link = u64::from_le_bytes(word(of, pointer.offset));
                 if link != 0 {
                     work(pointer, of, element * layout.bytes + pointer.offset, link);
@@ -132,8 +132,11 @@ impl Linked {
         };
         let Some(layout) = object.layout.map(|layout| &self.layouts[layout]) else { return copy(0, from) };
         for base in (0..object.bytes).step_by(layout.bytes) {
-            layout.numbers.iter().for_each(|range| copy(base + range.start, &from[base..][range.clone()]));
-            layout.pointers.iter().for_each(|pointer| copy(base + pointer.offset, &[0; 8]));
+            let of = &from[base..base + layout.bytes];
+            let tagged = layout.tagged.iter().filter(|(_, tags)| is_valid(tags, of)).map(|(range, _)| range);
+            layout.numbers.iter().chain(tagged).for_each(|range| copy(base + range.start, &of[range.clone()]));
+            let pointers = layout.pointers.iter().filter(|pointer| is_valid(&pointer.tags, of));
+            pointers.for_each(|pointer| copy(base + pointer.offset, &[0; 8]));
         }
         self.each_link(object, |_, _, at, link| {
             let (number, offset) = target_of(link);

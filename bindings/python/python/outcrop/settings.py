@@ -167,6 +167,8 @@ class StoreSettings(TypedDict, total=False):
     """The length of blocks, a power of two from 256 bytes to 16 MiB: what is compared, and written if it has changed."""
     hash: Literal["xxh3", "blake3", "md5"] | None
     """How blocks are compared and checked (checksum)."""
+    hash_device: str | Iterable[str] | None
+    """Devices that hash whenever they are faster than the processor, copies included; `outcrop survey` lists devices."""
     certain: bool | None
     """Whether blocks with equal hashes are also compared byte by byte, which takes a second copy of all regions in memory."""
     in_flight: int | None

@@ -138,7 +138,10 @@ fn ranks_that_do_not_share_a_directory_are_told_so() {
     let output = command.output().unwrap();
     let said = told(&output);
     assert!(!output.status.success() && said.contains("rank 1 does not see what rank 0 has made"), "{said}");
-    assert!(said.contains("set `meta` or `persistent` to a directory that all ranks share"), "{said}");
+    assert!(
+        said.contains("give a directory that all ranks share (`meta` or `persistent` in the configuration)"),
+        "{said}"
+    );
     for rank in ["0", "1"] {
         assert_eq!(fs::read_dir(dir.path().join(rank)).unwrap().count(), 0, "nothing is left");
     }

@@ -374,8 +374,7 @@ fn what_killed_runs_have_left_is_removed() {
     }
     let _turn = turn();
     let (dir, config) = place("async");
-    let output =
-        together(2, &config, "protect:1:1000 fill:1 save:x:1 wait barrier die:1 sleep:0:200").output().unwrap();
+    let output = together(2, &config, "protect:1:1000 fill:1 save:x:1 wait barrier die:0 die:1").output().unwrap();
     assert!(!output.status.success(), "{}", told(&output));
     let left = || {
         let names = fs::read_dir(dir.path().join("persistent")).unwrap().map(|entry| entry.unwrap());

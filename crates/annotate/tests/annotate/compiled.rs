@@ -89,6 +89,16 @@ impl Program {
         flags: &[&str],
         change: impl FnOnce(String) -> String,
     ) -> Option<Self> {
+        Self::translated_by("gcc", source, flags, change)
+    }
+
+    /// The same by another compiler.
+    pub(crate) fn translated_by(
+        compiler: &str,
+        source: &Path,
+        flags: &[&str],
+        change: impl FnOnce(String) -> String,
+    ) -> Option<Self> {
         let directory = TempDir::new().unwrap();
         let read = change(fs::read_to_string(source).unwrap());
         let translation = outcrop_annotate::translate(source, read.as_bytes()).unwrap_or_else(|refusals| {
@@ -96,21 +106,21 @@ impl Program {
         });
         let made = directory.path().join(source.file_name().unwrap());
         fs::write(&made, translation.text).unwrap();
-        Self::compiled(directory, &made, source, flags)
+        Self::compiled(compiler, directory, &made, source, flags)
     }
 
     /// Compiles a source as it is.
     pub(crate) fn plain(source: &Path, flags: &[&str]) -> Option<Self> {
-        Self::compiled(TempDir::new().unwrap(), source, source, flags)
+        Self::compiled("gcc", TempDir::new().unwrap(), source, source, flags)
     }
 
-    fn compiled(directory: TempDir, source: &Path, original: &Path, flags: &[&str]) -> Option<Self> {
-        if !has("gcc") {
+    fn compiled(compiler: &str, directory: TempDir, source: &Path, original: &Path, flags: &[&str]) -> Option<Self> {
+        if !has(compiler) {
             return None;
         }
         let path = directory.path().join("program");
         let lib = prefix().join("lib");
-        let mut command = Command::new("gcc");
+        let mut command = Command::new(compiler);
         command.arg("-std=c11").args(WARNINGS).args(flags).arg(source).arg("-o").arg(&path);
         command.arg("-iquote").arg(original.parent().unwrap()).arg("-I").arg(prefix().join("include"));
         command.arg("-L").arg(&lib).args(["-loutcrop", "-lm"]).arg(format!("-Wl,-rpath,{}", lib.display()));

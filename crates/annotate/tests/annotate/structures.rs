@@ -78,3 +78,21 @@ fn a_damaged_version_is_passed_over_for_the_one_before() {
     let said = text(&output);
     assert!(said.contains("is passed over") && said.contains("damaged"), "{said}");
 }
+
+#[test]
+fn unions_with_a_tag_come_back() {
+    let source = root().join("crates/annotate/tests/programs/unions.c");
+    let sanitized = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1"];
+    for (flags, is_checked) in [(&[][..], false), (&[][..], true), (&sanitized[..], false)] {
+        let Some(program) = Program::translated(&source, flags) else { return };
+        if is_checked && !has("valgrind") {
+            continue;
+        }
+        let place = program.place("unions");
+        for step in ["make", "check", "change", "check"] {
+            let mut command = if is_checked { program.checked(&place) } else { program.command(&place) };
+            let said = run(command.arg(step));
+            assert!(said.contains("unions came back"), "{step}: {said}");
+        }
+    }
+}

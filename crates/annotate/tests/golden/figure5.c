@@ -17,6 +17,7 @@ struct _FttOct {
 };
 
 void write_snapshot(FttCell *cell, const char *name);
+int FttCellRefineFunc(FttCell *cell);
 
 #pragma nvcp init(octree, 2)
 void new_oct(double X) {
@@ -25,5 +26,5 @@ void new_oct(double X) {
   #pragma nvcp add_head(rootcell);
   rootcell->data = X;
   write_snapshot(rootcell, "snapshot");
-  #pragma nvcp persistent(head, write_snapshot);
+  #pragma nvcp persistent(head, write_snapshot, FttCellRefineFunc);
 }

@@ -1,9 +1,11 @@
-//! The rate of hashing blocks, compared with reading them.
+//! The rate of hashing blocks, on the processor and on devices, compared with reading them.
 
-use std::{hint::black_box, thread};
+use std::{hint::black_box, sync::Arc, thread};
 
+use anyhow::Result;
 use bytesize::ByteSize;
-use outcrop_track::{CpuHasher, Hash, HashKind, Hasher};
+use outcrop::layers::{Buffer, Device, DeviceHasher, FoundDevice, devices, open_device};
+use outcrop_track::{CpuHasher, Hash, HashKind, Hasher, hasher_on};
 use serde_json::{Value, json};
 
 use super::{Options, tracking::BLOCK_BYTES};
@@ -28,16 +30,14 @@ pub(super) struct Hashing {
 }
 
 pub(super) fn measure(options: &Options, progress: &mut dyn FnMut(&str)) -> Hashing {
-    let mut random = fastrand::Rng::with_seed(4);
-    let words: Vec<u64> = (0..options.state_bytes / 8).map(|_| random.u64(..)).collect();
+    let words = random_words(options);
     let memory: &[u8] = zerocopy::IntoBytes::as_bytes(&*words);
     let threads = thread::available_parallelism().map_or(1, usize::from);
     let mut rows = Vec::new();
     let mut over_read_bandwidth = 0.0;
     for block_bytes in BLOCKS {
-        let way = format!("blocks of {}", ByteSize(block_bytes as u64).display().iec());
-        progress(&format!("hashing {way}"));
-        let mut row = json!({ "part": "hashing", "way": way });
+        let mut row = row("hashing", block_bytes);
+        progress(&format!("hashing {}", row["way"]));
         for (kind, kind_name) in KINDS {
             let memory = if kind == HashKind::Xxh3 { memory } else { &memory[..memory.len().min(SLOW_BYTES_MAX)] };
             for (name, threads) in [("one", 1), ("all", threads)] {
@@ -58,6 +58,72 @@ pub(super) fn measure(options: &Options, progress: &mut dyn FnMut(&str)) -> Hash
         json!({ "part": "hashing", "way": "the paper: a GPU at best, with copies", "md5_all_gb_per_second": 1.4 }),
     );
     Hashing { rows, over_read_bandwidth }
+}
+
+/// The rates of all devices of this machine, with the copies to them and back, and of what is on
+/// them already. A device that cannot hash has no rows.
+pub(super) fn measure_devices(options: &Options, progress: &mut dyn FnMut(&str)) -> Vec<Value> {
+    let words = random_words(options);
+    let memory: &[u8] = zerocopy::IntoBytes::as_bytes(&*words);
+    let mut rows = Vec::new();
+    for found in devices() {
+        match measure_device(&found, memory, progress) {
+            Ok(of_device) => rows.extend(of_device),
+            Err(error) => progress(&format!("nothing on {}: {error:#}", found.model)),
+        }
+    }
+    rows
+}
+
+fn measure_device(found: &FoundDevice, memory: &[u8], progress: &mut dyn FnMut(&str)) -> Result<Vec<Value>> {
+    let device = open_device(found.kind, found.index)?;
+    let part = format!("{} ({})", device.name(), found.model);
+    let mut buffer = device.buffer(memory.len() as u64)?;
+    buffer.write(&*device, 0, memory)?;
+    let mut rows = Vec::new();
+    for block_bytes in BLOCKS {
+        let mut row = row(&part, block_bytes);
+        progress(&format!("hashing {} on {part}", row["way"]));
+        for (kind, kind_name) in KINDS.into_iter().filter(|(kind, _)| *kind != HashKind::Blake3) {
+            let (copied, in_place) = device_rates(&device, kind, memory, &buffer, block_bytes)?;
+            row[format!("{kind_name}_device_gb_per_second")] = copied.into();
+            row[format!("{kind_name}_in_place_gb_per_second")] = in_place.into();
+        }
+        rows.push(row);
+    }
+    Ok(rows)
+}
+
+/// With copies, and in place.
+fn device_rates(
+    device: &Arc<dyn Device>,
+    kind: HashKind,
+    memory: &[u8],
+    buffer: &Buffer,
+    block_bytes: usize,
+) -> Result<(f64, f64)> {
+    let hasher: DeviceHasher = hasher_on(Arc::clone(device), kind)?;
+    let mut hashes = vec![Hash::default(); memory.len().div_ceil(block_bytes)];
+    let (mut copied, mut in_place) = (Calls::default(), Calls::default());
+    // The first round takes memory, and does not count.
+    for round in 0..=ROUNDS {
+        let (mut first_copied, mut first_in_place) = (Calls::default(), Calls::default());
+        let (copied, in_place) =
+            if round == 0 { (&mut first_copied, &mut first_in_place) } else { (&mut copied, &mut in_place) };
+        copied.time(|| hasher.hash(&[memory], block_bytes, &mut hashes))?;
+        in_place.time(|| hasher.hash_buffer(buffer, 0, memory.len() as u64, block_bytes, &mut hashes))?;
+    }
+    Ok((gb_per_second(memory, &copied), gb_per_second(memory, &in_place)))
+}
+
+fn random_words(options: &Options) -> Vec<u64> {
+    let mut random = fastrand::Rng::with_seed(4);
+    (0..options.state_bytes / 8).map(|_| random.u64(..)).collect()
+}
+
+fn row(part: &str, block_bytes: usize) -> Value {
+    let way = format!("blocks of {}", ByteSize(block_bytes as u64).display().iec());
+    json!({ "part": part, "way": way, "block_bytes": block_bytes })
 }
 
 fn hash_rate(hasher: &CpuHasher, memory: &[u8], block_bytes: usize) -> f64 {

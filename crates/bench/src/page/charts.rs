@@ -132,6 +132,40 @@ fn tracking(runs: &[Value]) -> Vec<Panel> {
     vec![panel("", "share of the pages that were written", "milliseconds", Content::Lines { ticks, series })]
 }
 
+/// The plot of `outcrop bench increment --hash`: the rate of hashing by the size of blocks, with
+/// one panel per hash.
+pub fn hash_plot(runs: &[Value]) -> Plot {
+    let sized: Vec<&Value> = runs.iter().filter(|run| run["block_bytes"].is_number()).collect();
+    let parts: Vec<&[&Value]> = sized.chunk_by(|one, other| one["part"] == other["part"]).collect();
+    let ticks: Vec<String> = parts.first().map_or_else(Vec::new, |part| {
+        part.iter().map(|run| way(run).trim_start_matches("blocks of ").to_owned()).collect()
+    });
+    let of_hash = |hash: &str| {
+        let mut series = Vec::new();
+        for part in &parts {
+            let device = part[0]["part"].as_str().unwrap_or_default().split(" (").next().unwrap_or_default();
+            let names = [
+                ("one", "one core".to_owned()),
+                ("all", "all cores".to_owned()),
+                ("device", format!("{device}, with copies")),
+                ("in_place", format!("{device}, already there")),
+            ];
+            for (key, name) in names {
+                let rate = |run: &&Value| run[format!("{hash}_{key}_gb_per_second")].as_f64();
+                let rates: Option<Vec<f64>> = part.iter().map(rate).collect();
+                series.extend(rates.map(|rates| Series::new(&name, rates)));
+            }
+        }
+        Panel {
+            is_log: true,
+            ..panel(hash, "size of a block", "GB/s", Content::Lines { ticks: ticks.clone(), series })
+        }
+    };
+    let panels = ["xxh3", "md5", "blake3"].map(of_hash).into();
+    let title = "The rate of hashing, against the size of blocks".to_owned();
+    Plot { bench: "increment-hash".to_owned(), title, chart: Chart { panels } }
+}
+
 /// Bandwidth by the length of writes, with one panel per number of ranks.
 fn perceived(runs: &[Value]) -> Vec<Panel> {
     let mut by_ranks: BTreeMap<u64, Vec<&Value>> = BTreeMap::new();

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use charts::{Plot, plots};
+pub use charts::{Plot, hash_plot, plots};
 pub use tables::{Table, tables};
 
 use crate::Machine;

@@ -10,7 +10,6 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use outcrop::pool::{Array, Block, Options, Pool};
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 
 /// A way to keep an array.
 pub(super) trait Way {
@@ -34,9 +33,12 @@ pub(super) fn all(inside: &Path, len: usize) -> Result<Found> {
     let mut ways: Vec<Box<dyn Way>> = vec![
         Box::new(Ours::new(inside, len)?),
         Box::new(WholeFile { path: inside.join("bench.file"), state: vec![1.0; len] }),
-        Box::new(Redb::new(inside, len)?),
     ];
     let mut missing = Vec::new();
+    #[cfg(feature = "redb")]
+    ways.push(Box::new(super::redb::Redb::new(inside, len)?));
+    #[cfg(not(feature = "redb"))]
+    missing.push("redb: this program was built without it (cargo run --release --features redb)".to_owned());
     match PmemObj::new(inside, len) {
         Ok(way) => ways.push(Box::new(way)),
         Err(error) => missing.push(format!("pmemobj: {error:#}")),
@@ -126,67 +128,6 @@ impl Way for WholeFile {
             bytes.chunks_exact(8).map(|it| f64::from_le_bytes(it.try_into().unwrap_or_default())).collect();
         std::hint::black_box(state[state.len() / 2]);
         Ok(Some(start.elapsed().as_secs_f64()))
-    }
-}
-
-/// Blocks of the same length as the pool's, by number.
-const BLOCKS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("state");
-const BLOCK: usize = 4096;
-
-struct Redb {
-    path: PathBuf,
-    database: Option<Database>,
-    state: Vec<f64>,
-}
-
-impl Redb {
-    fn new(inside: &Path, len: usize) -> Result<Self> {
-        let path = inside.join("bench.redb");
-        let database = Some(Database::create(&path)?);
-        let mut redb = Self { path, database, state: vec![1.0; len] };
-        redb.change(len, 1.0)?;
-        Ok(redb)
-    }
-
-    fn database(&self) -> Result<&Database> {
-        self.database.as_ref().context("the database is open")
-    }
-}
-
-impl Way for Redb {
-    fn name(&self) -> &'static str {
-        REDB
-    }
-
-    fn change(&mut self, count: usize, value: f64) -> Result<(f64, Option<u64>)> {
-        let start = Instant::now();
-        self.state[..count].fill(value);
-        let writing = self.database()?.begin_write()?;
-        let mut table = writing.open_table(BLOCKS)?;
-        for (number, block) in self.state.chunks(BLOCK).take(count.div_ceil(BLOCK)).enumerate() {
-            table.insert(number as u64, zerocopy::IntoBytes::as_bytes(block))?;
-        }
-        drop(table);
-        writing.commit()?;
-        Ok((start.elapsed().as_secs_f64(), None))
-    }
-
-    fn restore(&mut self) -> Result<Option<f64>> {
-        self.database = None;
-        let start = Instant::now();
-        let database = Database::open(&self.path)?;
-        let reading = database.begin_read()?;
-        let table = reading.open_table(BLOCKS)?;
-        let mut state: Vec<f64> = Vec::with_capacity(self.state.len());
-        for entry in table.iter()? {
-            let block = entry?.1;
-            state.extend(block.value().chunks_exact(8).map(|it| f64::from_le_bytes(it.try_into().unwrap_or_default())));
-        }
-        ensure!(state == self.state, "redb has given something else back");
-        let seconds = start.elapsed().as_secs_f64();
-        drop((table, reading));
-        self.database = Some(database);
-        Ok(Some(seconds))
     }
 }
 

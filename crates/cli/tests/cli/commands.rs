@@ -342,6 +342,33 @@ fn the_benchmark_of_increments_repeats_the_experiment() {
     assert!(entries(directory.path()).is_empty());
 }
 
+/// Figure 2 of the paper on hashes. `device` skips the test where there is no OpenCL.
+#[test]
+fn the_benchmark_of_hashes_measures_the_processor_and_devices_and_draws_them() {
+    if outcrop_testing::device::device().is_none() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let arguments = ["bench", "increment", "--hash", "--json", "--size", "4 MiB", "--output", "plots"];
+    let output = outcrop(directory.path(), &arguments);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let runs = report["runs"].as_array().unwrap();
+    let has_all = |keys: &[&str]| {
+        let has =
+            |run: &&serde_json::Value| keys.iter().all(|key| run[format!("{key}_gb_per_second")].as_f64() > Some(0.0));
+        runs.iter().filter(has).count()
+    };
+    assert_eq!(has_all(&["xxh3_one", "xxh3_all", "blake3_one", "blake3_all", "md5_one", "md5_all"]), 9, "block sizes");
+    let on_devices = has_all(&["xxh3_device", "xxh3_in_place", "md5_device", "md5_in_place"]);
+    assert!(on_devices >= 9 && on_devices.is_multiple_of(9), "{on_devices}");
+    assert!(runs.iter().any(|run| run["part"].as_str().is_some_and(|part| part.starts_with("opencl 0"))));
+    assert!(std::fs::metadata(directory.path().join("plots/increment-hash.png")).unwrap().len() > 10_000);
+    assert_eq!(entries(directory.path()), ["plots"]);
+    let output = outcrop(directory.path(), &["bench", "increment", "--output", "plots"]);
+    assert!(!output.status.success() && text(&output.stderr).contains("--hash"), "{}", text(&output.stderr));
+}
+
 #[test]
 fn benchmarks_are_refused_where_there_is_no_room() {
     let directory = tempfile::tempdir().unwrap();

@@ -11,6 +11,7 @@ use std::{
     ffi::OsStr,
     io,
     mem::{MaybeUninit, size_of},
+    num::NonZeroU32,
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
         unix::ffi::OsStrExt,
@@ -21,6 +22,7 @@ use std::{
 };
 
 use outcrop_error::{Error, ErrorKind, Result};
+use outcrop_local::Peer;
 
 use self::protocol::{DESCRIPTOR, FAILED, GO, Reply, Request, SOCKET, VALUE, VERSION};
 use crate::{
@@ -170,15 +172,7 @@ impl Source for Socket {
 }
 
 /// The process on the other side, if it is of this user.
-fn peer(call: &OwnedFd) -> Option<i32> {
-    // SAFETY: zeros are valid.
-    let mut peer: libc::ucred = unsafe { MaybeUninit::zeroed().assume_init() };
-    let mut bytes = size_of::<libc::ucred>() as u32;
-    // SAFETY: the kernel fills these bytes.
-    checked(unsafe {
-        libc::getsockopt(call.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast(), &raw mut bytes)
-    })
-    .ok()?;
-    let own = rustix::process::geteuid();
-    (own.is_root() || own.as_raw() == peer.uid).then_some(peer.pid)
+fn peer(call: &OwnedFd) -> Option<NonZeroU32> {
+    let (peer, own) = (Peer::of(call).ok()?, rustix::process::geteuid());
+    peer.process.filter(|_| own.is_root() || own.as_raw() == peer.user)
 }

@@ -164,7 +164,7 @@ impl DeviceLayer {
 
     /// Returns an error if a buffer of the program belongs to another device.
     pub fn check_buffer(&self, buffer: &Buffer) -> Result<()> {
-        buffer.place(&*self.device, 0, 0).map(drop)
+        buffer.check_on(&*self.device, 0, 0)
     }
 
     /// Moves bytes within the layer. The old and the new range may overlap.

@@ -4,8 +4,19 @@
 use cudarc::nvrtc::{self, CompileOptions};
 use outcrop_testing::{child, child_directory, expect_success, skip};
 
-const SOURCE: &str = include_str!("../../src/device/kernels/checksum.cu");
-const COMPILED: &str = include_str!("../../src/device/kernels/checksum.ptx");
+/// Each source with what it was compiled to, and its kernels.
+const KERNELS: [(&str, &str, &[&str]); 2] = [
+    (
+        include_str!("../../src/device/kernels/checksum.cu"),
+        include_str!("../../src/device/kernels/checksum.ptx"),
+        &["outcrop_sum_words"],
+    ),
+    (
+        include_str!("../../src/device/kernels/hash.c"),
+        include_str!("../../src/device/kernels/hash.ptx"),
+        &["outcrop_hash_xxh3", "outcrop_hash_md5"],
+    ),
+];
 /// The environment variable with the directory of `libnvrtc.so.12`, if it is not in a system
 /// directory.
 const DIRECTORY: &str = "OUTCROP_NVRTC";
@@ -24,10 +35,9 @@ fn instructions(text: &str) -> Vec<String> {
 
 /// In a child process, because library directories are read when a process starts.
 #[test]
-fn the_checksum_kernel_compiles_to_what_is_built_in() {
+fn the_kernels_compile_to_what_is_built_in() {
     if child_directory().is_none() {
-        let mut command =
-            child("device_kernels::the_checksum_kernel_compiles_to_what_is_built_in", &std::env::temp_dir());
+        let mut command = child("device_kernels::the_kernels_compile_to_what_is_built_in", &std::env::temp_dir());
         if let Some(directory) = std::env::var_os(DIRECTORY) {
             command.env("LD_LIBRARY_PATH", directory);
         }
@@ -41,12 +51,19 @@ fn the_checksum_kernel_compiles_to_what_is_built_in() {
     // SAFETY: the library writes to the two numbers.
     let outcome = unsafe { nvrtc::sys::nvrtcVersion(&raw mut major, &raw mut minor) };
     assert_eq!(outcome, nvrtc::sys::nvrtcResult::NVRTC_SUCCESS);
-    let compiled = compile(SOURCE).unwrap_or_else(|error| panic!("{error}"));
-    assert!(compiled.contains(".entry outcrop_sum_words("), "{compiled}");
-    assert!(compile(&SOURCE.replace("sum +=", "total +=")).is_err(), "mistakes are found");
-    if (major, minor) == (12, 9) {
-        assert_eq!(instructions(&compiled), instructions(COMPILED), "checksum.ptx is not made of checksum.cu");
-    } else {
-        skip(format_args!("NVRTC is {major}.{minor}; checksum.ptx was made by 12.9 and is not compared"));
+    for (source, built_in, names) in KERNELS {
+        let compiled = compile(source).unwrap_or_else(|error| panic!("{error}"));
+        for name in names {
+            assert!(compiled.contains(&format!(".entry {name}(")), "{compiled}");
+        }
+        assert!(
+            compile(&source.replace("sum +=", "total +=").replace("sum =", "total =")).is_err(),
+            "mistakes are found"
+        );
+        if (major, minor) == (12, 9) {
+            assert_eq!(instructions(&compiled), instructions(built_in), "not the text built in for {names:?}");
+        } else {
+            skip(format_args!("NVRTC is {major}.{minor}; what is built in was made by 12.9 and is not compared"));
+        }
     }
 }

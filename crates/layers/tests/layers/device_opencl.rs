@@ -58,6 +58,19 @@ fn the_device_finds_the_same_checksum_as_the_host() {
 }
 
 #[test]
+fn the_device_finds_the_same_hashes_as_the_host() {
+    let Some(device) = device() else { return };
+    device_checks::hash::hash_like_the_host(&device);
+}
+
+#[test]
+fn what_is_on_the_device_is_hashed_there() {
+    let (Some(device), Some(other)) = (device(), device()) else { return };
+    device_checks::hash::hash_in_place(&device);
+    device_checks::hash::refuse_to_hash_what_is_not_there(&device, &other);
+}
+
+#[test]
 fn wrong_buffers_are_refused() {
     let (Some(device), Some(other)) = (device(), device()) else { return };
     device_checks::refuse_wrong_buffers(&device, &other);

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     io,
+    num::NonZeroU32,
     os::{
         fd::{AsFd, OwnedFd},
         unix::ffi::OsStringExt,
@@ -12,10 +13,11 @@ use std::{
 
 use outcrop_format::{NODE_PROTOCOL, NodeFailure, NodeReply, NodeReplyKind, NodeRequest};
 use outcrop_grants::{ClientId, Event, FileId, Request};
+use outcrop_local::Peer;
 use rustix::{
     event::epoll,
     io::Errno,
-    net::{RecvFlags, SocketFlags, accept_with, sockopt::socket_peercred},
+    net::{RecvFlags, SocketFlags, accept_with},
     process::{Pid, PidfdFlags, pidfd_open},
 };
 
@@ -50,21 +52,22 @@ impl Daemon {
     /// Accepts connections of this user.
     pub(super) fn accept(&mut self) {
         while let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            let Ok(peer) = socket_peercred(&socket) else { continue };
-            let reason = if peer.uid != rustix::process::geteuid() {
-                Some(format!(
-                    "this is the daemon of user {}, and it serves no other: start your own",
-                    rustix::process::geteuid().as_raw()
-                ))
+            let Ok(peer) = Peer::of(&socket) else { continue };
+            let own = rustix::process::geteuid().as_raw();
+            let reason = if peer.user != own {
+                Some(format!("this is the daemon of user {own}, and it serves no other: start your own"))
+            } else if peer.process.is_none() {
+                // Nobody could tell when it has died, and when its memory is free.
+                Some("this daemon runs in another container: start one in yours, with its own directory".to_owned())
             } else if self.connections.len() >= CONNECTIONS_MAX {
                 Some(format!("the daemon has {CONNECTIONS_MAX} connections already: end some"))
             } else {
                 None
             };
+            let process = peer.process.map_or(0, NonZeroU32::get);
             let token = self.next_token;
             self.next_token += 1;
             let data = epoll::EventData::new_u64(token);
-            let process = peer.pid.as_raw_nonzero().get() as u32;
             let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
             if epoll::add(&self.epoll, &socket, data, flags).is_err() {
                 continue;

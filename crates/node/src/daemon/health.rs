@@ -15,6 +15,8 @@ const AHEAD_BYTES: u64 = 64 << 20;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Memory that nobody has used for this long is given back.
 const KEEP_UNUSED: Duration = Duration::from_secs(10);
+/// How long a new daemon waits for its first client, at least: whoever has started it may be slow.
+const FIRST_CLIENT: Duration = Duration::from_secs(10);
 /// How often to look whether to leave.
 const LEAVE_EVERY: Duration = Duration::from_millis(10);
 
@@ -22,8 +24,9 @@ pub(crate) struct Health {
     looked: Instant,
     /// Since when nothing is cached.
     unused_since: Instant,
-    /// Since when there are no clients.
-    idle_since: Instant,
+    /// Since when there are no clients. `None` if there was none yet.
+    idle_since: Option<Instant>,
+    started: Instant,
     is_refused: bool,
     /// The highest that was in use since memory was given back.
     used_most: u64,
@@ -39,7 +42,8 @@ impl Health {
         Self {
             looked: now,
             unused_since: now,
-            idle_since: now,
+            idle_since: None,
+            started: now,
             is_refused: false,
             used_most,
             limit_wanted: grants.limit_bytes(),
@@ -67,8 +71,16 @@ impl Health {
         let leave = daemon.options.idle.filter(|_| daemon.connections.is_empty());
         // Not at once if something is cached: the end of a drain wakes the daemon.
         let leave = leave.filter(|_| daemon.grants.is_empty());
-        let leave = leave.map(|idle| idle.saturating_sub(self.idle_since.elapsed()).max(LEAVE_EVERY));
+        let leave = leave.map(|idle| self.until_leaving(idle).max(LEAVE_EVERY));
         look.into_iter().chain(leave).min()
+    }
+
+    /// How long a daemon stays that leaves after this time without clients.
+    fn until_leaving(&self, idle: Duration) -> Duration {
+        match self.idle_since {
+            Some(since) => idle.saturating_sub(since.elapsed()),
+            None => idle.max(FIRST_CLIENT).saturating_sub(self.started.elapsed()),
+        }
     }
 }
 
@@ -87,9 +99,9 @@ impl Daemon {
 
     pub(super) fn check_health(&mut self) -> std::io::Result<()> {
         if !self.connections.is_empty() {
-            self.health.idle_since = Instant::now();
+            self.health.idle_since = Some(Instant::now());
         }
-        let may_leave = self.options.idle.is_some_and(|idle| self.health.idle_since.elapsed() >= idle);
+        let may_leave = self.options.idle.is_some_and(|idle| self.health.until_leaving(idle).is_zero());
         if (may_leave || self.is_leaving) && self.grants.is_idle() {
             self.is_over = true;
         }

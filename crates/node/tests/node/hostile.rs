@@ -197,15 +197,16 @@ fn who_never_reads_is_dropped() {
 #[test]
 fn a_second_question_before_the_answer_ends_the_connection() {
     beside_honest_work(|directory, _| {
-        let (socket, file) = enter(directory, 1);
-        for _ in 0..3 {
-            say(&socket, &NodeRequest::Verify { file }, None);
-        }
-        let mut answers = Vec::new();
-        while let Some(answer) = hear(&socket) {
-            answers.push(answer);
-        }
-        assert!(answers.iter().any(|answer| matches!(answer, NodeReplyKind::Refused { .. })), "{answers:?}");
+        // On a busy machine an answer may come before the next question: then nothing is wrong.
+        let mut line = 0;
+        until("a question too early is refused", || {
+            line += 1;
+            let (socket, file) = enter(directory, line);
+            for _ in 0..3 {
+                say(&socket, &NodeRequest::Verify { file }, None);
+            }
+            (0..3).map_while(|_| hear(&socket)).any(|answer| matches!(answer, NodeReplyKind::Refused { .. }))
+        });
     });
 }
 

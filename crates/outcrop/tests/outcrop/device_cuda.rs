@@ -78,6 +78,14 @@ fn layer(device: &Arc<dyn Device>) -> Arc<dyn Layer> {
 }
 
 #[test]
+fn a_buffer_on_a_device_is_saved_incrementally() {
+    with_stand_in("device_cuda::a_buffer_on_a_device_is_saved_incrementally", || {
+        crate::store_device::save_a_buffer_incrementally(&open_device(DeviceKind::Cuda, 0).unwrap());
+        expect_clean();
+    });
+}
+
+#[test]
 fn a_tape_breaks_no_rule_of_the_driver() {
     with_stand_in("device_cuda::a_tape_breaks_no_rule_of_the_driver", || {
         let scratch = tempfile::tempdir().unwrap();

@@ -19,6 +19,7 @@ mod store_boxes;
 mod store_crash;
 mod store_damage;
 mod store_descriptors;
+mod store_device;
 mod store_faults;
 mod store_kill;
 mod store_ledger;

@@ -95,6 +95,7 @@ impl World {
                 stage: Stage::Before,
                 forgotten: None,
                 is_alive: true,
+                is_alone: false,
                 has_quit: false,
                 is_closed: false,
                 has_ended: false,

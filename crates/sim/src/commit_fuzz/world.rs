@@ -37,6 +37,8 @@ pub(super) struct Rank {
     pub(super) stage: Stage,
     pub(super) forgotten: Option<Result<(), String>>,
     pub(super) is_alive: bool,
+    /// It knows that another rank is dead.
+    pub(super) is_alone: bool,
     /// Its program has ended its session after a failure.
     pub(super) has_quit: bool,
     pub(super) is_closed: bool,
@@ -202,15 +204,17 @@ impl World {
         }
     }
 
-    /// Lets everything end, without new faults and new operations.
+    /// Lets everything end, without new faults and new operations. All learn who is dead.
     fn calm(&mut self) -> Checked {
         let could_fault = std::mem::replace(&mut self.may_fault, false);
-        let are_all_alive = self.ranks.iter().all(|rank| rank.is_alive);
         let end = self.script.len();
         for is_closing in [false, true] {
             // More rounds than anything can need.
             for _ in 0..2000 {
                 let before = self.coverage.events;
+                if self.ranks.iter().any(|rank| !rank.is_alive) {
+                    (0..self.ranks.len()).for_each(|rank| self.learn_of_death(rank));
+                }
                 for rank in (0..self.ranks.len()).filter(|rank| self.ranks[*rank].is_alive).collect::<Vec<_>>() {
                     if is_closing {
                         self.close(rank);
@@ -227,7 +231,7 @@ impl World {
                     break;
                 }
             }
-            if are_all_alive && !self.is_lossy {
+            if !self.is_lossy {
                 self.check_end(is_closing, end)?;
             }
         }
@@ -252,11 +256,20 @@ impl World {
         for _ in 0..self.random.u32(..200) {
             self.step()?;
             let rank = self.random.usize(..self.ranks.len());
-            if self.ranks[rank].is_alive && self.random.u8(..30) == 0 {
-                self.ranks[rank].inbox.push_back(Event::Alone { reason: "a rank is gone".to_owned() });
+            if self.random.u8(..30) == 0 {
+                self.learn_of_death(rank);
             }
         }
         Ok(())
+    }
+
+    /// A rank learns that another one is dead.
+    fn learn_of_death(&mut self, rank: usize) {
+        let me = &mut self.ranks[rank];
+        if me.is_alive && !std::mem::replace(&mut me.is_alone, true) {
+            me.inbox.push_back(Event::Alone { reason: "a rank is gone".to_owned() });
+            self.coverage.events += 1;
+        }
     }
 
     /// The program of a rank continues.

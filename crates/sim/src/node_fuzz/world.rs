@@ -116,6 +116,16 @@ impl World {
         let mut nth = 0;
         while let Some(action) = self.grants.poll() {
             if dies_after == Some(nth) {
+                if is_covered {
+                    // The journal has the rest of this event already.
+                    let rest: Vec<Action> =
+                        std::iter::once(action).chain(std::iter::from_fn(|| self.grants.poll())).collect();
+                    for action in rest {
+                        if let Action::Journal(record) = action {
+                            self.apply(&record)?;
+                        }
+                    }
+                }
                 return self.daemon_dies();
             }
             nth += 1;

@@ -6,6 +6,7 @@ mod fork;
 mod freeze;
 mod freeze_process;
 mod hash;
+mod hash_device;
 mod pinned;
 mod shadow;
 mod signals;

@@ -4,12 +4,16 @@ use std::{ptr, sync::Arc};
 
 use cudarc::driver::sys;
 
-use super::{context::Context, kernel::Kernel};
+use super::{
+    context::Context,
+    kernel::{HashKernel, SumKernel},
+};
 use crate::{
     Result,
     device::{
         Event, Place, Stream,
         checksum::{SHARES, add_up},
+        hash::{DeviceHash, HashBlocks},
     },
 };
 
@@ -17,8 +21,9 @@ use crate::{
 pub(super) struct CudaStream {
     context: Arc<Context>,
     raw: sys::CUstream,
-    /// Loaded when it is first needed.
-    kernel: Option<Kernel>,
+    /// Loaded when they are first needed.
+    sum_kernel: Option<SumKernel>,
+    hash_kernel: Option<(DeviceHash, HashKernel)>,
 }
 
 // SAFETY: a stream may be used by any thread.
@@ -32,7 +37,7 @@ impl CudaStream {
         // SAFETY: the driver writes to the pointer.
         context.check("make a stream", unsafe { sys::cuStreamCreate(&raw mut raw, flags) })?;
         drop(current);
-        Ok(Self { context, raw, kernel: None })
+        Ok(Self { context, raw, sum_kernel: None, hash_kernel: None })
     }
 }
 
@@ -77,9 +82,9 @@ impl Stream for CudaStream {
     }
 
     unsafe fn sum_words(&mut self, at: Place, first_word: u64, bytes: usize) -> Result<u64> {
-        let kernel = match &self.kernel {
+        let kernel = match &self.sum_kernel {
             Some(kernel) => kernel,
-            None => self.kernel.insert(Kernel::load(&self.context)?),
+            None => self.sum_kernel.insert(SumKernel::load(&self.context)?),
         };
         // SAFETY: the caller guarantees the place, and this function waits for the kernel; the
         // stream belongs to this value.
@@ -89,6 +94,17 @@ impl Stream for CudaStream {
         // SAFETY: the kernel has room for this many results.
         unsafe { self.copy_out(sums_at, &mut sums) }?;
         Ok(add_up(&sums))
+    }
+
+    unsafe fn begin_hash(&mut self, kind: DeviceHash, blocks: HashBlocks) -> Result<()> {
+        if self.hash_kernel.as_ref().is_none_or(|(of, _)| *of != kind) {
+            // The kernel that is replaced may still be running.
+            self.wait()?;
+            self.hash_kernel = Some((kind, HashKernel::load(&self.context, kind)?));
+        }
+        let Some((_, kernel)) = &self.hash_kernel else { return Ok(()) };
+        // SAFETY: the caller guarantees the places; the stream belongs to this value.
+        unsafe { kernel.begin(self.raw, kind, blocks) }
     }
 
     fn record(&mut self) -> Result<Box<dyn Event>> {

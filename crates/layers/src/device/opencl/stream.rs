@@ -12,12 +12,16 @@ use opencl3::{
     types::{CL_BLOCKING, CL_NON_BLOCKING, cl_bool, cl_command_queue, cl_event, cl_int, cl_mem},
 };
 
-use super::{context::Context, kernel::Kernel};
+use super::{
+    context::Context,
+    kernel::{HashKernel, SumKernel},
+};
 use crate::{
     Result,
     device::{
         Event, Place, Stream,
         checksum::{SHARES, add_up},
+        hash::{DeviceHash, HashBlocks},
     },
 };
 
@@ -25,8 +29,9 @@ use crate::{
 pub(super) struct Queue {
     context: Arc<Context>,
     raw: cl_command_queue,
-    /// Compiled when it is first needed.
-    kernel: Option<Kernel>,
+    /// Compiled when they are first needed.
+    sum_kernel: Option<SumKernel>,
+    hash_kernel: Option<(DeviceHash, HashKernel)>,
 }
 
 // SAFETY: any thread may use OpenCL objects.
@@ -37,7 +42,7 @@ impl Queue {
         // SAFETY: the context is live and has this device.
         let raw = unsafe { create_command_queue(context.raw(), context.device(), 0) }
             .map_err(|code| context.failure("make a command queue", code))?;
-        Ok(Self { context, raw, kernel: None })
+        Ok(Self { context, raw, sum_kernel: None, hash_kernel: None })
     }
 
     pub(super) fn raw(&self) -> cl_command_queue {
@@ -111,9 +116,9 @@ impl Stream for Queue {
     }
 
     unsafe fn sum_words(&mut self, at: Place, first_word: u64, bytes: usize) -> Result<u64> {
-        let kernel = match &mut self.kernel {
+        let kernel = match &self.sum_kernel {
             Some(kernel) => kernel,
-            None => self.kernel.insert(Kernel::compile(&self.context)?),
+            None => self.sum_kernel.insert(SumKernel::compile(&self.context)?),
         };
         // SAFETY: the caller guarantees the place, and this function waits for the kernel; the
         // queue belongs to this value.
@@ -123,6 +128,15 @@ impl Stream for Queue {
         // for the kernel.
         unsafe { self.copy_out(sums_at, &mut sums) }?;
         Ok(add_up(&sums))
+    }
+
+    unsafe fn begin_hash(&mut self, kind: DeviceHash, blocks: HashBlocks) -> Result<()> {
+        let kernel = match &self.hash_kernel {
+            Some((of, kernel)) if *of == kind => kernel,
+            _ => &self.hash_kernel.insert((kind, HashKernel::compile(&self.context, kind)?)).1,
+        };
+        // SAFETY: the caller guarantees the places; the queue belongs to this value.
+        unsafe { kernel.begin(self.raw, kind, blocks) }
     }
 
     fn record(&mut self) -> Result<Box<dyn Event>> {

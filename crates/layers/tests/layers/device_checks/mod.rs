@@ -1,5 +1,7 @@
 //! What every device must do, with any driver. The tests of each kind of device run these checks.
 
+pub(crate) mod hash;
+
 use std::{
     collections::VecDeque,
     ops::Range,
