@@ -66,7 +66,7 @@ fn goes_on_with_ranks(name: &str, arguments: &[&str]) {
         return;
     }
     let source = example("mpi").join(name);
-    let often = |text: String| text.replace("mtbf(21600)", "mtbf(0.01)");
+    let often = |text: String| text.replace("mtbf(21600)", "mtbf(0.000001)");
     let Some(program) = Program::translated_by("mpicc", &source, &[], often) else { return };
     let Some(plain) = Program::translated_by("mpicc", &source, &[], |text| text.replace("#pragma nvcp", "//")) else {
         return;
