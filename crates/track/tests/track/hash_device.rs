@@ -1,5 +1,7 @@
 //! Hashing on devices: chosen by rate, several pieces at once, and nothing is missed when a device
 //! fails. On OpenCL, for which PoCL is enough; the tests of layers compare the hashes themselves.
+//! In processes of their own: PoCL puts its own handler of SIGSEGV in place, and trackers that
+//! protect memory need theirs.
 
 use std::{
     io,
@@ -11,6 +13,7 @@ use std::{
 
 use outcrop_layers::{Device, DeviceHash, Error, Result};
 use outcrop_testing::{
+    alone,
     device::{Call, Guard, Guarded, device},
     pattern,
 };
@@ -81,6 +84,9 @@ fn chosen(device: Arc<dyn Device>) -> ChosenHasher {
 
 #[test]
 fn both_ways_are_tried_and_the_faster_one_is_used() {
+    if alone("hash_device::both_ways_are_tried_and_the_faster_one_is_used") {
+        return;
+    }
     let Some(device) = device() else { return };
     let hasher = chosen(device);
     assert!(hasher.rates().iter().all(|way| way.rate.is_none()));
@@ -99,6 +105,9 @@ fn both_ways_are_tried_and_the_faster_one_is_used() {
 
 #[test]
 fn little_is_hashed_without_the_device() {
+    if alone("hash_device::little_is_hashed_without_the_device") {
+        return;
+    }
     let Some(device) = device() else { return };
     let guard = Failing::after(usize::MAX);
     let hasher = chosen(guard.around(&device));
@@ -115,6 +124,9 @@ fn little_is_hashed_without_the_device() {
 /// Whichever call of the device fails, all hashes are right, and the device is not used again.
 #[test]
 fn a_device_may_fail_at_any_moment_and_nothing_is_missed() {
+    if alone("hash_device::a_device_may_fail_at_any_moment_and_nothing_is_missed") {
+        return;
+    }
     let Some(device) = device() else { return };
     let memory = pattern(1, BYTES);
     let wanted = wanted(&memory);
@@ -147,6 +159,9 @@ fn a_device_may_fail_at_any_moment_and_nothing_is_missed() {
 /// Three pieces are under way before the first is waited for, in memory of three pieces.
 #[test]
 fn pieces_overlap_in_bounded_memory() {
+    if alone("hash_device::pieces_overlap_in_bounded_memory") {
+        return;
+    }
     let Some(device) = device() else { return };
     for needs_registration in [false, true] {
         let guard = Arc::new(Failing {
@@ -174,6 +189,9 @@ fn pieces_overlap_in_bounded_memory() {
 
 #[test]
 fn a_device_with_wrong_hashes_and_a_hash_that_devices_do_not_have_are_refused() {
+    if alone("hash_device::a_device_with_wrong_hashes_and_a_hash_that_devices_do_not_have_are_refused") {
+        return;
+    }
     let Some(device) = device() else { return };
     let guard = Arc::new(Failing {
         calls_left: AtomicUsize::new(usize::MAX),
@@ -191,6 +209,9 @@ fn a_device_with_wrong_hashes_and_a_hash_that_devices_do_not_have_are_refused() 
 /// A buffer is hashed where it is. If its device cannot, it is read and hashed by the processor.
 #[test]
 fn buffers_are_hashed_in_place_or_read() {
+    if alone("hash_device::buffers_are_hashed_in_place_or_read") {
+        return;
+    }
     let Some(device) = device() else { return };
     let memory = pattern(3, 20_000_001);
     let mut buffer = device.buffer(memory.len() as u64).unwrap();
