@@ -13,6 +13,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("region", &[]),
     ("format", &["region"]),
     ("commit", &["plan", "format"]),
+    ("parity", &["format"]),
     ("cost", &["plan"]),
     ("grants", &["format"]),
     // What touches the system, one concern each.
@@ -23,7 +24,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("layers", &["memory", "io", "local"]),
     ("track", &["format", "memory", "layers"]),
     // What a tape or store can be told, in the words of those that are told.
-    ("settings", &["plan", "format", "layers", "track"]),
+    ("settings", &["plan", "parity", "format", "layers", "track"]),
     // Arrays in persistent memory; no planner belongs on their hot path.
     ("pool-derive", &[]),
     ("pool", &["pool-derive", "cost", "plan", "format", "local", "memory"]),
@@ -37,7 +38,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "store",
         &[
-            "commit", "region", "ranks", "mpi", "settings", "plan", "format", "layers", "track", "catalog", "engine",
+            "commit", "parity", "region", "ranks", "mpi", "settings", "plan", "format", "layers", "track", "catalog", "engine",
             "survey",
         ],
     ),
@@ -57,7 +58,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     // Programs and other languages.
     ("rtm", &["outcrop"]),
     ("science", &["pool"]),
-    ("sim", &["plan", "commit", "format", "grants"]),
+    ("sim", &["plan", "commit", "parity", "format", "grants"]),
     ("bench", &["outcrop", "mpi", "node", "intercept", "cost", "layers", "memory", "rtm", "science", "sim", "track"]),
     ("cli", &["outcrop", "annotate", "mpi", "node", "intercept", "bench", "rtm", "survey", "sim"]),
     ("c", &["outcrop", "memory"]),
