@@ -14,6 +14,7 @@ mod memory;
 pub mod model;
 pub mod node;
 pub mod page;
+pub mod parity;
 mod passes;
 mod ping;
 pub mod pool;

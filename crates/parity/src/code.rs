@@ -18,6 +18,9 @@ pub struct Code {
 pub struct CodeError(String, &'static str);
 
 impl Code {
+    /// A copy on another node.
+    pub const PARTNER: Self = Self { data: 1, lost: 1 };
+
     /// Any `lost` nodes of a group may be lost. A file is cut into `data` parts.
     pub fn new(data: u16, lost: u16) -> Result<Self, CodeError> {
         let problem = if lost == 0 {

@@ -121,6 +121,8 @@ impl Kept {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn seen(generation: u64, data: u16, count: u16, index: u16, holder: u32) -> Seen {
@@ -162,5 +164,79 @@ mod tests {
         kept.lost(Part { index: 1, holder: 2 });
         assert!(kept.surplus(&now).is_empty() && kept.is_whole());
         assert!(kept.is_other(1, &now) && kept.is_other(2, &[1, 7]) && !kept.is_other(2, &now));
+    }
+
+    /// What each node has: files by their shards' indexes.
+    type Nodes = Vec<BTreeMap<u16, ShardHeader>>;
+
+    fn found(nodes: &Nodes) -> Option<Kept> {
+        let on = |(holder, shards): (u32, &BTreeMap<u16, ShardHeader>)| {
+            shards.values().map(move |header| Seen { holder, header: *header }).collect::<Vec<_>>()
+        };
+        Kept::choose(&(0..).zip(nodes).flat_map(on).collect::<Vec<_>>())
+    }
+
+    proptest! {
+        /// Files are written, replaced and made again, each interrupted after any shard, and nodes
+        /// are lost, as many as are allowed until everything was made again.
+        #[test]
+        fn what_was_written_is_there_whatever_was_interrupted(
+            data in 1u16..4, lost in 1u16..4, steps in prop::collection::vec((0u8..3, any::<u64>()), 1..40),
+        ) {
+            // Files that are replaced are whole copies, and those that are coded never are.
+            let is_coded = data > 1;
+            let count = data + lost - 1;
+            let mut nodes: Nodes = vec![BTreeMap::new(); usize::from(count) + 3];
+            let mut holders: Vec<u32> = (0..u32::from(count)).collect();
+            let (mut complete, mut newest, mut gone) = (0, 0, 0);
+            let file = |generation: u64| ShardedFile {
+                generation, id: generation.into(), owner: 0, bytes: generation, check: 0, data, count,
+            };
+            for (step, random) in steps {
+                let mut rng = fastrand::Rng::with_seed(random);
+                let stops_after = rng.usize(..2 * usize::from(count));
+                match step {
+                    0 if !is_coded || newest == 0 => {
+                        newest += 1;
+                        for (index, holder) in (0..).zip(&holders).take(stops_after) {
+                            nodes[*holder as usize].insert(index, ShardHeader { file: file(newest), index });
+                        }
+                        if stops_after >= holders.len() {
+                            complete = newest;
+                        }
+                    }
+                    1 => {
+                        // The node of the rank itself is lost, or one of the others.
+                        if complete > 0 && gone + 1 < lost {
+                            let holder = holders[rng.usize(..holders.len())];
+                            gone += u16::from(!nodes[holder as usize].is_empty());
+                            nodes[holder as usize].clear();
+                        }
+                    }
+                    _ => {
+                        // Everything is made again, for other holders.
+                        rng.shuffle(&mut holders);
+                        let Some(kept) = found(&nodes).filter(Kept::is_whole) else { continue };
+                        let missing = kept.missing(&holders);
+                        for part in missing.iter().take(stops_after) {
+                            let header = ShardHeader { file: kept.file, index: part.index };
+                            nodes[part.holder as usize].insert(part.index, header);
+                        }
+                        if stops_after >= missing.len() {
+                            gone = 0;
+                            for part in kept.surplus(&holders).iter().chain(&kept.stale) {
+                                nodes[part.holder as usize].remove(&part.index);
+                            }
+                            complete = complete.max(kept.file.generation);
+                            prop_assert!(found(&nodes).unwrap().missing(&holders).is_empty());
+                        }
+                    }
+                }
+                if complete > 0 {
+                    let kept = found(&nodes).unwrap();
+                    prop_assert!(kept.is_whole() && kept.file.generation >= complete, "{complete}: {kept:?}");
+                }
+            }
+        }
     }
 }

@@ -7,7 +7,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    hash::Hasher,
     io,
     sync::{Arc, mpsc::sync_channel},
     thread,

@@ -212,7 +212,10 @@ impl Keeper<'_> {
             let made = self.files.make_dir(SHARDS_DIR).and_then(|()| self.files.sync_dir(""));
             let made = made.and_then(|()| self.files.make_dir(&session)).and_then(|()| self.files.sync_dir(SHARDS_DIR));
             let made = made.and_then(|()| self.files.make_dir(&dir)).and_then(|()| self.files.sync_dir(&session));
-            made.inspect_err(|_| drop(self.made.remove(&dir)))?;
+            if made.is_err() {
+                self.made.remove(&dir);
+            }
+            made?;
         }
         Ok(dir)
     }

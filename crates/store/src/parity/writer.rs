@@ -1,6 +1,6 @@
 //! Writes the shards of a file, as its bytes come.
 
-use std::{hash::Hasher, io, sync::Arc};
+use std::{io, sync::Arc};
 
 use outcrop_format::{PeerPlace, PeerRequest, ShardHeader, ShardedFile, shard_name};
 use outcrop_parity::{Coder, Part};
