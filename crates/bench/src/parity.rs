@@ -56,7 +56,8 @@ pub fn run(directory: &Path, options: Options) -> Result<(Vec<Value>, BTreeMap<&
     for _ in 0..options.rounds {
         for (way, code) in [None, Some(Code::new(2, 1)?)].into_iter().enumerate() {
             let scratch = tempfile::tempdir_in(directory)?;
-            let seconds = together(scratch.path(), 0, |rank, ranks| loop_of(scratch.path(), rank, ranks, code, options))?;
+            let seconds =
+                together(scratch.path(), 0, |rank, ranks| loop_of(scratch.path(), rank, ranks, code, options))?;
             walls[way].push(seconds.into_iter().fold(0.0, f64::max));
             if let Some(code) = code {
                 let [copied, rebuilt] = rebuild(scratch.path(), code, options)?;

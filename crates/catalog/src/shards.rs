@@ -15,7 +15,9 @@ use crate::{
 
 /// Verifies every byte of the shards of all sessions, or of one.
 pub(crate) fn verify_shards(files: &dyn Files, session: Option<&str>, verified: &mut Verified) {
-    for name in names(files, SHARDS_DIR, verified).into_iter().filter(|name| session.is_none_or(|session| name == session)) {
+    for name in
+        names(files, SHARDS_DIR, verified).into_iter().filter(|name| session.is_none_or(|session| name == session))
+    {
         let dir = format!("{SHARDS_DIR}/{name}");
         for rank in names(files, &dir, verified) {
             let dir = format!("{dir}/{rank}");
@@ -71,7 +73,8 @@ fn check(file: &dyn File, owner: u32, index: u16) -> io::Result<u64> {
     let damaged = |problem: String| io::Error::new(io::ErrorKind::InvalidData, problem);
     let mut header = [0; SHARD_HEADER_BYTES];
     file.read_at(0, &mut header)?;
-    let ShardHeader { file: whole, index: found } = ShardHeader::decode(&header).map_err(|error| damaged(error.to_string()))?;
+    let ShardHeader { file: whole, index: found } =
+        ShardHeader::decode(&header).map_err(|error| damaged(error.to_string()))?;
     if (whole.owner, found) != (owner, index) {
         return Err(damaged(format!("its header says that it is shard {found} of rank {}", whole.owner)));
     }

@@ -55,8 +55,8 @@ pub use mailbox::{
 pub use manifest::{EXCLUDED_MAX, MANIFEST_BYTES_MAX, Manifest, ManifestPack, ManifestRegion, PACKS_MAX, RANKS_MAX};
 pub use message::{
     Answer, Candidates, Card, Due, Fared, Former, Held, HeldLayer, Holdings, Keeps, MARK_BYTES_MAX, MARK_RUNS_MAX,
-    MESSAGE_FORMAT, Mark, News, SharedBlocks, SharedLocation, SharedLocations, SharedPack, SharedPacks, Sharing, TEXT_BYTES_MAX,
-    Tidings, Verdict,
+    MESSAGE_FORMAT, Mark, News, SharedBlocks, SharedLocation, SharedLocations, SharedPack, SharedPacks, Sharing,
+    TEXT_BYTES_MAX, Tidings, Verdict,
 };
 pub use names::{
     ELEMENT_NAME_BYTES_MAX, LOCK_NAME, MARK_NAME, REGION_NAME_BYTES_MAX, SESSION_NAME_BYTES_MAX, check_region_name,

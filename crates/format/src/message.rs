@@ -7,8 +7,8 @@ mod agreement;
 mod holdings;
 mod mark;
 mod news;
-mod share;
 mod shards;
+mod share;
 
 pub use agreement::{Answer, Candidates, Due, Fared, Verdict};
 pub use holdings::{Former, Held, HeldLayer, Holdings};

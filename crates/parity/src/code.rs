@@ -50,9 +50,9 @@ impl Code {
         self.data + self.lost
     }
 
-    /// How many shards a file has. The node that has the file itself needs none.
+    /// How many shards a file has: one on each of so many nodes.
     pub fn shards(self) -> u16 {
-        self.nodes() - 1
+        self.nodes()
     }
 }
 
@@ -242,6 +242,6 @@ mod tests {
             assert!(Code::new(data, lost).unwrap_err().to_string().contains(problem));
         }
         let code = Code::new(4, 2).unwrap();
-        assert_eq!((code.nodes(), code.shards(), code.to_string()), (6, 5, "4+2".to_owned()));
+        assert_eq!((code.nodes(), code.shards(), code.to_string()), (6, 6, "4+2".to_owned()));
     }
 }

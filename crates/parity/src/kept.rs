@@ -64,7 +64,11 @@ impl Kept {
 
     /// What is kept of a file that has just been written.
     pub fn written(file: ShardedFile, holders: &[u32]) -> Self {
-        Self { file, parts: (0..).zip(holders).map(|(index, holder)| (index, vec![*holder])).collect(), stale: Vec::new() }
+        Self {
+            file,
+            parts: (0..).zip(holders).map(|(index, holder)| (index, vec![*holder])).collect(),
+            stale: Vec::new(),
+        }
     }
 
     /// Whether the file can be read.
@@ -185,7 +189,7 @@ mod tests {
         ) {
             // Files that are replaced are whole copies, and those that are coded never are.
             let is_coded = data > 1;
-            let count = data + lost - 1;
+            let count = data + lost;
             let mut nodes: Nodes = vec![BTreeMap::new(); usize::from(count) + 3];
             let mut holders: Vec<u32> = (0..u32::from(count)).collect();
             let (mut complete, mut newest, mut gone) = (0, 0, 0);
@@ -206,8 +210,7 @@ mod tests {
                         }
                     }
                     1 => {
-                        // The node of the rank itself is lost, or one of the others.
-                        if complete > 0 && gone + 1 < lost {
+                        if complete > 0 && gone < lost {
                             let holder = holders[rng.usize(..holders.len())];
                             gone += u16::from(!nodes[holder as usize].is_empty());
                             nodes[holder as usize].clear();

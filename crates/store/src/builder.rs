@@ -150,11 +150,10 @@ impl StoreBuilder {
         self
     }
 
-    /// Keeps versions of the first directory on other nodes, too, so that any `lost` nodes of a
-    /// group may lose everything. A group has at least `parts + lost` nodes, and other nodes take
-    /// (`parts + lost - 1`) / `parts` of what a rank saves. With 1 part and 1 lost node that is a
-    /// copy on a partner. It is a layer, numbered after the directories: [`Reached::Parity`](
-    /// crate::Reached::Parity). Default: none.
+    /// Keeps versions on other nodes, too, below their first directories, so that any `m` nodes of
+    /// a group may lose everything. With the code `k+m` a group has at least k + m nodes, each of
+    /// which takes 1 / k of what a rank saves. With 1+1 that is a copy on a partner. It is a layer,
+    /// numbered after the directories: [`Reached::Parity`](crate::Reached::Parity). Default: none.
     pub fn parity(mut self, code: Code) -> Self {
         self.settings.parity.code = Some(code);
         self

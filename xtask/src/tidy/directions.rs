@@ -38,8 +38,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "store",
         &[
-            "commit", "parity", "region", "ranks", "mpi", "settings", "plan", "format", "layers", "track", "catalog", "engine",
-            "survey",
+            "commit", "parity", "region", "ranks", "mpi", "settings", "plan", "format", "layers", "track", "catalog",
+            "engine", "survey",
         ],
     ),
     // The node daemon, its client, and programs that nobody changes.

@@ -112,7 +112,8 @@ fn print(verified: &Verified) {
         }
     }
     let Verified { manifests, packs, shards, bytes, .. } = verified;
-    let kept = if *shards > 0 { format!(", and {shards} shards that are kept for other nodes,") } else { String::new() };
+    let kept =
+        if *shards > 0 { format!(", and {shards} shards that are kept for other nodes,") } else { String::new() };
     let outcome = match (verified.has_damage(), verified.is_whole()) {
         (true, _) => "damaged",
         (false, true) => "no damage",

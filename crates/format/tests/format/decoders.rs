@@ -5,11 +5,11 @@
 use outcrop_format::{
     Answer, Candidates, Card, Coding, CodingKind, Decoder, Due, Encoder, Error, HELLO_BYTES, HashKind, Hello, Holdings,
     Index, IndexRegion, JournalHeader, JournalRecord, Keeps, Manifest, Mark, News, NodeReply, NodeRequest, PAGE_BYTES,
-    POOL_HEADER_BYTES, POOL_ROOT_BYTES, PackHeader, PeerHello, PeerReply, PeerRequest, SHARD_HEADER_BYTES, ShardHeader, PackId, PackOrigin, PoolContents, PoolEntry, PoolHeader, PoolRoot,
-    RECORD_HEAD_BYTES, Record, Result, RunId, SEGMENT_HEADER_BYTES, SegmentHeader, SharedBlocks, SharedLocations,
-    SharedPacks, Sharing, Structure, Verdict, check_region_name, check_session_name, draft_name, pack_name,
-    parse_draft_name, parse_pack_name, parse_rank_name, parse_shard_name, parse_version_name, rank_name, shard_name,
-    version_name,
+    POOL_HEADER_BYTES, POOL_ROOT_BYTES, PackHeader, PackId, PackOrigin, PeerHello, PeerReply, PeerRequest,
+    PoolContents, PoolEntry, PoolHeader, PoolRoot, RECORD_HEAD_BYTES, Record, Result, RunId, SEGMENT_HEADER_BYTES,
+    SHARD_HEADER_BYTES, SegmentHeader, ShardHeader, SharedBlocks, SharedLocations, SharedPacks, Sharing, Structure,
+    Verdict, check_region_name, check_session_name, draft_name, pack_name, parse_draft_name, parse_pack_name,
+    parse_rank_name, parse_shard_name, parse_version_name, rank_name, shard_name, version_name,
 };
 use twox_hash::{XxHash3_64, XxHash3_128};
 
@@ -423,7 +423,9 @@ pub(crate) fn peer_request(bytes: &[u8]) -> bool {
     }
     let Ok(request) = PeerRequest::decode(bytes) else { return false };
     assert_eq!(request.encode(), bytes);
-    if let PeerRequest::Begin { name, .. } | PeerRequest::Read { name, .. } | PeerRequest::Remove { name, .. } = &request {
+    if let PeerRequest::Begin { name, .. } | PeerRequest::Read { name, .. } | PeerRequest::Remove { name, .. } =
+        &request
+    {
         let (file, index) = parse_shard_name(name).expect("no other file is named");
         assert_eq!(*name, shard_name(file, index));
         assert!(!name.contains('/'));

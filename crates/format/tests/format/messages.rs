@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 
 use outcrop_format::{
     Answer, Candidates, Card, Coding, CodingKind, Due, Error, Fared, Former, Held, HeldLayer, Holdings, Keeps,
-    MARK_BYTES_MAX, Mark,
-    News, RunId, SharedBlocks, SharedLocation, SharedLocations, SharedPack, SharedPacks, Sharing, Stored, Structure,
-    TEXT_BYTES_MAX, Tidings, Verdict,
+    MARK_BYTES_MAX, Mark, News, RunId, SharedBlocks, SharedLocation, SharedLocations, SharedPack, SharedPacks, Sharing,
+    Stored, Structure, TEXT_BYTES_MAX, Tidings, Verdict,
 };
 use proptest::{
     collection::{btree_map, btree_set, vec},

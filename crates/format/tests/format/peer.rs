@@ -77,7 +77,10 @@ fn the_header_of_a_shard_is_as_committed() {
         ShardHeader::decode(&changed).unwrap_err();
     }
     assert!((0..SHARD_HEADER_BYTES).all(|count| ShardHeader::decode(&bytes[..count]).is_err()));
-    assert_eq!(header().file.shard_bytes(), 92 + 65_536 + 16 + (300_000u64 - 4 * 65_536).div_ceil(4).next_multiple_of(64) + 16);
+    assert_eq!(
+        header().file.shard_bytes(),
+        92 + 65_536 + 16 + (300_000u64 - 4 * 65_536).div_ceil(4).next_multiple_of(64) + 16
+    );
 }
 
 #[test]
@@ -97,14 +100,20 @@ fn headers_that_cannot_be_are_refused() {
 #[test]
 fn requests_that_lead_elsewhere_are_refused() {
     let name = || "runs.000".to_owned();
-    for (session, name) in [("..", name()), ("", name()), ("a/b", name()), ("heat", "lock".to_owned()), ("heat", "../x.000".to_owned())] {
+    for (session, name) in
+        [("..", name()), ("", name()), ("a/b", name()), ("heat", "lock".to_owned()), ("heat", "../x.000".to_owned())]
+    {
         let place = PeerPlace { session: session.to_owned(), rank: 0 };
         let request = PeerRequest::Remove { place, name };
         assert!(PeerRequest::decode(&request.encode()).is_err(), "{request:?}");
     }
     let much = PeerRequest::Read { place: place(), name: name(), at: 0, bytes: u32::MAX };
     assert!(PeerRequest::decode(&much.encode()).is_err());
-    assert!(!decoders::peer_request(&[]) && !decoders::peer_reply(&[]) && !decoders::peer_reply(&[104, 0, 0xff, 0xff, 0xff, 0xff]));
+    assert!(
+        !decoders::peer_request(&[])
+            && !decoders::peer_reply(&[])
+            && !decoders::peer_reply(&[104, 0, 0xff, 0xff, 0xff, 0xff])
+    );
 }
 
 #[test]

@@ -61,12 +61,7 @@ impl Drop for Parity {
 impl Parity {
     /// Finds out together with all ranks who keeps whose shards. `near` is the first directory of
     /// this rank.
-    pub(crate) fn join(
-        code: Code,
-        told: &ParitySettings,
-        ranks: &dyn Ranks,
-        near: &Arc<dyn Files>,
-    ) -> Result<Self> {
+    pub(crate) fn join(code: Code, told: &ParitySettings, ranks: &dyn Ranks, near: &Arc<dyn Files>) -> Result<Self> {
         let domain = told.domain.clone().unwrap_or_else(host_name);
         let secret = line::secret().map_err(|error| apart(format!("no random numbers: {error}")))?;
         let listening = listen(told.network);
@@ -87,7 +82,9 @@ impl Parity {
         let parity = Self { spread, near: Arc::clone(near), domains, server: Some(server) };
         let answer = Answer(reached.map_err(|error| error.to_string()));
         let answers = ranks.gather("parity reached", &answer.encode())?;
-        all_well(&answers, |rank| format!("parity: rank {rank} cannot reach another; say with parity_network which way"))?;
+        all_well(&answers, |rank| {
+            format!("parity: rank {rank} cannot reach another; say with parity_network which way")
+        })?;
         Ok(parity)
     }
 
@@ -99,13 +96,17 @@ impl Parity {
     /// Finds out together with all ranks what is kept of a session, and makes again what was lost.
     /// All ranks take part, also one that cannot open the session: then nothing is changed for it.
     pub(crate) fn open(&self, ranks: &dyn Ranks, session: &str, is_entered: bool) -> Result<Rebuilt> {
+        let failed = |source| crate::commit::failure(&*self.files(), "open a session", source);
         let kept_here = server::kept_here(&*self.near, session);
-        let keeps = Keeps(kept_here.as_ref().ok().cloned().unwrap_or_default());
+        // If one rank cannot look, what it keeps would count as lost.
+        let answer = Answer(kept_here.as_ref().map(|_| ()).map_err(ToString::to_string));
+        let answers = ranks.gather(&format!("parity kept {session}"), &answer.encode())?;
+        let keeps = Keeps(kept_here.map_err(failed)?);
+        all_well(&answers, |rank| format!("rank {rank} cannot look for shards of session {session}"))?;
         let told = decode_all(&ranks.gather(&format!("parity {session}"), &keeps.encode())?, Keeps::decode)?;
         let keepers = (0..).zip(&told).filter(|(_, Keeps(owners))| owners.contains(&self.spread.rank));
         let keepers: Vec<u32> = keepers.map(|(rank, _)| rank).collect();
-        let failed = |source| crate::commit::failure(&*self.files(), "open a session", source);
-        let mut result = kept_here.map(drop).and_then(|()| self.find(session, &keepers));
+        let mut result = self.find(session, &keepers);
         let mut rebuild = match &result {
             Ok(()) if is_entered => match Rebuild::plan(&self.spread, &*self.near, session) {
                 Ok(rebuild) => Some(rebuild),
@@ -193,7 +194,8 @@ fn listen(network: Option<IpAddr>) -> io::Result<(TcpListener, SocketAddr)> {
 /// The address of this machine on the way to `network`, or to other machines.
 fn own_address(network: Option<IpAddr>) -> io::Result<IpAddr> {
     let way = |to: IpAddr| {
-        let from: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { std::net::Ipv6Addr::UNSPECIFIED.into() };
+        let from: IpAddr =
+            if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { std::net::Ipv6Addr::UNSPECIFIED.into() };
         // Nothing is sent.
         let socket = UdpSocket::bind((from, 0))?;
         socket.connect((to, 9))?;

@@ -56,7 +56,10 @@ impl Peers {
             let called = TcpStream::connect_timeout(address, CONNECT);
             match called.and_then(|stream| Line::call(stream, &self.secret, (self.me, rank))) {
                 Err(error) if calls >= CALLS || start.elapsed() > CONNECT => {
-                    return Err(io::Error::new(error.kind(), format!("rank {rank} at {address} cannot be reached: {error}")));
+                    return Err(io::Error::new(
+                        error.kind(),
+                        format!("rank {rank} at {address} cannot be reached: {error}"),
+                    ));
                 }
                 Err(_) => thread::sleep(PAUSE * calls),
                 line => return line,
@@ -80,7 +83,8 @@ impl Peers {
     /// Asks for something that may be asked for twice. A connection that has ended meanwhile is
     /// made again.
     fn ask(&self, rank: u32, request: &PeerRequest<'_>) -> io::Result<()> {
-        let is_of_other_side = |error: &io::Error| matches!(error.kind(), io::ErrorKind::Other | io::ErrorKind::StorageFull);
+        let is_of_other_side =
+            |error: &io::Error| matches!(error.kind(), io::ErrorKind::Other | io::ErrorKind::StorageFull);
         let mut line = self.line(rank)?;
         let asked = match line.ask(request).map(drop) {
             Err(error) if !is_of_other_side(&error) => {

@@ -93,7 +93,8 @@ impl ShardReader {
         for stripe in stripes.clone() {
             let from = (file.chunk_at(stripe) - file.chunk_at(stripes.start)) as usize;
             let chunk = file.chunk_bytes(stripe);
-            let chunks: Vec<(u16, &[u8])> = whole.iter().map(|(part, all)| (part.index, &all[from..from + chunk])).collect();
+            let chunks: Vec<(u16, &[u8])> =
+                whole.iter().map(|(part, all)| (part.index, &all[from..from + chunk])).collect();
             let decoded = state.coder.decode(file, stripe, &chunks);
             bytes.extend(decoded.ok_or_else(|| self.too_few(chunks.len(), None))?);
         }
@@ -133,7 +134,9 @@ pub(super) fn too_few(name: &str, kept: &Kept, found: usize, problem: Option<&io
          bring one of them back, or use another version{detail}"
     );
     // Whoever could not be reached may have it.
-    let is_damage = |error: &io::Error| matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof);
+    let is_damage = |error: &io::Error| {
+        matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof)
+    };
     match problem {
         Some(problem) if !is_damage(problem) => io::Error::new(io::ErrorKind::Other, text),
         _ => io::Error::new(io::ErrorKind::InvalidData, text),

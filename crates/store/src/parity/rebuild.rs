@@ -98,22 +98,29 @@ impl<'a> Rebuild<'a> {
         let layer = SpreadFiles(Arc::clone(self.spread));
         for version in files.iter().filter_map(|(name, _)| parse_version_name(name)) {
             let read = read_whole(&layer, &self.path(&version_name(version)), MANIFEST_BYTES_MAX);
-            let decoded = read.and_then(|bytes| Manifest::decode(&bytes).map_err(io::Error::other));
+            let decoded = read.and_then(|bytes| Manifest::decode(&bytes).map_err(invalid));
             let manifest = match decoded {
                 Ok(manifest) if manifest.version == version && manifest.rank == self.spread.rank => manifest,
                 Ok(_) => {
                     self.lost.insert(version, "its manifest is another one".to_owned());
                     continue;
                 }
-                Err(error) => {
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                     self.lost.insert(version, error.to_string());
                     continue;
                 }
+                // Another attempt may succeed.
+                Err(error) => return Err(error),
             };
-            let own: Vec<u64> =
-                manifest.packs.iter().filter(|pack| pack.id.rank == self.spread.rank).map(|pack| pack.id.number).collect();
+            let own: Vec<u64> = manifest
+                .packs
+                .iter()
+                .filter(|pack| pack.id.rank == self.spread.rank)
+                .map(|pack| pack.id.number)
+                .collect();
             if let Some(missing) = own.iter().find(|number| !whole.contains(number)) {
-                let reason = format!("too few shards of pack {missing} are left: more nodes are lost than parity covers");
+                let reason =
+                    format!("too few shards of pack {missing} are left: more nodes are lost than parity covers");
                 self.lost.insert(version, reason);
                 continue;
             }
@@ -162,7 +169,14 @@ impl<'a> Rebuild<'a> {
         }
         if !self.rebuilt.versions.is_empty() {
             let (versions, bytes) = (&self.rebuilt.versions, self.rebuilt.bytes);
-            tracing::warn!(session, rank, location, ?versions, bytes, "versions of a lost node were made again from parity");
+            tracing::warn!(
+                session,
+                rank,
+                location,
+                ?versions,
+                bytes,
+                "versions of a lost node were made again from parity"
+            );
         }
         if self.rebuilt.shards > 0 {
             tracing::warn!(session, rank, shards = self.rebuilt.shards, "shards that were lost were made again");
@@ -300,9 +314,16 @@ impl<'a> Rebuild<'a> {
     }
 }
 
+fn invalid(error: outcrop_format::Error) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error.to_string())
+}
+
 /// The parts, if all of them could be made.
 fn parts_of(committed: Vec<(Part, io::Result<()>)>) -> io::Result<Vec<Part>> {
-    committed.into_iter().map(|(part, done)| done.map(|()| part).map_err(|error| of_rank(part.holder, &error))).collect()
+    committed
+        .into_iter()
+        .map(|(part, done)| done.map(|()| part).map_err(|error| of_rank(part.holder, &error)))
+        .collect()
 }
 
 /// The checksum of a file.

@@ -11,8 +11,8 @@ use std::{
 };
 
 use outcrop_format::{
-    PEER_LISTED_MAX, PeerPlace, PeerReply, PeerRequest, PeerSecret, PeerShard, SHARD_HEADER_BYTES,
-    SHARDS_DIR, ShardHeader, draft_name, parse_rank_name, parse_shard_name, rank_name,
+    PEER_LISTED_MAX, PeerPlace, PeerReply, PeerRequest, PeerSecret, PeerShard, SHARD_HEADER_BYTES, SHARDS_DIR,
+    ShardHeader, draft_name, parse_rank_name, parse_shard_name, rank_name,
 };
 use outcrop_layers::files::{File, Files};
 
@@ -190,7 +190,8 @@ impl Keeper<'_> {
                 PeerRequest::Remove { place, name } => self.remove(&place, &name).map(|()| PeerReply::Done.encode()),
                 PeerRequest::Sync { place } => self.sync(&place).map(|()| PeerReply::Done.encode()),
             };
-            let reply = answered.unwrap_or_else(|error| PeerReply::Failed(line::failure(&error), error.to_string()).encode());
+            let reply =
+                answered.unwrap_or_else(|error| PeerReply::Failed(line::failure(&error), error.to_string()).encode());
             line.send(&[&reply])?;
             line.flush()?;
         }
@@ -222,11 +223,9 @@ impl Keeper<'_> {
 
     fn begin(&mut self, place: &PeerPlace, name: String, bytes: u64) {
         self.abandon();
-        let made = self.make_dir(place).and_then(|dir| {
-            match self.files.free_bytes()? {
-                Some(free) if free < bytes.saturating_add(SPARE_BYTES) => Err(io::ErrorKind::StorageFull.into()),
-                _ => Ok((self.files.create(&format!("{dir}/{}", draft_name(&name)), bytes)?, dir)),
-            }
+        let made = self.make_dir(place).and_then(|dir| match self.files.free_bytes()? {
+            Some(free) if free < bytes.saturating_add(SPARE_BYTES) => Err(io::ErrorKind::StorageFull.into()),
+            _ => Ok((self.files.create(&format!("{dir}/{}", draft_name(&name)), bytes)?, dir)),
         });
         let (file, dir) = match made {
             Ok((file, dir)) => (Ok(file), dir),
@@ -366,4 +365,3 @@ pub(super) fn kept_here(files: &dyn Files, session: &str) -> io::Result<BTreeSet
     }
     Ok(ranks)
 }
-

@@ -112,9 +112,12 @@ impl Spread {
         let mut writer = ShardWriter::begin(&self.peers, &place, name, file, &self.parts(), content.len() as u64)?;
         writer.write(content)?;
         let (file, committed) = writer.finish(|_| true)?;
-        let failed = committed.iter().find_map(|(_, done)| done.as_ref().err().map(|error| (error.kind(), error.to_string())));
+        let failed =
+            committed.iter().find_map(|(_, done)| done.as_ref().err().map(|error| (error.kind(), error.to_string())));
         match failed {
-            Some((kind, reason)) if committed.iter().all(|(_, done)| done.is_err()) => Err(io::Error::new(kind, reason)),
+            Some((kind, reason)) if committed.iter().all(|(_, done)| done.is_err()) => {
+                Err(io::Error::new(kind, reason))
+            }
             failed => {
                 let mut sessions = self.sessions();
                 let known = sessions.entry(session.to_owned()).or_default();

@@ -138,4 +138,3 @@ fn begin(peers: &Peers, holder: u32, request: &[u8]) -> io::Result<Line> {
     }
     Ok(line)
 }
-

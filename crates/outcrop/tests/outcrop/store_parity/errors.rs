@@ -205,6 +205,7 @@ fn a_rank_that_cannot_be_reached_is_an_error_on_all_ranks() {
         let builder = if rank == 1 { builder.parity_network("ff00::1".parse().unwrap()) } else { builder };
         builder.open().map(drop)
     });
-    let texts: Vec<String> = found.into_iter().map(|found| found.map_or_else(|error| error.to_string(), |()| "opened".to_owned())).collect();
+    let texts: Vec<String> =
+        found.into_iter().map(|found| found.map_or_else(|error| error.to_string(), |()| "opened".to_owned())).collect();
     assert!(texts.iter().all(|text| text == "opened" || text.contains("parity_network")), "{texts:?}");
 }

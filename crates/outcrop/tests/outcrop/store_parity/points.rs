@@ -63,7 +63,10 @@ fn lost_while_saving(ranks: u32, code: (u16, u16), lost: &[u32]) {
         machine.lose(lost);
         let (found, reported) = (newest(&mut machine), reported.into_inner());
         assert!(found.iter().all(|it| *it == found[0]), "all ranks go on alike: {found:?}");
-        assert!(found[0].unwrap_or(0) >= reported, "{reported} was reported, {found:?} is there; node lost after {after}");
+        assert!(
+            found[0].unwrap_or(0) >= reported,
+            "{reported} was reported, {found:?} is there; node lost after {after}"
+        );
         std::fs::remove_dir_all(dir.path().join(after.to_string())).unwrap();
         (calls, reported)
     };
