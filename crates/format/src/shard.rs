@@ -169,10 +169,10 @@ impl ShardHeader {
         let index = raw.index.get();
         if file.data == 0 || file.count < file.data || file.count > SHARDS_MAX || index >= file.count {
             let problem = format!("shard {index} of {}, of which {} are needed", file.count, file.data);
-            return Err(cursor.wrong_at(68, problem));
+            return Err(cursor.wrong_at(64, problem));
         }
         if file.bytes > FILE_BYTES_MAX || raw.zero.get() != 0 {
-            return Err(cursor.wrong_at(36, format!("a file of {} bytes, or something that is not zero", file.bytes)));
+            return Err(cursor.wrong_at(40, format!("a file of {} bytes, or something that is not zero", file.bytes)));
         }
         Ok(Self { file, index })
     }

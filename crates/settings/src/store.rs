@@ -209,7 +209,7 @@ impl Settings for StoreSettings {
             "The processes that save together, which then make the same calls.",
             |store, ranks| store.meet(ranks);
         parity: AnyCode = "\"none\"",
-            "Which nodes may be lost with all they have: with \"4+1\" any one of a group of 5 or more; \"partner\" is \"1+1\", a copy on another node. Versions of the first directory are kept on other nodes, too, as a layer after the directories.",
+            "Which nodes may be lost with all they have: with \"4+1\" any one of a group of 5 or more; \"partner\" is \"1+1\", a copy on another node. Versions are kept on other nodes, too, as a layer after the directories.",
             |store, code| store.parity.code = code.0;
         parity_domain: String = "the host name",
             "The failure domain of this rank: ranks that are lost together have the same.",

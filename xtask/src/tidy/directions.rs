@@ -58,7 +58,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     // Programs and other languages.
     ("rtm", &["outcrop"]),
     ("science", &["pool"]),
-    ("sim", &["plan", "commit", "parity", "format", "grants"]),
+    ("sim", &["plan", "commit", "format", "grants"]),
     ("bench", &["outcrop", "mpi", "node", "intercept", "cost", "layers", "memory", "rtm", "science", "sim", "track"]),
     ("cli", &["outcrop", "annotate", "mpi", "node", "intercept", "bench", "rtm", "survey", "sim"]),
     ("c", &["outcrop", "memory"]),
