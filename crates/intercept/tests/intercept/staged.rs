@@ -274,6 +274,7 @@ fn a_target_that_is_full_is_reported_and_nothing_is_lost_silently() {
         let outcome = run(options_via(Via::Seccomp, root, std::sync::Arc::new(WriteThrough)), command, |_| {}).unwrap();
         assert!(outcome.status.success());
         assert_eq!(fs::read_to_string(&output).unwrap(), "0\nnot synced\ntold\n3000000\n");
+        fs::remove_file(&output).unwrap();
         let [undrained] = &outcome.undrained[..] else { panic!("{:?}", outcome.undrained) };
         assert!(undrained.path.ends_with("large"), "{undrained:?}");
         assert_eq!(undrained.error.raw_os_error(), Some(libc::ENOSPC));
