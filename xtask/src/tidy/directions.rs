@@ -23,6 +23,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("local", &["format"]),
     ("layers", &["memory", "io", "local"]),
     ("track", &["format", "memory", "layers"]),
+    ("object", &["layers"]),
     // What a tape or store can be told, in the words of those that are told.
     ("settings", &["plan", "parity", "format", "layers", "track"]),
     // Arrays in persistent memory; no planner belongs on their hot path.
@@ -39,7 +40,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "store",
         &[
             "commit", "parity", "region", "ranks", "mpi", "settings", "plan", "format", "layers", "track", "catalog",
-            "engine", "survey",
+            "engine", "survey", "object",
         ],
     ),
     // The node daemon, its client, and programs that nobody changes.
@@ -81,6 +82,7 @@ const FOR_TESTS: &[&str] = &["testing", "crash", "cuda-stand-in"];
 /// What tests may use besides what their crate may use.
 const TESTS_MAY_USE: &[(&str, &[&str])] = &[
     ("layers", &["format"]),
+    ("object", &["catalog", "plan", "region", "store"]),
     ("outcrop", &["local"]),
     ("intercept", &["preload"]),
     ("annotate", &["c", "pool"]),
