@@ -3,7 +3,7 @@
 use std::{
     io::{self, BufReader, BufWriter, Read, Write},
     net::{Shutdown, TcpStream},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use outcrop_format::{
@@ -23,15 +23,17 @@ pub(super) struct Line {
     reader: BufReader<TcpStream>,
     writer: BufWriter<TcpStream>,
     frame: Vec<u8>,
+    /// When the greeting must be over.
+    greeting_ends: Option<Instant>,
 }
 
 impl Line {
     fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(GREETING))?;
         stream.set_write_timeout(Some(GREETING))?;
+        let greeting_ends = Instant::now().checked_add(GREETING);
         let reader = BufReader::with_capacity(4 << 10, stream.try_clone()?);
-        Ok(Self { reader, writer: BufWriter::with_capacity(4 << 10, stream), frame: Vec::new() })
+        Ok(Self { reader, writer: BufWriter::with_capacity(4 << 10, stream), frame: Vec::new(), greeting_ends })
     }
 
     /// Greets the rank `to`, which was connected to.
@@ -68,7 +70,8 @@ impl Line {
         Ok((line, hello.from))
     }
 
-    fn greeted(&self, patience: Option<Duration>) -> io::Result<()> {
+    fn greeted(&mut self, patience: Option<Duration>) -> io::Result<()> {
+        self.greeting_ends = None;
         self.reader.get_ref().set_read_timeout(patience)?;
         self.reader.get_ref().set_write_timeout(Some(PATIENCE))
     }
@@ -80,7 +83,22 @@ impl Line {
 
     fn hear<const COUNT: usize>(&mut self) -> io::Result<[u8; COUNT]> {
         let mut bytes = [0; COUNT];
-        self.reader.read_exact(&mut bytes)?;
+        let Some(end) = self.greeting_ends else {
+            self.reader.read_exact(&mut bytes)?;
+            return Ok(bytes);
+        };
+        // Also somebody who sends a byte from time to time must be done by then.
+        let mut at = 0;
+        while at < COUNT {
+            let rest = end.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero());
+            self.reader.get_ref().set_read_timeout(Some(rest.ok_or(io::ErrorKind::TimedOut)?))?;
+            match self.reader.read(&mut bytes[at..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => at += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
         Ok(bytes)
     }
 
