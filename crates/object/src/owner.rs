@@ -4,8 +4,8 @@
 //! An owner makes these objects, in this order:
 //!
 //! 1. `alive/EPOCH-NONCE`, its sign of life, which it makes again every few seconds;
-//! 2. `owner/EPOCH`, its claim, with the condition that nobody has made it. Where the server ignores
-//!    conditions, the nonce is in the name, and whoever then sees another claim gives way;
+//! 2. `owner/EPOCH`, its claim, with the condition that nobody has made it. Where the server
+//!    ignores conditions, the nonce is in the name, and whoever then sees another claim gives way;
 //! 3. after it has listed the directory: `seal/EPOCH-NONCE`, what counts of all earlier owners.
 //!
 //! An owner that says that something is durable has looked after it was written, and has seen no

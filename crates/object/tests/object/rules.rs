@@ -2,7 +2,7 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use outcrop_layers::files::{File, Files, Holder, read_whole, write_whole};
+use outcrop_layers::files::{Files, Holder, read_whole, write_whole};
 use outcrop_object::ObjectFiles;
 use outcrop_testing::{pattern, until};
 
