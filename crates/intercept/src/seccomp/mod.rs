@@ -12,6 +12,7 @@
 
 mod filter;
 pub(crate) mod listener;
+mod nudge;
 
 use std::{
     io,
@@ -25,9 +26,9 @@ use std::{
 
 use self::listener::{Listener, receive_descriptor};
 use crate::{
-    calls::Calls,
+    calls::{Calls, sole_user},
     crew::{Crew, Supervisor},
-    stage::Stage,
+    stage::{Shared, Stage, Staged},
 };
 
 /// Whether this kernel can intercept in this way.
@@ -44,6 +45,7 @@ pub(crate) fn spawn(
 ) -> io::Result<(Child, Supervisor)> {
     let (ours, theirs) = UnixStream::pair()?;
     let calls = Calls::new(Arc::clone(stage.shared()));
+    stage.shared().can_move_out(have_moved_out);
     let supervisor = Supervisor::start(stage, move |over| {
         let outcome = answer_all(&ours, calls, over);
         tell_end();
@@ -70,4 +72,13 @@ pub(crate) fn spawn(
 fn answer_all(socket: &UnixStream, calls: Calls, over: Arc<OwnedFd>) -> io::Result<()> {
     let Some(descriptor) = receive_descriptor(socket.as_fd())? else { return Ok(()) };
     Crew::answer_all(Listener::new(descriptor), calls, over)
+}
+
+/// Has the only user of a staged file make a call that is looked at, so that the file leaves the
+/// memory. Returns whether the user has made it.
+fn have_moved_out(stage: &Shared, staged: &Staged) -> io::Result<bool> {
+    match sole_user(stage, staged.memory_id)? {
+        Some((process, descriptor)) => nudge::nudge(process, descriptor),
+        None => Ok(false),
+    }
 }
