@@ -12,6 +12,7 @@
 
 mod filter;
 pub(crate) mod listener;
+#[cfg(target_arch = "x86_64")]
 mod nudge;
 
 use std::{
@@ -26,9 +27,9 @@ use std::{
 
 use self::listener::{Listener, receive_descriptor};
 use crate::{
-    calls::{Calls, sole_user},
+    calls::Calls,
     crew::{Crew, Supervisor},
-    stage::{Shared, Stage, Staged},
+    stage::Stage,
 };
 
 /// Whether this kernel can intercept in this way.
@@ -45,6 +46,7 @@ pub(crate) fn spawn(
 ) -> io::Result<(Child, Supervisor)> {
     let (ours, theirs) = UnixStream::pair()?;
     let calls = Calls::new(Arc::clone(stage.shared()));
+    #[cfg(target_arch = "x86_64")]
     stage.shared().can_move_out(have_moved_out);
     let supervisor = Supervisor::start(stage, move |over| {
         let outcome = answer_all(&ours, calls, over);
@@ -76,8 +78,9 @@ fn answer_all(socket: &UnixStream, calls: Calls, over: Arc<OwnedFd>) -> io::Resu
 
 /// Has the only user of a staged file make a call that is looked at, so that the file leaves the
 /// memory. Returns whether the user has made it.
-fn have_moved_out(stage: &Shared, staged: &Staged) -> io::Result<bool> {
-    match sole_user(stage, staged.memory_id)? {
+#[cfg(target_arch = "x86_64")]
+fn have_moved_out(stage: &crate::stage::Shared, staged: &crate::stage::Staged) -> io::Result<bool> {
+    match crate::calls::sole_user(stage, staged.memory_id)? {
         Some((process, descriptor)) => nudge::nudge(process, descriptor),
         None => Ok(false),
     }

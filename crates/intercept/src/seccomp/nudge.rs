@@ -27,9 +27,11 @@ const LOOK_EVERY: Duration = Duration::from_micros(200);
 const BEGINS: u8 = 1;
 const ENDED: u8 = 2;
 
+/// Calls of programs of 32 bits have other numbers.
+const ARCHITECTURE: u32 = 0xc000_003e;
+
 /// Has the only thread of `process` write to `descriptor`, as described above. Returns false if
 /// it made no call for a while, or ended.
-#[cfg(target_arch = "x86_64")]
 pub(crate) fn nudge(process: u32, descriptor: i32) -> io::Result<bool> {
     /// The instruction that makes a call.
     const CALL_BYTES: u64 = 2;
@@ -52,16 +54,9 @@ pub(crate) fn nudge(process: u32, descriptor: i32) -> io::Result<bool> {
     Ok(has_ended)
 }
 
-/// Not for this architecture.
-#[cfg(not(target_arch = "x86_64"))]
-pub(crate) fn nudge(_process: u32, _descriptor: i32) -> io::Result<bool> {
-    Ok(false)
-}
-
 /// A process that this thread traces, until this is dropped.
 struct Traced(libc::pid_t);
 
-#[cfg(target_arch = "x86_64")]
 impl Traced {
     fn seize(process: u32) -> io::Result<Self> {
         let process = process as libc::pid_t;
@@ -81,7 +76,11 @@ impl Traced {
         loop {
             let Some(signal) = self.stopped(until)? else { return Ok(None) };
             let is_call = signal == libc::SIGTRAP | 0x80;
-            if is_call && self.stage()? == wanted {
+            let (stage, architecture) = if is_call { self.call()? } else { (0, ARCHITECTURE) };
+            if architecture != ARCHITECTURE {
+                return Ok(None);
+            }
+            if stage == wanted {
                 let mut registers = MaybeUninit::<libc::user_regs_struct>::zeroed();
                 // SAFETY: the kernel fills the registers, for which any bits are valid.
                 unsafe {
@@ -105,16 +104,14 @@ impl Traced {
         checked(unsafe { libc::ptrace(libc::PTRACE_SYSCALL, self.0, 0, i64::from(signal)) }).map(drop)
     }
 
-    /// Whether the call at which it is stopped begins or has ended.
-    fn stage(&self) -> io::Result<u8> {
+    /// Whether the call at which it is stopped begins or has ended, and its architecture.
+    fn call(&self) -> io::Result<(u8, u32)> {
         const GET_SYSCALL_INFO: libc::c_uint = 0x420e;
-        let mut info = [0_u64; 16];
+        let mut info = [0_u32; 32];
+        let at = info.as_mut_ptr().cast::<libc::c_void>();
         // SAFETY: the kernel fills at most as many bytes as it is told.
-        let filled = unsafe {
-            libc::ptrace(GET_SYSCALL_INFO, self.0, size_of_val(&info), info.as_mut_ptr().cast::<libc::c_void>())
-        };
-        checked(filled)?;
-        Ok(info[0].to_ne_bytes()[0])
+        checked(unsafe { libc::ptrace(GET_SYSCALL_INFO, self.0, size_of_val(&info), at) })?;
+        Ok((info[0].to_ne_bytes()[0], info[1]))
     }
 
     fn set(&self, registers: &libc::user_regs_struct) -> io::Result<()> {
@@ -175,10 +172,15 @@ impl Drop for Traced {
         if detach() {
             return;
         }
-        // It runs: it can only be let go of while it is stopped.
+        // It runs, and can only be let go of while it is stopped. Until then it must not be left:
+        // nobody else would let it go on after that.
         // SAFETY: the call takes numbers.
         unsafe { libc::ptrace(libc::PTRACE_INTERRUPT, self.0, 0, 0) };
-        while matches!(self.stopped(Instant::now() + PATIENCE), Ok(Some(_))) && !detach() {}
+        while let Ok(Some(_)) = self.stopped(Instant::now() + LONG) {
+            if detach() {
+                return;
+            }
+        }
         self.pass_on_its_end();
     }
 }
