@@ -76,12 +76,9 @@ fn answer_all(socket: &UnixStream, calls: Calls, over: Arc<OwnedFd>) -> io::Resu
     Crew::answer_all(Listener::new(descriptor), calls, over)
 }
 
-/// Has the only user of a staged file make a call that is looked at, so that the file leaves the
-/// memory. Returns whether the user has made it.
+/// Has the only users of staged files make a call that is looked at, so that the files leave the
+/// memory.
 #[cfg(target_arch = "x86_64")]
-fn have_moved_out(stage: &crate::stage::Shared, staged: &crate::stage::Staged) -> io::Result<bool> {
-    match crate::calls::sole_user(stage, staged.memory_id)? {
-        Some((process, descriptor)) => nudge::nudge(process, descriptor),
-        None => Ok(false),
-    }
+fn have_moved_out(stage: &crate::stage::Shared, files: &[Arc<crate::stage::Staged>]) -> io::Result<()> {
+    nudge::nudge(files.iter().filter_map(|staged| crate::calls::sole_user(stage, staged.memory_id).ok()?))
 }

@@ -30,28 +30,12 @@ const ENDED: u8 = 2;
 /// Calls of programs of 32 bits have other numbers.
 const ARCHITECTURE: u32 = 0xc000_003e;
 
-/// Has the only thread of `process` write to `descriptor`, as described above. Returns false if
-/// it made no call for a while, or ended.
-pub(crate) fn nudge(process: u32, descriptor: i32) -> io::Result<bool> {
-    /// The instruction that makes a call.
-    const CALL_BYTES: u64 = 2;
-    let traced = Traced::seize(process)?;
-    let Some(own) = traced.stop_at(BEGINS, PATIENCE)? else { return Ok(false) };
-    let write = libc::user_regs_struct {
-        orig_rax: libc::SYS_write as u64,
-        rdi: descriptor as u64,
-        rsi: 0,
-        rdx: u64::from(LARGE),
-        ..own
-    };
-    traced.set(&write)?;
-    traced.go_on(0)?;
-    let has_ended = traced.stop_at(ENDED, LONG)?.is_some();
-    if has_ended {
-        // The program makes its call again, from before it.
-        traced.set(&libc::user_regs_struct { rip: own.rip - CALL_BYTES, rax: own.orig_rax, ..own })?;
-    }
-    Ok(has_ended)
+/// Has the only threads of these processes write to a descriptor each, as described above. All of
+/// them are stopped first: one may fill the memory while the file of another leaves it.
+pub(crate) fn nudge(users: impl Iterator<Item = (u32, i32)>) -> io::Result<()> {
+    let seize = |(process, descriptor)| Some((Traced::seize(process).ok()?, descriptor));
+    let stopped: Vec<_> = users.filter_map(seize).collect();
+    stopped.into_iter().try_for_each(|(traced, descriptor)| traced.write_nothing(descriptor))
 }
 
 /// A process that this thread traces, until this is dropped.
@@ -67,6 +51,27 @@ impl Traced {
             checked(libc::ptrace(libc::PTRACE_INTERRUPT, process, 0, 0))?;
             Ok(traced)
         }
+    }
+
+    /// Has it make a large write before its next call, unless it makes no call for a while.
+    fn write_nothing(&self, descriptor: i32) -> io::Result<()> {
+        /// The instruction that makes a call.
+        const CALL_BYTES: u64 = 2;
+        let Some(own) = self.stop_at(BEGINS, PATIENCE)? else { return Ok(()) };
+        let write = libc::user_regs_struct {
+            orig_rax: libc::SYS_write as u64,
+            rdi: descriptor as u64,
+            rsi: 0,
+            rdx: u64::from(LARGE),
+            ..own
+        };
+        self.set(&write)?;
+        self.go_on(0)?;
+        if self.stop_at(ENDED, LONG)?.is_some() {
+            // It makes its call again, from before it.
+            self.set(&libc::user_regs_struct { rip: own.rip - CALL_BYTES, rax: own.orig_rax, ..own })?;
+        }
+        Ok(())
     }
 
     /// Lets it go on until a call begins, or has ended. Returns its registers then. `None` if that

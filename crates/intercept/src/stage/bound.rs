@@ -36,7 +36,10 @@ const COUNTING_SHARE: u32 = 20;
 /// twice as long, up to the second.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(2));
 
-/// When to try again with a file, and how long to wait after that.
+/// How many files leave the memory at once.
+const MOST_AT_ONCE: usize = 16;
+
+/// When to try again with a file, and how long that is after the last time.
 type Tried = HashMap<FileId, (Instant, Duration)>;
 
 impl Shared {
@@ -65,38 +68,34 @@ impl Shared {
         }
     }
 
-    /// Has a file leave the memory, the largest one that can. If none can and memory is short, seals
-    /// the largest.
+    /// Has the largest file leave the memory, or if memory is short all that are large. If none can
+    /// and memory is short, seals the largest.
     fn shrink(&self, is_short: bool, tried: &mut Tried) {
         let mut growing = self.all();
         growing.retain(|staged| !staged.is_sealed() && staged.has_writers());
         growing.sort_by_key(|staged| std::cmp::Reverse(staged.bytes()));
-        if growing.iter().any(|staged| self.moves_out(staged, tried)) {
-            return;
-        }
-        if let Some(staged) = growing.first().filter(|_| is_short) {
+        growing.truncate(MOST_AT_ONCE);
+        let is_any_out = self.move_out(&growing, if is_short { MOST_AT_ONCE } else { 1 }, tried);
+        if let Some(staged) = growing.first().filter(|_| is_short && !is_any_out) {
             seal(staged);
         }
     }
 
-    /// Whether a file leaves the memory.
-    fn moves_out(&self, staged: &Arc<Staged>, tried: &mut Tried) -> bool {
+    /// Has up to `most` files leave the memory. Returns whether any has.
+    fn move_out(&self, growing: &[Arc<Staged>], most: usize, tried: &mut Tried) -> bool {
         let Some(move_out) = self.move_out.get() else { return false };
         let now = Instant::now();
-        let (at, pause) = tried.get(&staged.id).copied().unwrap_or((now, AGAIN.0));
-        if now < at {
-            return false;
+        let is_due = |staged: &&Arc<Staged>| tried.get(&staged.id).is_none_or(|(at, _)| *at <= now);
+        let due: Vec<_> = growing.iter().filter(is_due).take(most).cloned().collect();
+        if let Err(error) = move_out(self, &due) {
+            tracing::debug!("what outgrows the memory stays there: {error}");
         }
-        let moved = move_out(self, staged);
-        let is_out = staged.real().is_none();
-        if let Err(error) = &moved {
-            tracing::debug!("{} stays in memory: {error}", staged.path().display());
+        let (out, left): (Vec<_>, Vec<_>) = due.into_iter().partition(|staged| staged.real().is_none());
+        for staged in left {
+            let pause = tried.get(&staged.id).map_or(AGAIN.0, |(_, pause)| (*pause * 2).min(AGAIN.1));
+            tried.insert(staged.id, (Instant::now() + pause, pause));
         }
-        match is_out {
-            true => drop(tried.remove(&staged.id)),
-            false => drop(tried.insert(staged.id, (Instant::now() + pause, (pause * 2).min(AGAIN.1)))),
-        }
-        is_out
+        !out.is_empty()
     }
 }
 

@@ -218,9 +218,9 @@ fn most_files() -> usize {
     (descriptors.saturating_sub(SPARE_DESCRIPTORS) / 2).min(keeper::SLOTS as u64) as usize
 }
 
-/// Has the user of a file make a call in which it gets the real file instead, if that is possible.
-/// Returns whether it has made that call.
-type MoveOut = fn(&Shared, &Staged) -> io::Result<bool>;
+/// Has the users of files make a call in which they get the real files instead, where that is
+/// possible.
+type MoveOut = fn(&Shared, &[Arc<Staged>]) -> io::Result<()>;
 
 /// What the threads share.
 pub(crate) struct Shared {

@@ -53,7 +53,8 @@ fn programs_that_write_little_by_little_are_not_killed_in_a_small_control_group(
     for (nth, memory) in [1_u64 << 40, 16 << 20].into_iter().enumerate() {
         let inside = directory.path().join(nth.to_string());
         fs::create_dir(&inside).unwrap();
-        let mut command = outcrop_run_via(Via::Seccomp, &inside, "through", &["sh", "-euc", &script.replace('\n', ";")]);
+        let mut command =
+            outcrop_run_via(Via::Seccomp, &inside, "through", &["sh", "-euc", &script.replace('\n', ";")]);
         command.env(MEMORY, memory.to_string());
         let output = in_group(&group, &command);
         let text = String::from_utf8_lossy(&output.stderr);
