@@ -116,9 +116,11 @@ mod x86 {
             pub(super) unsafe fn $name(target: &mut [u8], source: &[u8]) -> [u64; 8] {
                 const LANES: usize = STRIPE / size_of::<$vector>();
                 let mut sums = START;
-                // SAFETY: `sums` has the size of these vectors, and the load needs no alignment.
-                let mut own: [$vector; LANES] =
-                    std::array::from_fn(|lane| unsafe { $load(sums.as_ptr().cast::<$vector>().add(lane)) });
+                let load = |lane: usize| {
+                    // SAFETY: `sums` has the size of these vectors, and the load needs no alignment.
+                    unsafe { $load(sums.as_ptr().cast::<$vector>().add(lane)) }
+                };
+                let mut own: [$vector; LANES] = std::array::from_fn(load);
                 let blocks = source.len() / super::SUMMED_BYTES;
                 let (mut from, mut to) = (source.as_ptr(), target.as_mut_ptr());
                 for block in 0..blocks {
