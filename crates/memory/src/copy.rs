@@ -21,6 +21,7 @@
 
 mod crew;
 mod stores;
+mod summed;
 
 use std::{
     sync::{
@@ -32,6 +33,7 @@ use std::{
 };
 
 use crew::Crew;
+pub use summed::{SUMMED_BYTES, copy_and_sum};
 
 /// Copies of at least this length bypass the caches.
 const BYPASS_BYTES_MIN: usize = 64 << 10;
