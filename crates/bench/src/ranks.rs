@@ -18,7 +18,7 @@ use serde_json::json;
 use crate::{
     Report, Scratch,
     clock::{Calls, processor_seconds},
-    object, ping,
+    object, parity, ping,
 };
 
 /// Long enough for hundreds of processes to start on few cores.
@@ -38,6 +38,8 @@ pub struct Options {
     pub seconds: f64,
     /// Turns of messages of MPI.
     pub turns: u32,
+    /// What is measured of lost nodes.
+    pub parity: parity::Options,
     /// The directory for files. No file is left there.
     pub directory: PathBuf,
 }
@@ -122,6 +124,10 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
         }
         None => progress("no mpicc and mpirun here, so messages of MPI are not measured"),
     }
+    progress("versions that other nodes keep, and a node that is lost");
+    let (more, of_parity) = parity::run(&options.directory, options.parity)?;
+    runs.extend(more);
+    ratios.extend(of_parity);
     // Few turns mean little time.
     let (object_bytes, rounds) = if options.turns < 1000 { (64 << 20, 3) } else { (256 << 20, 5) };
     if let Some(measured) = object::run(object_bytes, rounds, progress)? {

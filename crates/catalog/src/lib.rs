@@ -19,6 +19,7 @@ mod open;
 mod pack;
 mod reader;
 mod removal;
+mod shards;
 mod verify;
 
 pub use boxes::Scattered;

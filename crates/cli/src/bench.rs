@@ -682,6 +682,7 @@ impl RanksBenchArgs {
             saves: self.saves,
             seconds: self.seconds.unwrap_or(self.report.usual(10.0, 2.0)),
             turns: self.turns.unwrap_or(self.report.usual(2000, 200)),
+            parity: outcrop_bench::parity::Options::new(self.report.usual(false, true)),
             directory: self.dir.clone(),
         }
     }

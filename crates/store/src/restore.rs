@@ -43,6 +43,9 @@ pub struct Restored {
     /// Newer versions that could not be used, and layers that were passed over, the newest version
     /// first.
     pub skipped: Vec<Skipped>,
+    /// Versions of this rank that were made again from what other nodes keep when the session was
+    /// opened, because the node of the rank was lost.
+    pub rebuilt: Vec<u64>,
 }
 
 /// A copy of a version that could not be used.
@@ -58,6 +61,9 @@ pub struct Skipped {
 impl fmt::Display for Restored {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "version {} from {}", self.version, self.layer)?;
+        if self.rebuilt.contains(&self.version) {
+            write!(f, ", where it was made again because the node was lost")?;
+        }
         match self.skipped.len() {
             0 => Ok(()),
             count => write!(f, " ({count} damaged copies of it or of newer versions were skipped)"),
@@ -173,10 +179,26 @@ impl Session {
             }
         }
         if candidates.is_empty() && self.unreadable.is_empty() {
-            return Ok(None);
+            return self.check_lost().map(|()| None);
         }
         skipped.extend(self.unreadable.iter().cloned());
         Err(self.unusable(candidates.last().map_or(0, |(version, _)| *version), &skipped))
+    }
+
+    /// With parity, versions that only some ranks have are lost, and not just missing: a program
+    /// that began anew would remove them without a word.
+    fn check_lost(&self) -> Result<()> {
+        let lost = self.passed_over();
+        if !self.core.has_parity || lost.is_empty() {
+            return Ok(());
+        }
+        let session = self.core.name.clone();
+        let detail: Vec<_> = lost.iter().map(ToString::to_string).collect();
+        let detail = format!(
+            "more nodes were lost than parity covers: {}; bring their directories back, or forget incomplete versions to begin anew",
+            detail.join("; ")
+        );
+        Err(Problem::NothingWhole { session, detail }.into())
     }
 
     /// Restores this version into these regions, as [`restore_latest`](Self::restore_latest) does.
@@ -326,7 +348,7 @@ impl Session {
             Found::Own(reader) => self.go_on_from(&reader, parts, is_damaged)?,
             Found::Gathered(_) => self.begin_anew(version, parts),
         }
-        Ok(Some(Restored { version, layer, skipped: std::mem::take(skipped) }))
+        Ok(Some(Restored { version, layer, skipped: std::mem::take(skipped), rebuilt: self.rebuilt.clone() }))
     }
 
     /// Reads what was found into the regions; or from another copy, if that is damaged.

@@ -80,6 +80,8 @@ pub struct Session {
     /// Versions whose manifests could not be read on some rank when it was opened, the newest
     /// first.
     pub(super) unreadable: Vec<Skipped>,
+    /// Versions of this rank that were made again when it was opened, because its node was lost.
+    pub(super) rebuilt: Vec<u64>,
     locks: Vec<FileLock>,
 }
 
@@ -132,6 +134,7 @@ impl Session {
             left_behind: None,
             verifies_first: false,
             unreadable: opened.unreadable,
+            rebuilt: opened.rebuilt,
             locks: opened.locks,
             store: Arc::clone(store),
         })

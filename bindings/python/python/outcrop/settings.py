@@ -160,6 +160,12 @@ class StoreSettings(TypedDict, total=False):
     """Host memory that versions pass through; what fits is saved at the speed of a copy."""
     ranks: Ranks | None
     """The processes that save together, which then make the same calls."""
+    parity: str | None
+    """Which nodes may be lost with all they have: with "4+1" any one of a group of 5 or more; "partner" is "1+1", a copy on another node. Versions are kept on other nodes, too, as a layer after the directories."""
+    parity_domain: str | None
+    """The failure domain of this rank: ranks that are lost together have the same."""
+    parity_network: str | None
+    """An address in the network over which nodes send each other what they keep, such as that of one of them."""
     keep_last: int | None
     """Keeps so many of the newest versions."""
     keep_every: int | None
