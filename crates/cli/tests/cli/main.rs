@@ -13,5 +13,6 @@ mod install;
 mod node;
 mod pool;
 mod sim;
+mod slurm;
 mod store;
 mod survey;
