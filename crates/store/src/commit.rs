@@ -236,7 +236,7 @@ impl Committer {
         let _ = self.handle.discard(key);
     }
 
-    /// Receives messages of other ranks. That a rank is gone is an error only while this rank waits:
+    /// Receives messages of other ranks. That a rank is gone is an error only while this one waits:
     /// it may have ended in good order after its last version.
     fn listen(&mut self, is_waiting: bool) {
         match self.shared.ranks.heard() {
