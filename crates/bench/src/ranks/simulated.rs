@@ -1,5 +1,5 @@
-//! Ranks that are simulated: what a version costs each of very many, on a file system in memory that
-//! counts.
+//! Ranks that are simulated: what a version costs each of very many, on files in memory that count
+//! what is done with them.
 
 use std::time::Duration;
 
