@@ -28,6 +28,9 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// How long a directory that another rank makes may take to appear.
 pub(crate) const APPEARANCE: Duration = Duration::from_secs(10);
 
+/// How long the lock of a process that has ended may be held.
+const RELEASE: Duration = Duration::from_secs(2);
+
 /// The processes of one run, which see the same directory.
 ///
 /// The file system must have locks that all of them see (`fcntl`). And whoever opens a file must
@@ -79,7 +82,7 @@ impl SharedDirectory {
         let failure = |source: io::Error| Error::Files { path: directory.display().to_string(), source };
         fs::create_dir_all(directory).map_err(failure)?;
         let nonce = rand_bytes().map_err(failure)?;
-        let start = Instant::now();
+        let (start, lock) = (Instant::now(), directory.join(format!("{}.lock", rank_name(rank))));
         let talk = loop {
             match Talk::begin(Directory(directory.to_owned()), rank, count, nonce) {
                 // On GlusterFS, a directory that another rank is making is there, and then for a
@@ -88,12 +91,16 @@ impl SharedDirectory {
                     thread::sleep(Duration::from_millis(50));
                     fs::create_dir_all(directory).map_err(failure)?;
                 }
+                // Where files are on other machines, the lock of a process that was killed is still held for
+                // a moment.
+                Ok(None) if start.elapsed() < RELEASE && !is_held_here(&lock) => {
+                    thread::sleep(Duration::from_millis(50));
+                }
                 begun => break begun.map_err(failure)?,
             }
         };
         let talk = talk.ok_or_else(|| {
             let path = directory.display();
-            let lock = directory.join(format!("{}.lock", rank_name(rank)));
             let who =
                 if is_held_here(&lock) { "this process takes part already" } else { "another process takes part" };
             Error::apart(format!("{who} as rank {rank} in {path}; end it first"))
