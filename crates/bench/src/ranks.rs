@@ -10,7 +10,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 pub use self::here::process;
-use crate::{Report, Scratch, ping};
+use crate::{Report, Scratch, object, ping};
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -40,7 +40,7 @@ pub(crate) struct Section {
 /// Runs the benchmark. `progress` is told what is measured next, and what cannot be.
 pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> {
     let _scratch = Scratch::new(&options.directory)?;
-    let sections = [here::run, simulated::run, messages];
+    let sections = [here::run, simulated::run, messages, objects];
     let (mut runs, mut ratios) = (Vec::new(), BTreeMap::new());
     for section in sections {
         let measured = section(options, progress)?;
@@ -67,6 +67,19 @@ fn messages(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Section
         for (way, seconds) in [("past the layer", ping.past_seconds), ("through it", ping.through_seconds)] {
             section.runs.push(json!({ "part": ping.about, "ranks": 2, "way": way, "takes_seconds": seconds }));
         }
+    }
+    Ok(section)
+}
+
+/// A store in an object store beside uploads and ranged reads of the same bytes.
+fn objects(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Section> {
+    // Few turns mean little time.
+    let (bytes, rounds) = if options.turns < 1000 { (64 << 20, 3) } else { (256 << 20, 5) };
+    let mut section = Section::default();
+    if let Some(measured) = object::run(bytes, rounds, progress)? {
+        section.runs = measured.runs;
+        section.ratios.insert("object_durable_over_plain", measured.durable_over_plain);
+        section.ratios.insert("object_restore_over_plain", measured.restore_over_plain);
     }
     Ok(section)
 }
