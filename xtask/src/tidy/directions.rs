@@ -60,7 +60,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("rtm", &["outcrop"]),
     ("science", &["pool"]),
     ("sim", &["plan", "commit", "format", "grants"]),
-    ("bench", &["outcrop", "mpi", "node", "intercept", "cost", "layers", "memory", "rtm", "science", "sim", "track"]),
+    (
+        "bench",
+        &["outcrop", "ranks", "mpi", "node", "intercept", "cost", "layers", "memory", "rtm", "science", "sim", "track"],
+    ),
     ("cli", &["outcrop", "annotate", "mpi", "node", "intercept", "bench", "rtm", "survey", "sim"]),
     ("c", &["outcrop", "memory"]),
     ("veloc", &["outcrop", "memory", "format"]),
