@@ -31,14 +31,14 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("ranks", &["format", "local"]),
     ("mpi", &["ranks", "local"]),
     // The reader of what survives, measurements, and what carries out the plan.
-    ("catalog", &["region", "format", "layers"]),
+    ("catalog", &["region", "format", "memory", "layers"]),
     ("survey", &["memory", "layers"]),
     ("engine", &["region", "plan", "memory", "local", "trace", "layers"]),
     (
         "store",
         &[
-            "commit", "region", "ranks", "mpi", "settings", "plan", "format", "layers", "track", "catalog", "engine",
-            "survey",
+            "commit", "region", "ranks", "mpi", "settings", "plan", "format", "memory", "layers", "track", "catalog",
+            "engine", "survey",
         ],
     ),
     // The node daemon, its client, and programs that nobody changes.
