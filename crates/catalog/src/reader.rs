@@ -165,8 +165,8 @@ impl Reader {
         self.read_pieces(pieces, &|_| {})
     }
 
-    /// Like [`read_regions`](Self::read_regions), all or nothing: the whole version is verified, and
-    /// if anything is damaged, the memory holds what it did before.
+    /// Like [`read_regions`](Self::read_regions), all or nothing: the whole version is verified,
+    /// and if anything is damaged, the memory holds what it did before.
     ///
     /// Memory that can be put back is filled while everything is verified; other memory is filled
     /// after that, by a second read.
@@ -414,8 +414,8 @@ pub(crate) fn without(bytes: Range<u64>, excluded: &[Range<u64>]) -> impl Iterat
     })
 }
 
-/// `bytes` bytes of a region, starting at byte `at`, and the memory to read them into. Without, they
-/// are only verified.
+/// `bytes` bytes of a region, starting at byte `at`, and the memory to read them into. Without,
+/// they are only verified.
 struct Piece<'a> {
     mapped: Mapped<'a>,
     at: u64,
