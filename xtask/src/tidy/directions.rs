@@ -33,13 +33,13 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("ranks", &["format", "local"]),
     ("mpi", &["ranks", "local"]),
     // The reader of what survives, measurements, and what carries out the plan.
-    ("catalog", &["region", "format", "layers"]),
+    ("catalog", &["region", "format", "memory", "layers"]),
     ("survey", &["memory", "layers"]),
     ("engine", &["region", "plan", "memory", "local", "trace", "layers"]),
     (
         "store",
         &[
-            "commit", "parity", "region", "ranks", "mpi", "settings", "plan", "format", "layers", "track", "catalog",
+            "commit", "parity", "region", "ranks", "mpi", "settings", "plan", "format", "memory", "layers", "track", "catalog",
             "engine", "survey", "object",
         ],
     ),
