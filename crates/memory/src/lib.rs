@@ -17,7 +17,7 @@ mod overlay;
 mod pinned;
 mod private;
 
-pub use copy::{Copier, copy_and_see};
+pub use copy::{Copier, SHARE_BYTES, Share, copy_and_see};
 pub use error::{Error, Result};
 pub use limits::memory_left;
 pub use mapping::{Backing, HUGE_PAGE, Kept, Mapping, Pages};
