@@ -68,6 +68,7 @@ fn check() -> Result<()> {
 fn install(prefix: &Path) -> Result<()> {
     let mut arguments = vec!["build", "--profile", "dist"];
     arguments.extend(install::PACKAGES.iter().flat_map(|package| ["-p", package]));
+    arguments.extend(["--features", "outcrop-cli/object"]);
     cargo(&arguments)?;
     let root = root()?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);

@@ -2,7 +2,7 @@
 
 use outcrop::{
     ErrorKind,
-    catalog::{Catalog, Error, Reader},
+    catalog::{Catalog, Error, Reader, catalog_at},
 };
 use pyo3::prelude::*;
 
@@ -27,7 +27,7 @@ pub(crate) struct Archive {
 #[pyfunction]
 pub(crate) fn _versions(py: Python<'_>, dir: &Bound<'_, PyAny>, name: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
     let (dir, name) = (errors::path(dir)?, errors::name(name)?);
-    match py.detach(|| Catalog::open(&dir)?.complete_versions(&name)) {
+    match py.detach(|| catalog_at(&dir)?.complete_versions(&name)) {
         Ok(versions) => Ok(versions.iter().map(|version| version.version).collect()),
         Err(error) => {
             let error = outcrop::Error::from(error);
@@ -49,7 +49,7 @@ impl Archive {
         let (name, dir, version) = (errors::name(name)?, errors::path(dir)?, version.map(number).transpose()?);
         let rank = u32::try_from(size("rank", rank)?).unwrap_or(u32::MAX);
         let open = || {
-            let catalog = Catalog::open(&dir)?;
+            let catalog = catalog_at(&dir)?;
             let version = catalog.version(&name, version)?;
             let manifest = version.manifests.get(&rank);
             let reader = manifest.map(|manifest| catalog.reader(manifest)).transpose()?;

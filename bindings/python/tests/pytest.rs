@@ -8,7 +8,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use outcrop_testing::{covered, must_run_all, program_in, skip};
+use outcrop_testing::{ObjectServer, covered, must_run_all, program_in, skip};
 
 /// PyTorch, without what it depends on.
 const TORCH: &str = "torch==2.15.0";
@@ -146,8 +146,17 @@ fn the_package_passes_its_tests() {
         }
     };
     environment.install_package();
-    let output = environment
-        .python()
+    let mut python = environment.python();
+    // The tests of object stores say why they are skipped if there is none.
+    let server = ObjectServer::start(Path::new(env!("CARGO_TARGET_TMPDIR")));
+    match &server {
+        Ok(server) => {
+            server.make_bucket("bucket");
+            python.env("OUTCROP_TEST_OBJECT_SERVER", server.address().to_string());
+        }
+        Err(reason) => skip(reason),
+    }
+    let output = python
         .args(["-m", "pytest", "-p", "no:cacheprovider", "--tb=short", "-rsfE"])
         .env("PATH", program_in(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("python-bin"), "outcrop", "serves"))
         .stdin(Stdio::null())

@@ -13,6 +13,7 @@ pub mod interval;
 mod memory;
 pub mod model;
 pub mod node;
+pub mod object;
 pub mod page;
 mod passes;
 mod ping;

@@ -18,7 +18,7 @@ use serde_json::json;
 use crate::{
     Report, Scratch,
     clock::{Calls, processor_seconds},
-    ping,
+    object, ping,
 };
 
 /// Long enough for hundreds of processes to start on few cores.
@@ -121,6 +121,13 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> 
             }
         }
         None => progress("no mpicc and mpirun here, so messages of MPI are not measured"),
+    }
+    // Few turns mean little time.
+    let (object_bytes, rounds) = if options.turns < 1000 { (64 << 20, 3) } else { (256 << 20, 5) };
+    if let Some(measured) = object::run(object_bytes, rounds, progress)? {
+        runs.extend(measured.runs);
+        ratios.insert("object_durable_over_plain", measured.durable_over_plain);
+        ratios.insert("object_restore_over_plain", measured.restore_over_plain);
     }
     let settings = json!({
         "counts": options.counts, "turns": options.turns, "saves": options.saves, "seconds": options.seconds,

@@ -100,6 +100,11 @@ impl Catalog {
         }
     }
 
+    /// What somebody who relies on a session should know of the place where it is.
+    pub fn remarks(&self, session: &str) -> Vec<String> {
+        self.files().remarks(&format!("{session}/{}", rank_name(0)))
+    }
+
     /// The versions of which at least one manifest exists, in ascending order. Manifests of
     /// different runs form different versions, even if they have the same number.
     pub fn versions(&self, session: &str) -> Result<Vec<Version>> {

@@ -15,9 +15,6 @@ pub(crate) const WINDOW_BYTES: u64 = 8 << 20;
 /// Blocks that are closer to each other than this are read together with the bytes between them,
 /// because that takes less time than another read.
 const GAP_BYTES_MAX: u64 = 256 << 10;
-/// The size of one read, unless a block is larger. It stays in a core's cache while it is verified
-/// and copied.
-const READ_BYTES_MAX: u64 = 1 << 20;
 /// The number of threads that read, verify and copy. It does not depend on the number of cores,
 /// because most threads wait for the medium. Measured on two busy cores with 1 GiB, as a ratio to
 /// reading one file in pieces of 16 MiB: 2 threads and 4 MiB, 0.5 to 0.7; 8 threads and 2 MiB, 0.8;
@@ -94,10 +91,10 @@ impl Fetcher {
         wanted.sort_unstable_by_key(|block| (block.pack.id, block.place.at));
         let mut rest = &*wanted;
         while let [first, ..] = rest {
-            let (count, range) = read_together(rest);
+            let file = first.pack.file();
+            let (count, range) = read_together(rest, file.as_ref().map_or(1, |file| file.read_bytes()));
             let (together, others) = rest.split_at(count);
             rest = others;
-            let file = first.pack.file();
             match file.and_then(|file| self.buffer.read(&*file, range.clone())) {
                 Ok(bytes) => {
                     for block in together {
@@ -121,7 +118,7 @@ impl Fetcher {
         let file = pack.file().map_err(|error| Problem::of(&error))?;
         let mut at = range.start;
         while at < range.end {
-            let piece = at..range.end.min(at + READ_BYTES_MAX);
+            let piece = at..range.end.min(at + file.read_bytes());
             let bytes = self.buffer.read(&*file, piece.clone()).map_err(|error| Problem::of(&error))?;
             if let Some(found) = bytes.iter().position(|&byte| byte != 0) {
                 return Ok(Some(at + found as u64));
@@ -132,15 +129,16 @@ impl Fetcher {
     }
 }
 
-/// How many of these blocks to read at once, and their range in the file.
-fn read_together(blocks: &[Wanted<'_>]) -> (usize, Range<u64>) {
+/// How many of these blocks to read at once, and their range in the file. It has at most
+/// `bytes_max` bytes, unless one block is longer.
+fn read_together(blocks: &[Wanted<'_>], bytes_max: u64) -> (usize, Range<u64>) {
     let mut range = blocks[0].place.range();
     let mut count = 1;
     for block in &blocks[1..] {
         let next = block.place.range();
         let end = range.end.max(next.end);
         let is_near = next.start <= range.end.saturating_add(GAP_BYTES_MAX);
-        if block.pack.id != blocks[0].pack.id || !is_near || end - range.start > READ_BYTES_MAX {
+        if block.pack.id != blocks[0].pack.id || !is_near || end - range.start > bytes_max {
             break;
         }
         range.end = end;

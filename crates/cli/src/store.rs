@@ -18,7 +18,7 @@ use clap::{Args, Subcommand};
 pub(crate) use files::{Exists, npy_head};
 use outcrop::{
     ErrorKind,
-    catalog::{Catalog, Error, Sessions},
+    catalog::{Catalog, Error, Sessions, catalog_at},
 };
 
 use crate::say::say;
@@ -99,7 +99,7 @@ impl FromStr for Which {
 
 /// The catalogs of these directories, at least one of which has a session.
 fn open(directories: &[PathBuf]) -> Result<Vec<Catalog>, Error> {
-    let catalogs = directories.iter().map(|directory| Catalog::open(directory)).collect::<Result<Vec<_>, _>>()?;
+    let catalogs = directories.iter().map(|directory| catalog_at(directory)).collect::<Result<Vec<_>, _>>()?;
     for catalog in &catalogs {
         let Sessions { names, unread } = catalog.look()?;
         if !names.is_empty() || !unread.is_empty() {

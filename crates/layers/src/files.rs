@@ -50,8 +50,27 @@ pub trait Files: Send + Sync {
         self.open(name)?.bytes()
     }
 
-    /// Renames a file, and replaces the file that had the new name.
+    /// Renames a file, and replaces the file that had the new name. Where files cannot be renamed,
+    /// [`replace`](Self::replace) does without.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+
+    /// Writes a small file atomically in place of the one of this name, if there is one: after a
+    /// crash there is either all of it or what was there before. It is not durable before
+    /// [`sync_dir`](Self::sync_dir). If it fails, the old file is still there. The directory must
+    /// not be the root.
+    ///
+    /// By default it is written under another name first, and then renamed.
+    fn replace(&self, dir: &str, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let (target, draft) = (format!("{dir}/{name}"), format!("{dir}/{name}.draft"));
+        let file = self.create(&draft, bytes.len() as u64)?;
+        let written = file.write_at(0, bytes).and_then(|()| file.sync()).and_then(|()| self.rename(&draft, &target));
+        if let Err(error) = written {
+            // An incomplete file is of no use.
+            let _ = self.remove(&draft);
+            return Err(error);
+        }
+        Ok(())
+    }
 
     /// Removes a file.
     fn remove(&self, name: &str) -> io::Result<()>;
@@ -67,10 +86,30 @@ pub trait Files: Send + Sync {
     /// its process ends, in whatever way.
     fn lock(&self, name: &str) -> io::Result<Option<FileLock>>;
 
-    /// Whether it is this process that has the lock file `name`, if that can be told.
-    fn is_locked_here(&self, _name: &str) -> bool {
+    /// Who has the lock file `name`, if that can be told.
+    fn holder(&self, _name: &str) -> Option<Holder> {
+        None
+    }
+
+    /// Whether [`File::write_at`] returns while its bytes are still on their way. Then a file that
+    /// waits for its sync need not keep the next one waiting.
+    fn writes_behind(&self) -> bool {
         false
     }
+
+    /// What somebody who relies on a directory should know of it, each in one sentence.
+    fn remarks(&self, _dir: &str) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// Who has a lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Holder {
+    /// This process.
+    Here,
+    /// Another one, in words.
+    Other(String),
 }
 
 /// A lock that is released when it is dropped.
@@ -103,6 +142,12 @@ pub trait File: Send + Sync {
     /// Makes everything that was written survive a crash.
     fn sync(&self) -> io::Result<()>;
 
+    /// Reads of so many bytes are as fast as any. By default they stay in a core's cache while they
+    /// are verified and copied.
+    fn read_bytes(&self) -> u64 {
+        1 << 20
+    }
+
     /// A descriptor with O_DIRECT, for transfers whose memory, offset and length are multiples of
     /// [`ALIGN`](crate::ALIGN). `None` if it is not supported.
     fn direct(&self) -> Option<&OwnedFd> {
@@ -110,26 +155,10 @@ pub trait File: Send + Sync {
     }
 }
 
-/// Writes a small file atomically: after a crash there is either all of it or what was there
-/// before. It is written under another name first, which is then renamed to `name` in `dir`, which
-/// must not be the root. On return, it is durable.
+/// Writes a small file atomically, as [`Files::replace`] does. On return, it is durable.
 pub fn write_whole(files: &dyn Files, dir: &str, name: &str, bytes: &[u8]) -> io::Result<()> {
-    replace_whole(files, dir, name, bytes)?;
+    files.replace(dir, name, bytes)?;
     files.sync_dir(dir)
-}
-
-/// As [`write_whole`], without making the name durable: a crash may bring back what was there
-/// before. If it fails, the old file is still there.
-pub fn replace_whole(files: &dyn Files, dir: &str, name: &str, bytes: &[u8]) -> io::Result<()> {
-    let (target, draft) = (format!("{dir}/{name}"), format!("{dir}/{name}.draft"));
-    let file = files.create(&draft, bytes.len() as u64)?;
-    let written = file.write_at(0, bytes).and_then(|()| file.sync()).and_then(|()| files.rename(&draft, &target));
-    if let Err(error) = written {
-        // An incomplete file is of no use.
-        let _ = files.remove(&draft);
-        return Err(error);
-    }
-    Ok(())
 }
 
 /// All bytes of a small file.

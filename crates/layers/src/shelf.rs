@@ -20,7 +20,7 @@ use crate::{
     Error, Extents, Feed, Layer, Result, Transfer,
     files::{File, Files},
     host::check_range,
-    layer::{ALIGN, run_in_turn},
+    layer::{ALIGN, carry_out, run_in_turn},
     places::{self, Places},
 };
 
@@ -282,6 +282,7 @@ impl Layer for Shelf {
         let mut feed = Peeked { first: Some(first), feed };
         match is_direct {
             true => places::run(self, &self.carrier, &mut feed),
+            false if self.files.writes_behind() => run_behind(self, &mut feed),
             false => run_in_turn(self, &mut feed),
         }
     }
@@ -346,6 +347,26 @@ impl Places for Shelf {
             range.start = found.range.end;
         }
         Ok(())
+    }
+}
+
+/// Carries out one transfer after the other, and says that one is done when the next one has been
+/// written: what completes it then waits for bytes that have mostly arrived, while those of the
+/// next one are on their way.
+fn run_behind(shelf: &Shelf, feed: &mut dyn Feed) {
+    let mut written: Option<(Transfer, Result<()>)> = None;
+    loop {
+        let next = feed.next();
+        let is_last = next.is_none();
+        let next = next.map(|mut transfer| {
+            let result = carry_out(shelf, &mut transfer);
+            (transfer, result)
+        });
+        match std::mem::replace(&mut written, next) {
+            Some((transfer, result)) => feed.done(transfer, result),
+            None if is_last => return,
+            None => {}
+        }
     }
 }
 

@@ -75,6 +75,7 @@ pub mod catalog {
         Catalog, Change, Error, Finding, FindingKind, Harm, Reader, RegionDiff, Removal, Result, Scattered, Sessions,
         Usage, Verified, Version, diff, lock_session, verify,
     };
+    pub use outcrop_store::catalog_at;
 }
 
 /// Layers and devices, for programs that build a stack themselves.
@@ -137,8 +138,8 @@ pub mod pool {
 pub mod settings {
     pub use outcrop_settings::{
         DeviceSettings, HashDevice, NodeSettings, RanksSettings, RegionSettings, Setting, Settings,
-        SharedDirectorySettings, SharedHostSettings, StoreDir, StoreFiles, StoreSettings, TapeDir, TapeLayer,
-        TapeSettings, misspelt,
+        SharedDirectorySettings, SharedHostSettings, StoreDir, StoreFiles, StoreObject, StoreSettings, TapeDir,
+        TapeLayer, TapeSettings, misspelt,
     };
 }
 

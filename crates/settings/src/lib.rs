@@ -26,7 +26,7 @@ pub use region::RegionSettings;
 pub use size::Size;
 pub use store::{
     Communicator, Compression, Dedup, HashDevice, RanksSettings, SharedDirectorySettings, StoreDir, StoreFiles,
-    StoreSettings,
+    StoreObject, StoreSettings, is_address,
 };
 pub use table::{Setting, Settings, Variables};
 pub use tape::{DeviceSettings, SharedHostSettings, TapeDir, TapeLayer, TapeSettings};

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::{
     DeviceSettings, NodeSettings, RegionSettings, Settings, SharedDirectorySettings, SharedHostSettings, StoreDir,
-    StoreSettings, TapeDir, TapeSettings, tape::AnyLayer,
+    StoreSettings, TapeDir, TapeSettings, store::ObjectDir, tape::AnyLayer,
 };
 
 /// Environment variables that are not settings.
@@ -56,6 +56,7 @@ pub fn reference() -> String {
     section::<SharedHostSettings>(&mut page, "Shared host memory");
     section::<StoreSettings>(&mut page, "Store");
     section::<StoreDir>(&mut page, "Directories of a store");
+    section::<ObjectDir>(&mut page, "Object stores of a store");
     section::<SharedDirectorySettings>(&mut page, "Ranks");
     section::<RegionSettings>(&mut page, "Regions of a session");
     section::<NodeSettings>(&mut page, "Node");
@@ -114,6 +115,7 @@ Path = Union[str, \"os.PathLike[str]\"]
     class::<SharedHostSettings>(&mut module, "SharedHost", "");
     class::<AnyLayer>(&mut module, "Layer", "");
     class::<StoreDir>(&mut module, "StoreDir", "");
+    class::<ObjectDir>(&mut module, "StoreObject", "");
     class::<SharedDirectorySettings>(&mut module, "Ranks", "");
     class::<TapeSettings>(&mut module, "TapeSettings", " | None");
     class::<StoreSettings>(&mut module, "StoreSettings", " | None");
@@ -156,6 +158,7 @@ mod tests {
         check_defaults::<SharedHostSettings>();
         check_defaults::<StoreSettings>();
         check_defaults::<StoreDir>();
+        check_defaults::<ObjectDir>();
         check_defaults::<SharedDirectorySettings>();
         check_defaults::<NodeSettings>();
         assert!(is_literal("\"reverse\"") && is_literal("30") && is_literal("[]") && !is_literal("none"));

@@ -115,8 +115,33 @@ pub struct StoreDir {
 pub enum StoreFiles {
     /// In a directory of the file system.
     Path(PathBuf),
+    /// In an object store.
+    Object(StoreObject),
     /// In an object that the program has passed to the builder: the first, the second, and so on.
     Given(usize),
+}
+
+/// A place in an object store.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct StoreObject {
+    /// Its address, such as `s3://bucket/prefix`.
+    pub url: String,
+    /// How long a request is repeated while the server does not carry it out.
+    pub patience: Option<Duration>,
+}
+
+impl StoreObject {
+    /// The place with this address.
+    pub fn new(url: &str) -> Self {
+        Self { url: url.to_owned(), patience: None }
+    }
+}
+
+/// Whether a text is the address of an object store, and not the path of a directory.
+pub fn is_address(text: &str) -> bool {
+    let is_scheme = |scheme: &str| !scheme.is_empty() && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    text.split_once("://").is_some_and(|(scheme, _)| is_scheme(scheme))
 }
 
 /// The processes that save together.
@@ -195,9 +220,15 @@ impl Settings for StoreSettings {
     const OF: &'static str = "a store";
 
     const TABLE: &'static [Setting<Self>] = rows! {
-        dir: Vec<StoreDir> = "required",
+        dir: Vec<StoreDir> = "required without object",
             "Directories for checkpoints, fastest first; every version goes to each of them.",
-            |store, dirs| store.replace_dirs(dirs);
+            |store, dirs| store.replace_dirs(dirs, |files| matches!(files, StoreFiles::Path(_)));
+        object: Vec<ObjectDir> = "none",
+            "Object stores for checkpoints, such as `\"s3://bucket/prefix\"`, below the directories; every version goes to each of them.",
+            |store, objects| {
+                let dirs = objects.into_iter().map(|ObjectDir(dir)| dir).collect();
+                store.replace_dirs(dirs, |files| matches!(files, StoreFiles::Object(_)));
+            };
         host: Size = "\"256 MiB\"",
             "Host memory that versions pass through; what fits is saved at the speed of a copy.",
             |store, size| store.host = size;
@@ -265,7 +296,8 @@ impl Settings for StoreSettings {
 
     fn check(&self) -> Result<(), String> {
         if self.dirs.is_empty() {
-            return Err("dir is missing; a store needs a directory, such as dir = \"checkpoints\"".to_owned());
+            return Err("dir is missing; a store needs a directory, such as dir = \"checkpoints\", or an object store"
+                .to_owned());
         }
         if self.failures.is_empty()
             && self.interval.is_some_and(|rule| !matches!(rule, Rule::Fixed(_) | Rule::Recompute))
@@ -280,11 +312,12 @@ impl Settings for StoreSettings {
 }
 
 impl StoreSettings {
-    /// Replaces all directories, except objects of the program.
-    fn replace_dirs(&mut self, dirs: Vec<StoreDir>) {
-        let is_path = |dir: &StoreDir| matches!(dir.files, StoreFiles::Path(_));
-        let place = self.dirs.iter().position(is_path).unwrap_or(self.dirs.len());
-        self.dirs.retain(|dir| !is_path(dir));
+    /// Replaces all directories of one kind. New directories come before object stores.
+    fn replace_dirs(&mut self, dirs: Vec<StoreDir>, is_such: impl Fn(&StoreFiles) -> bool) {
+        let is_object = |dir: &StoreDir| matches!(dir.files, StoreFiles::Object(_));
+        let place = self.dirs.iter().position(|dir| is_such(&dir.files));
+        let place = place.or_else(|| self.dirs.iter().position(is_object)).unwrap_or(self.dirs.len());
+        self.dirs.retain(|dir| !is_such(&dir.files));
         self.dirs.splice(place..place, dirs);
     }
 
@@ -341,8 +374,94 @@ impl Settings for StoreDir {
     };
 
     fn check(&self) -> Result<(), String> {
-        let is_missing = matches!(&self.files, StoreFiles::Path(path) if path.as_os_str().is_empty());
-        if is_missing { Err("path is missing".to_owned()) } else { Ok(()) }
+        match &self.files {
+            StoreFiles::Path(path) if path.as_os_str().is_empty() => Err("path is missing".to_owned()),
+            StoreFiles::Path(path) => match path.to_str().filter(|text| is_address(text)) {
+                // Its part before the colon would be a directory.
+                Some(address) => Err(format!("{address} is an object store; write object = \"{address}\"")),
+                None => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+}
+
+/// An object store as a directory of a store.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ObjectDir(StoreDir);
+
+impl Default for ObjectDir {
+    fn default() -> Self {
+        Self(StoreDir::new(StoreFiles::Object(StoreObject::default()), None))
+    }
+}
+
+impl ObjectDir {
+    fn place(&mut self) -> Option<&mut StoreObject> {
+        match &mut self.0.files {
+            StoreFiles::Object(place) => Some(place),
+            _ => None,
+        }
+    }
+}
+
+impl Settings for ObjectDir {
+    const OF: &'static str = "an object store of a store";
+
+    const TABLE: &'static [Setting<Self>] = rows! {
+        url: String = "required",
+            "Its address: `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`; the bucket must exist.",
+            |object, url| if let Some(place) = object.place() { place.url = url };
+        limit: Size = "none", "How much this rank may keep there.", |object, size| object.0.limit = Some(size);
+        patience_seconds: Duration = "120",
+            "How long a request is repeated while the server does not carry it out; then what needs it has failed.",
+            |object, patience| if let Some(place) = object.place() { place.patience = Some(patience) };
+        keep_last: Count = "as the store",
+            "Keeps so many of the newest versions there.",
+            |object, count| object.0.keep.keep_last = Some(count.0.try_into().unwrap_or(u32::MAX));
+        keep_every: Count = "as the store",
+            "Keeps versions there whose number is a multiple of this.",
+            |object, every| object.0.keep.keep_every = Some(every.0 as u64);
+        keep_seconds: Duration = "as the store",
+            "Keeps versions there that are not older.",
+            |object, age| object.0.keep.keep_for_ns = Some(nanoseconds(age));
+    };
+
+    fn check(&self) -> Result<(), String> {
+        let StoreFiles::Object(place) = &self.0.files else { return Ok(()) };
+        if place.url.is_empty() {
+            return Err("url is missing".to_owned());
+        }
+        if !is_address(&place.url) {
+            return Err(format!(
+                "{} is no address of an object store; write one such as s3://bucket/prefix",
+                place.url
+            ));
+        }
+        match place.patience {
+            Some(Duration::ZERO) => Err("patience_seconds is 0; write a number of seconds above 0".to_owned()),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Readable for ObjectDir {
+    fn kind() -> String {
+        "address or [table](#object-stores-of-a-store)".to_owned()
+    }
+
+    fn python() -> String {
+        "str | StoreObject".to_owned()
+    }
+
+    fn read(value: Value) -> Result<Self, String> {
+        match value {
+            Value::Table(_) => table(value),
+            url => {
+                let dir = Self(StoreDir::new(StoreFiles::Object(StoreObject::new(&String::read(url)?)), None));
+                dir.check().map(|()| dir)
+            }
+        }
     }
 }
 
@@ -413,7 +532,10 @@ impl Readable for StoreDir {
     fn read(value: Value) -> Result<Self, String> {
         match value {
             Value::Table(_) => table(value),
-            path => Ok(Self::new(StoreFiles::Path(PathBuf::read(path)?), None)),
+            path => {
+                let dir = Self::new(StoreFiles::Path(PathBuf::read(path)?), None);
+                dir.check().map(|()| dir)
+            }
         }
     }
 }

@@ -23,11 +23,16 @@ use outcrop_plan::{Interval, Order, Preference, Retention, Rule, Timestamp};
 use outcrop_ranks::{Alone, Ranks, SharedDirectory};
 use outcrop_settings::{
     Communicator, Compression, Dedup, HashDevice, RanksSettings, Settings as _, SharedDirectorySettings, Size,
-    StoreDir, StoreFiles, StoreSettings,
+    StoreDir, StoreFiles, StoreObject, StoreSettings,
 };
 use outcrop_track::{ChosenHasher, CpuHasher, Way, hasher_on};
 
-use crate::{Error, ErrorKind, Result, Shared, Store, StoreCore, commit, error::Problem, pack};
+use crate::{
+    Error, ErrorKind, Result, Shared, Store, StoreCore, commit,
+    error::Problem,
+    pack,
+    places::{location_of, object_files},
+};
 
 /// The largest pack. Large enough for the full speed of any medium, small enough that the first
 /// pack is in flight while the next one is filled.
@@ -115,6 +120,15 @@ impl StoreBuilder {
     /// is for the files of this rank. Every version goes to every directory.
     pub fn dir(mut self, path: impl AsRef<Path>, limit: Option<&str>) -> Self {
         let files = StoreFiles::Path(path.as_ref().to_owned());
+        self.settings.dirs.push(StoreDir::new(files, limit.map(Size::from)));
+        self
+    }
+
+    /// Adds a place in an object store, such as `s3://bucket/prefix`. The bucket must exist;
+    /// credentials come from the environment (docs/object.md). The limit is for the objects of this
+    /// rank. Needs the feature `object`.
+    pub fn object(mut self, url: &str, limit: Option<&str>) -> Self {
+        let files = StoreFiles::Object(StoreObject::new(url));
         self.settings.dirs.push(StoreDir::new(files, limit.map(Size::from)));
         self
     }
@@ -375,7 +389,7 @@ fn ranks(told: &RanksSettings, dirs: &[StoreDir], given: Option<Arc<dyn Ranks>>)
             // The deepest directory is the likeliest that all machines see.
             let shared = dirs.iter().rev().find_map(|dir| match &dir.files {
                 StoreFiles::Path(path) => Some(&**path),
-                StoreFiles::Given(_) => None,
+                StoreFiles::Object(_) | StoreFiles::Given(_) => None,
             });
             Arc::new(outcrop_mpi::join(number, dir.as_deref(), shared)?)
         }
@@ -389,6 +403,11 @@ fn shelf(dir: &StoreDir, given: &[Arc<dyn Files>]) -> Result<Arc<Shelf>> {
         StoreFiles::Given(index) => Arc::clone(given.get(*index).ok_or_else(|| {
             Error::new(ErrorKind::Usage, "these settings are of a builder that was given files, and this one was not")
         })?),
+        StoreFiles::Object(place) => object_files(place).map_err(|source| Problem::StoreFiles {
+            attempt: "open a store".to_owned(),
+            location: location_of(&place.url),
+            source,
+        })?,
         StoreFiles::Path(path) => Arc::new(DiskFiles::create(path).map_err(|source| Problem::StoreFiles {
             attempt: "create a store".to_owned(),
             location: path.display().to_string(),
@@ -397,7 +416,8 @@ fn shelf(dir: &StoreDir, given: &[Arc<dyn Files>]) -> Result<Arc<Shelf>> {
     };
     let limit = dir.limit.as_ref().map(Size::bytes).transpose();
     let limit = limit.map_err(|error| error.within(format_args!("the limit of {}", files.location())))?;
-    Ok(Arc::new(Shelf::new(&format!("dir {}", files.location()), files, limit)?))
+    let kind = if matches!(dir.files, StoreFiles::Object(_)) { "object" } else { "dir" };
+    Ok(Arc::new(Shelf::new(&format!("{kind} {}", files.location()), files, limit)?))
 }
 
 /// Passes on to the committer what the engine reports.

@@ -9,7 +9,7 @@ use outcrop_format::{
     Answer, Former, Held, HeldLayer, Holdings, LOCK_NAME, MARK_NAME, Mark, RunId, check_session_name, parse_rank_name,
     rank_name,
 };
-use outcrop_layers::files::{FileLock, Files, write_whole};
+use outcrop_layers::files::{FileLock, Files, Holder, write_whole};
 use outcrop_ranks::rand_bytes;
 
 use super::{
@@ -151,10 +151,11 @@ fn enter(files: &dyn Files, name: &str, dir: &str) -> Result<FileLock> {
     made.map_err(|source| failure(files, "create a session", source))?;
     let name = format!("{dir}/{LOCK_NAME}");
     let lock = files.lock(&name).map_err(|source| failure(files, "lock a session", source))?;
-    let what = || format!("{dir} in {}", files.location());
-    lock.ok_or_else(|| match files.is_locked_here(&name) {
-        true => Problem::InUseHere { what: what() }.into(),
-        false => Problem::InUse { what: what() }.into(),
+    let what = format!("{dir} in {}", files.location());
+    lock.ok_or_else(|| match files.holder(&name) {
+        Some(Holder::Here) => Problem::InUseHere { what }.into(),
+        Some(Holder::Other(who)) => Problem::InUse { what: format!("{what} ({who})") }.into(),
+        None => Problem::InUse { what }.into(),
     })
 }
 

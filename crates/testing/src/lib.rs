@@ -8,6 +8,7 @@
 //! - [`Registered`]: memory that the system writes to without a page fault.
 //! - [`Group`], [`with_own_mounts`], [`Disk`]: memory limits, file systems and power cuts for one
 //!   test.
+//! - [`ObjectServer`]: a server of objects that speaks S3.
 //! - [`Guest`]: a virtual machine with another kernel.
 //! - `device` (feature `layers`): a device that asks a test before each call.
 //! - `layer` (feature `layers`): layers in memory that ask a test before each call, and gates.
@@ -21,6 +22,7 @@ mod guest;
 #[cfg(feature = "layers")]
 pub mod layer;
 mod mounts;
+mod object_server;
 mod power;
 mod process;
 mod registered;
@@ -33,6 +35,7 @@ pub use self::{
     group::Group,
     guest::Guest,
     mounts::{mount_ext4, mount_memory, with_own_mounts},
+    object_server::ObjectServer,
     power::{Cut, Disk, FileSystem},
     process::{alone, carry_out, child, child_directory, expect_success, in_fork, of_process, program_in, until},
     registered::Registered,

@@ -22,6 +22,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("local", &["format"]),
     ("layers", &["memory", "io", "local"]),
     ("track", &["format", "memory", "layers"]),
+    ("object", &["layers"]),
     // What a tape or store can be told, in the words of those that are told.
     ("settings", &["plan", "format", "layers", "track"]),
     // Arrays in persistent memory; no planner belongs on their hot path.
@@ -38,7 +39,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "store",
         &[
             "commit", "region", "ranks", "mpi", "settings", "plan", "format", "layers", "track", "catalog", "engine",
-            "survey",
+            "survey", "object",
         ],
     ),
     // The node daemon, its client, and programs that nobody changes.
@@ -80,6 +81,7 @@ const FOR_TESTS: &[&str] = &["testing", "crash", "cuda-stand-in"];
 /// What tests may use besides what their crate may use.
 const TESTS_MAY_USE: &[(&str, &[&str])] = &[
     ("layers", &["format"]),
+    ("object", &["catalog", "plan", "region", "store"]),
     ("outcrop", &["local"]),
     ("intercept", &["preload"]),
     ("annotate", &["c", "pool"]),

@@ -171,6 +171,9 @@ pub(crate) fn show(args: &ShowArgs) -> Result<()> {
     let session = &args.session.session;
     let mut versions = catalog.versions(session)?;
     let mut unread = Unread::default();
+    for remark in catalog.remarks(session) {
+        eprintln!("note: {}: {remark}", catalog.files().location());
+    }
     let Some(which) = args.which else {
         unread.add(versions.iter().flat_map(Version::unread));
         show_all(&versions, args.json)?;

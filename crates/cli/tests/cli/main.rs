@@ -11,6 +11,7 @@ mod hostile;
 #[path = "../../../../xtask/src/install.rs"]
 mod install;
 mod node;
+mod object;
 mod pool;
 mod sim;
 mod store;

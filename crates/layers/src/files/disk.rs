@@ -16,7 +16,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::{File, FileLock, Files};
+use super::{File, FileLock, Files, Holder};
 
 /// The files below a directory.
 #[derive(Debug, Clone)]
@@ -175,8 +175,8 @@ impl Files for DiskFiles {
         Ok(Alive::hold(&self.path(name)?)?.map(FileLock::new))
     }
 
-    fn is_locked_here(&self, name: &str) -> bool {
-        self.path(name).is_ok_and(|path| is_held_here(&path))
+    fn holder(&self, name: &str) -> Option<Holder> {
+        self.path(name).is_ok_and(|path| is_held_here(&path)).then_some(Holder::Here)
     }
 }
 

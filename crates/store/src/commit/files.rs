@@ -13,10 +13,7 @@ use outcrop_format::{
     Manifest, ManifestPack, PackId, RunId, pack_name, parse_pack_name, parse_rank_name, parse_version_name, rank_name,
     version_name,
 };
-use outcrop_layers::{
-    Shelf,
-    files::{Files, replace_whole},
-};
+use outcrop_layers::{Shelf, files::Files};
 
 use crate::{Error, error::Problem, state::SessionCore};
 
@@ -76,7 +73,7 @@ fn write(files: &dyn Files, session: &SessionCore, manifest: &Manifest, packs: V
         Ok(bytes) => bytes,
         Err(error) => return failed(session, &error.into(), false),
     };
-    if let Err(source) = replace_whole(files, &dir, &version_name(manifest.version), &bytes) {
+    if let Err(source) = files.replace(&dir, &version_name(manifest.version), &bytes) {
         return failed(session, &attempt(source), false);
     }
     match files.sync_dir(&dir) {
