@@ -20,7 +20,7 @@ mod pinned;
 mod private;
 
 pub use before::{Before, Befores};
-pub use copy::{Copier, SUMMED_BYTES, copy_and_see, copy_and_sum};
+pub use copy::{Copier, SHARE_BYTES, SUMMED_BYTES, Share, copy_and_see, copy_and_sum};
 pub use error::{Error, Result};
 pub use limits::memory_left;
 pub use mapping::{Backing, HUGE_PAGE, Kept, Mapping, Pages};

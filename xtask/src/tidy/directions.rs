@@ -39,8 +39,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "store",
         &[
-            "commit", "parity", "region", "ranks", "mpi", "settings", "plan", "format", "memory", "layers", "track", "catalog",
-            "engine", "survey", "object",
+            "commit", "parity", "region", "ranks", "mpi", "settings", "plan", "format", "memory", "layers", "track",
+            "catalog", "engine", "survey", "object",
         ],
     ),
     // The node daemon, its client, and programs that nobody changes.
