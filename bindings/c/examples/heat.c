@@ -2,6 +2,8 @@
 //
 //   cc heat.c $(pkg-config --cflags --libs outcrop) -o heat
 //   ./heat DIRECTORY [STEPS [STEP AT WHICH IT KILLS ITSELF]]
+//
+// With SIGUSR2 it saves; with SIGUSR1 it saves and ends with status 75, so that a job script knows that there is more to do.
 
 #include <inttypes.h>
 #include <outcrop.h>
@@ -10,7 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SIDE = 256, EVERY = 20 };
+enum { SIDE = 256, EVERY = 20, TO_BE_CONTINUED = 75 };
+
+static volatile sig_atomic_t is_asked_to_save, is_asked_to_end;
+
+static void hear(int signal) { *(signal == SIGUSR1 ? &is_asked_to_end : &is_asked_to_save) = 1; }
 
 static void check(outcrop_status status) {
   if (status != OUTCROP_OK) {
@@ -40,6 +46,8 @@ static uint64_t fingerprint(const double *plate) {
 }
 
 int main(int count, char **words) {
+  signal(SIGUSR1, hear);
+  signal(SIGUSR2, hear);
   const char *directory = count > 1 ? words[1] : "heat-checkpoints";
   const uint64_t steps = count > 2 ? strtoull(words[2], NULL, 10) : 1000;
   const uint64_t last = count > 3 ? strtoull(words[3], NULL, 10) : UINT64_MAX;
@@ -64,14 +72,24 @@ int main(int count, char **words) {
   printf(found ? "goes on after step %" PRIu64 "\n" : "begins\n", step);
   // [end]
 
-  while (step < steps) {
+  int ends = 0;
+  while (step < steps && !ends) {
     spread(plate);
     step += 1;
-    if (step % EVERY == 0) check(outcrop_session_save(session, step));  // returns when the plate may change again
+    ends = is_asked_to_end;
+    if (step % EVERY == 0 || ends || is_asked_to_save) {
+      is_asked_to_save = 0;
+      check(outcrop_session_save(session, step));  // returns when the plate may change again
+    }
     if (step == last) raise(SIGKILL);
   }
   check(outcrop_session_close(session));  // waits until all is durable
   check(outcrop_store_close(store));
+  if (step < steps) {
+    printf("ends after step %" PRIu64 "\n", step);
+    free(plate);
+    return TO_BE_CONTINUED;
+  }
   printf("the state after %" PRIu64 " steps is %016" PRIx64 "\n", step, fingerprint(plate));
   free(plate);
   return EXIT_SUCCESS;

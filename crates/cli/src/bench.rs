@@ -1,6 +1,7 @@
 //! `outcrop bench`: measurements that anyone can repeat.
 
 mod all;
+mod peers;
 
 use std::path::{Path, PathBuf};
 
@@ -121,17 +122,28 @@ pub(crate) enum BenchCommand {
     ///
     /// Ratios: small_file_over_native: smaller is better. The others: larger is better.
     Node(NodeBenchArgs),
-    /// Measure many ranks on this machine: the time to come together and to save, and the processor
-    /// time of ranks that wait.
+    /// Measure many ranks: the time to come together and to save, and the processor time of ranks
+    /// that wait.
     ///
     /// Starts as many processes. Each opens a session, saves small versions, and waits: for
     /// nothing, for a rank that comes late to a call, and for one that comes late with its version.
+    /// Then the same protocol with simulated ranks: how many operations on files a version costs.
     ///
     /// Ratios: milliseconds of a processor that a rank takes in a second while it waits, of the
     /// last number of ranks; smaller is better. And what a message of MPI takes through the layer
     /// that reports what is received, over one past it: pmpi_latency (MPI_Recv),
     /// pmpi_latency_later (MPI_Irecv and MPI_Wait), pmpi_bandwidth; 1 is best.
+    /// metadata_ops_per_rank_256_over_4: of a simulated rank, on average; 4 is what a logarithm
+    /// would give.
     Ranks(RanksBenchArgs),
+    /// Compare tapes and stores with what programs use otherwise, from Python.
+    ///
+    /// Tapes with h5py, zarr, a mapped NumPy array, pyrevolve and a ring of 35 lines; stores with
+    /// PyTorch's distributed checkpoints (default and cached stager), torch.save, safetensors,
+    /// torchsnapshot and Orbax. Starts `python3 -m outcrop bench --peers`, so the Python package
+    /// must be installed; OUTCROP_PYTHON names the interpreter. Makes an environment and installs
+    /// the peers from the network. What cannot be installed is named and left out.
+    Peers(peers::PeersArgs),
     /// One process of `bench pool`.
     #[command(hide = true)]
     PoolProcess {
@@ -312,13 +324,16 @@ pub(crate) struct IncrementArgs {
 pub(crate) struct RanksBenchArgs {
     #[command(flatten)]
     report: ReportArgs,
-    /// Numbers of ranks [default: 64,256, quick: 16].
+    /// Numbers of ranks that are processes [default: 1,2,4,8, quick: 1,4].
     #[arg(long, value_name = "COUNT", value_delimiter = ',')]
     counts: Option<Vec<u32>>,
+    /// Numbers of ranks that are simulated.
+    #[arg(long, value_name = "COUNT", value_delimiter = ',', default_value = "4,64,256,4096")]
+    simulated: Vec<u32>,
     /// Versions that are saved.
     #[arg(long, value_name = "COUNT", default_value_t = 5)]
     saves: u64,
-    /// Seconds that ranks wait [default: 10, quick: 2].
+    /// Seconds that ranks wait [default: 5, quick: 1].
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<f64>,
     /// Turns of messages of MPI, past and through the layer that reports them [default: 2000,
@@ -423,6 +438,7 @@ fn scale(text: &str) -> Result<f64, String> {
 pub(crate) fn run(command: &BenchCommand) -> Result<()> {
     match command {
         BenchCommand::All(args) => return all::run(args),
+        BenchCommand::Peers(args) => return peers::run(args),
         BenchCommand::PoolProcess { order } => return pool::process(order),
         BenchCommand::AllocProcess { order } => return alloc::process(order),
         BenchCommand::RanksProcess { order } => return ranks::process(order),
@@ -462,7 +478,7 @@ impl BenchCommand {
             Self::Apps(args) => &args.report,
             Self::Node(args) => &args.report,
             Self::Ranks(args) => &args.report,
-            Self::All(_) => return None,
+            Self::All(_) | Self::Peers(_) => return None,
             Self::AllocProcess { .. } | Self::PoolProcess { .. } | Self::RanksProcess { .. } => return None,
         })
     }
@@ -486,7 +502,11 @@ impl BenchCommand {
             Self::Apps(args) => apps::run(&args.options(), progress),
             Self::Node(args) => node::run(&args.options()?, progress),
             Self::Ranks(args) => ranks::run(&args.options(), progress),
-            Self::All(_) | Self::AllocProcess { .. } | Self::PoolProcess { .. } | Self::RanksProcess { .. } => {
+            Self::All(_)
+            | Self::Peers(_)
+            | Self::AllocProcess { .. }
+            | Self::PoolProcess { .. }
+            | Self::RanksProcess { .. } => {
                 unreachable!("these are not one benchmark")
             }
         }
@@ -505,7 +525,7 @@ impl BenchCommand {
             Self::Interval(args) => Some(args.options()?.needs()),
             Self::Apps(args) => Some(args.options().needs()),
             Self::Node(args) => Some(args.options()?.needs()),
-            Self::All(_) | Self::Alloc(_) | Self::Ranks(_) => None,
+            Self::All(_) | Self::Alloc(_) | Self::Peers(_) | Self::Ranks(_) => None,
             Self::AllocProcess { .. } | Self::PoolProcess { .. } | Self::RanksProcess { .. } => None,
         })
     }
@@ -678,9 +698,10 @@ impl NodeBenchArgs {
 impl RanksBenchArgs {
     fn options(&self) -> ranks::Options {
         ranks::Options {
-            counts: self.counts.clone().unwrap_or(self.report.usual(vec![64, 256], vec![16])),
+            counts: self.counts.clone().unwrap_or(self.report.usual(vec![1, 2, 4, 8], vec![1, 4])),
+            simulated: self.simulated.clone(),
             saves: self.saves,
-            seconds: self.seconds.unwrap_or(self.report.usual(10.0, 2.0)),
+            seconds: self.seconds.unwrap_or(self.report.usual(5.0, 1.0)),
             turns: self.turns.unwrap_or(self.report.usual(2000, 200)),
             parity: outcrop_bench::parity::Options::new(self.report.usual(false, true)),
             directory: self.dir.clone(),

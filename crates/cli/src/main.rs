@@ -43,6 +43,7 @@ Exit codes:
    0  success
    1  failure
    2  wrong command line
+   3  it is not time to save (outcrop due)
   10  wrong setting
   11  the snapshot or file exists already
   12  no such snapshot, session, version or region
@@ -173,7 +174,10 @@ fn main() -> ExitCode {
         Command::Survey(args) => survey::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Man { to } => write_manual(&to),
-        Command::Store(command) => store::run(&command),
+        Command::Store(command) => match store::run(&command) {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
         Command::Pool(command) => pool::run(&command),
         Command::Model(command) => model::run(&command),
         Command::Bench(command) => bench::run(&command),

@@ -1,6 +1,7 @@
 //! The commands on the directories of a store: list, verify, compare, restore and remove versions.
 
 mod check;
+mod due;
 mod files;
 mod list;
 mod progress;
@@ -9,6 +10,7 @@ mod whole;
 
 use std::{
     path::{Path, PathBuf},
+    process::ExitCode,
     str::FromStr,
     time::{Duration, UNIX_EPOCH},
 };
@@ -49,9 +51,16 @@ pub(crate) enum StoreCommand {
     /// A version stays if any of the rules keeps it. The newest complete version always stays. No
     /// program may use the session meanwhile.
     Prune(prune::PruneArgs),
+    /// Tell a script whether it is time to save.
+    ///
+    /// It is when the newest complete version of the session in this directory is older than the
+    /// interval, or if there is none. Exits with code 0 if it is time, and with code 3 if not:
+    /// `if outcrop due DIR SESSION --every 30m; then kill -USR1 $program; fi`. Changes nothing.
+    Due(due::DueArgs),
 }
 
-pub(crate) fn run(command: &StoreCommand) -> Result<()> {
+pub(crate) fn run(command: &StoreCommand) -> Result<ExitCode> {
+    let mut code = ExitCode::SUCCESS;
     let result = match command {
         StoreCommand::Ls(args) => list::ls(args),
         StoreCommand::Show(args) => list::show(args),
@@ -61,9 +70,10 @@ pub(crate) fn run(command: &StoreCommand) -> Result<()> {
         StoreCommand::Restore(args) => files::run(args, false),
         StoreCommand::Export(args) => files::run(args, true),
         StoreCommand::Prune(args) => prune::run(args),
+        StoreCommand::Due(args) => due::run(args).map(|is_due| code = is_due),
     };
     // Kinds and exit codes are in one table: that of `outcrop::Error`.
-    result.map_err(|error| match error.downcast::<Error>() {
+    result.map(|()| code).map_err(|error| match error.downcast::<Error>() {
         Ok(error) => outcrop::Error::from(error).into(),
         Err(other) => other,
     })

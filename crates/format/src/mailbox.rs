@@ -1,6 +1,6 @@
 //! Mailboxes: the files through which the ranks of a run communicate. Each rank appends to its own.
-//! Rank 0 reads the mailboxes of all others and forwards their messages; the others read that of
-//! rank 0.
+//! Messages go up a tree of ranks, each of which repeats what those below it say; all read the
+//! mailbox of rank 0, at the top.
 //!
 //! A mailbox starts with a [`Hello`], and [`Record`]s follow. When it has become long, it continues
 //! in another file, its next part, which starts with the same [`Hello`]. A reader may read while a
@@ -31,7 +31,7 @@ pub const TOPIC_BYTES_MAX: usize = 1024;
 
 const MAGIC: [u8; 8] = *b"OUTCMAIL";
 /// Its format number.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 const SEEN: u8 = 1;
 const GATHER: u8 = 2;
@@ -67,7 +67,7 @@ pub enum Record<'a> {
     },
     /// A contribution to an exchange between all ranks.
     Gather {
-        /// The rank that contributed. Rank 0 forwards contributions of others.
+        /// The rank that contributed. Others repeat it.
         from: u32,
         /// The topic of the exchange.
         topic: &'a str,
@@ -78,8 +78,10 @@ pub enum Record<'a> {
     },
     /// A message to all ranks, which the users of `Ranks` interpret.
     Message {
-        /// The rank that sent it. Rank 0 forwards messages of others.
-        from: u32,
+        /// The first of the ranks that sent it.
+        first: u32,
+        /// The last of them: all between have sent the same.
+        last: u32,
         /// The message.
         message: &'a [u8],
     },
@@ -260,9 +262,12 @@ impl RecordHead {
                 Ok(Record::Gone { rank: rank.get() })
             }
             _ => {
-                let from: &U32 = cursor.value()?;
-                let message = cursor.slice(body.len() as u64 - cursor.at())?;
-                Ok(Record::Message { from: from.get(), message })
+                let [first, last]: &[U32; 2] = cursor.value()?;
+                let (first, last) = (first.get(), last.get());
+                if first > last {
+                    return Err(cursor.wrong_at(4, format!("ranks {first} to {last} cannot be")));
+                }
+                Ok(Record::Message { first, last, message: cursor.slice(body.len() as u64 - cursor.at())? })
             }
         }
     }
@@ -289,8 +294,8 @@ impl<'a> Record<'a> {
                 bytes.extend_from_slice(contribution);
                 GATHER
             }
-            Self::Message { from, message } => {
-                bytes.extend_from_slice(U32::from(*from).as_bytes());
+            Self::Message { first, last, message } => {
+                bytes.extend_from_slice([U32::from(*first), U32::from(*last)].as_bytes());
                 bytes.extend_from_slice(message);
                 MESSAGE
             }

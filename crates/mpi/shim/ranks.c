@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "shim.h"
 
+#include <dlfcn.h>
 #include <limits.h>
 #include <mpi.h>
 #include <stdio.h>
@@ -103,8 +104,20 @@ void outcrop_mpi_count(const struct outcrop_mpi_ranks *ranks, uint32_t *rank, ui
   *local_count = (uint32_t)ranks->local_count;
 }
 
+// When a rank has died, an MPI with fault tolerance (ULFM) tells only some of the others. This ends the calls of all.
+static void revoke(MPI_Comm comm) {
+  int (*revoke)(MPI_Comm);
+  void *address = dlsym(RTLD_DEFAULT, "PMPIX_Comm_revoke");
+  if (!address)
+    return;
+  __builtin_memcpy(&revoke, &address, sizeof revoke);
+  revoke(comm);
+}
+
 int outcrop_mpi_gather(struct outcrop_mpi_ranks *ranks, const void *mine, size_t bytes, void *all, char *message, size_t message_bytes) {
   int code = bytes > INT_MAX ? MPI_ERR_COUNT : PMPI_Allgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, ranks->comm);
+  if (code != MPI_SUCCESS)
+    revoke(ranks->comm);
   return say(code, "MPI_Allgather", message, message_bytes);
 }
 

@@ -59,7 +59,13 @@ pub fn join(number: Option<i32>, directory: Option<&Path>, shared: Option<&Path>
         rendezvous.call_off();
         return Err(seen.err().unwrap_or(error));
     }
-    Ok(rendezvous.join(PATIENCE)?)
+    // If a rank dies now, MPI tells only some of the others. So each is seen to be alive, by its
+    // lock, before any waits for all.
+    let joined = rendezvous.join(PATIENCE).map_err(Error::from);
+    agree(&comm, &joined)?;
+    let joined = joined?;
+    joined.meet()?;
+    Ok(joined)
 }
 
 /// Whether all ranks have succeeded; else the error of the first that has not.

@@ -25,6 +25,12 @@ use crate::{
 /// The default timeout for the other ranks to join, or to make the same call.
 const PATIENCE: Duration = Duration::from_secs(300);
 
+/// How long a directory that another rank makes may take to appear.
+pub(crate) const APPEARANCE: Duration = Duration::from_secs(10);
+
+/// How long the lock of a process that has ended may be held.
+const RELEASE: Duration = Duration::from_secs(2);
+
 /// The processes of one run, which see the same directory.
 ///
 /// The file system must have locks that all of them see (`fcntl`). And whoever opens a file must
@@ -62,25 +68,56 @@ impl SharedDirectory {
 
     /// Like [`open`](Self::open), with a timeout for the other ranks, now and later.
     pub fn open_with(directory: impl AsRef<Path>, rank: u32, count: u32, patience: Duration) -> Result<Self> {
-        let directory = directory.as_ref().to_owned();
+        let begun = Self::begin(directory.as_ref(), rank, count, patience)?;
+        begun.meet()?;
+        Ok(begun)
+    }
+
+    /// Joins, and does not wait for the others yet.
+    pub(crate) fn begin(directory: &Path, rank: u32, count: u32, patience: Duration) -> Result<Self> {
         if rank >= count {
-            return Err(Error::apart(format!("rank {rank} is not below {count}, the number of ranks")));
+            let remedy = "the ranks of a run are numbered from 0, and all of them give the same number of ranks";
+            return Err(Error::apart(format!("rank {rank} is not below {count}, the number of ranks; {remedy}")));
         }
         let failure = |source: io::Error| Error::Files { path: directory.display().to_string(), source };
-        fs::create_dir_all(&directory).map_err(failure)?;
+        fs::create_dir_all(directory).map_err(failure)?;
         let nonce = rand_bytes().map_err(failure)?;
-        let talk = Talk::begin(Directory(directory.clone()), rank, count, nonce).map_err(failure)?;
+        let (start, lock) = (Instant::now(), directory.join(format!("{}.lock", rank_name(rank))));
+        let talk = loop {
+            match Talk::begin(Directory(directory.to_owned()), rank, count, nonce) {
+                // On GlusterFS, a directory that another rank is making is there, and then for a
+                // moment it is not.
+                Err(error) if error.kind() == io::ErrorKind::NotFound && start.elapsed() < APPEARANCE => {
+                    thread::sleep(Duration::from_millis(50));
+                    fs::create_dir_all(directory).map_err(failure)?;
+                }
+                // Where files are on other machines, the lock of a process that was killed is still held for
+                // a moment.
+                Ok(None) if start.elapsed() < RELEASE && !is_held_here(&lock) => {
+                    thread::sleep(Duration::from_millis(50));
+                }
+                begun => break begun.map_err(failure)?,
+            }
+        };
         let talk = talk.ok_or_else(|| {
             let path = directory.display();
-            let lock = directory.join(format!("{}.lock", rank_name(rank)));
             let who =
                 if is_held_here(&lock) { "this process takes part already" } else { "another process takes part" };
             Error::apart(format!("{who} as rank {rank} in {path}; end it first"))
         })?;
         let state = Mutex::new(State { talk, pace: Pace::default() });
-        let ranks = Self { directory, rank, count, patience, start: Instant::now(), state };
-        ranks.until("join the run", |talk| talk.has_met().then_some(()))?;
-        Ok(ranks)
+        Ok(Self { directory: directory.to_owned(), rank, count, patience, start: Instant::now(), state })
+    }
+
+    /// All ranks have joined, as they know in another way: if one ends before it has met the
+    /// others, they notice.
+    pub(crate) fn all_have_begun(&self) {
+        self.state().talk.all_have_begun();
+    }
+
+    /// Waits until all others have joined.
+    pub(crate) fn meet(&self) -> Result<()> {
+        self.until("join the run", |talk| talk.has_met().then_some(()))
     }
 
     /// Whether no live process uses `directory` to communicate.

@@ -11,13 +11,16 @@ mod exchange;
 mod mailbox;
 mod medium;
 mod pace;
+mod rehearsal;
 mod rendezvous;
 #[cfg(test)]
 mod simulated;
 mod talk;
+mod tree;
 
 pub use directory::{SharedDirectory, rand_bytes};
 pub use error::{Error, Result};
+pub use rehearsal::{Cost, Rehearsal, Rehearsed};
 pub use rendezvous::{Gathered, Rendezvous};
 
 /// The processes of a run, numbered from 0, as seen by one of them.

@@ -17,6 +17,9 @@ const READ_BYTES: usize = 8 << 10;
 /// this crate use small parts, so they have many.
 const PART_BYTES: u64 = if cfg!(test) { 2 << 10 } else { 1 << 20 };
 
+/// With so many waiting messages one is compared: a few of each rank that passes some on.
+const JOINED_MAX: usize = 32;
+
 /// The name of the mailbox of a rank, and of the one that its previous process has left.
 const MAILBOX: &str = "mailbox";
 const FORMER: &str = "former";
@@ -39,12 +42,22 @@ pub(crate) struct Outbox<M: Medium> {
     /// Records that may not be written yet. If a write fails they are kept unchanged, because
     /// somebody may have read them. They are written again at the same offset, before all others.
     unsaid: Vec<u8>,
+    /// Messages that come after these, and that equal ones of other ranks may still join.
+    waiting: Vec<Waiting>,
+    waiting_bytes: usize,
     /// The next part, if the last of these records says that the mailbox continues there.
     next: Option<M::File>,
     /// The first part that has not been removed.
     first: u32,
     /// The parts of the mailbox that the previous process of this rank has left.
     former: Vec<String>,
+}
+
+/// A message of some ranks.
+struct Waiting {
+    first: u32,
+    last: u32,
+    message: Vec<u8>,
 }
 
 impl<M: Medium> Outbox<M> {
@@ -65,7 +78,8 @@ impl<M: Medium> Outbox<M> {
         }
         let file = make_part(medium, &hello, 0)?;
         let (part, end, unsaid, next, first) = (0, HELLO_BYTES as u64, Vec::new(), None, 0);
-        Ok(Self { hello, part, file, end, unsaid, next, first, former: left })
+        let (waiting, waiting_bytes) = (Vec::new(), 0);
+        Ok(Self { hello, part, file, end, unsaid, waiting, waiting_bytes, next, first, former: left })
     }
 
     /// All ranks have joined again, so nobody will read the previous mailbox any more.
@@ -80,8 +94,42 @@ impl<M: Medium> Outbox<M> {
         self.append(record)
     }
 
-    /// Adds a record to those that are to be written.
+    /// Adds a record to those that are to be written. A message joins an equal one of the rank
+    /// before or after, which is then one message of both.
     pub(crate) fn append(&mut self, record: &Record<'_>) -> io::Result<()> {
+        let Record::Message { first, last, message } = *record else {
+            self.seal()?;
+            return self.encode(record);
+        };
+        for waiting in self.waiting.iter_mut().rev().take(JOINED_MAX) {
+            if waiting.message == message && waiting.last.checked_add(1) == Some(first) {
+                waiting.last = last;
+                return Ok(());
+            }
+            if waiting.message == message && last.checked_add(1) == Some(waiting.first) {
+                waiting.first = first;
+                return Ok(());
+            }
+            if first <= waiting.last && waiting.first <= last {
+                // What a rank says stays in its order.
+                break;
+            }
+        }
+        self.waiting_bytes += RECORD_HEAD_BYTES + message.len();
+        self.waiting.push(Waiting { first, last, message: message.to_vec() });
+        Ok(())
+    }
+
+    /// Nothing joins the waiting messages any more.
+    fn seal(&mut self) -> io::Result<()> {
+        self.waiting_bytes = 0;
+        for Waiting { first, last, message } in std::mem::take(&mut self.waiting) {
+            self.encode(&Record::Message { first, last, message: &message })?;
+        }
+        Ok(())
+    }
+
+    fn encode(&mut self, record: &Record<'_>) -> io::Result<()> {
         let bytes = record.encode().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         self.unsaid.extend_from_slice(&bytes);
         Ok(())
@@ -89,16 +137,17 @@ impl<M: Medium> Outbox<M> {
 
     /// Whether all records are written.
     pub(crate) fn has_said_all(&self) -> bool {
-        self.unsaid.is_empty()
+        self.unsaid.is_empty() && self.waiting.is_empty()
     }
 
     /// Whether so much is waiting to be written that it should not wait for more.
     pub(crate) fn has_much_to_say(&self) -> bool {
-        self.unsaid.len() as u64 >= PART_BYTES
+        (self.unsaid.len() + self.waiting_bytes) as u64 >= PART_BYTES
     }
 
     /// Writes and syncs all waiting records.
     pub(crate) fn flush(&mut self, medium: &M) -> io::Result<()> {
+        self.seal()?;
         if self.unsaid.is_empty() {
             return Ok(());
         }
@@ -176,6 +225,11 @@ impl Inbox {
     pub(crate) fn new(rank: u32, count: u32) -> Self {
         let (nonce, has_met, has_begun) = (None, false, false);
         Self { rank, count, nonce, has_met, part: 0, has_begun, at: HELLO_BYTES as u64, told: 0 }
+    }
+
+    /// The same, of a rank that belongs to the same run, by what rank 0 says.
+    pub(crate) fn met(rank: u32, count: u32, nonce: Nonce) -> Self {
+        Self { nonce: Some(nonce), has_met: true, ..Self::new(rank, count) }
     }
 
     /// The nonce of the mailbox that is being read.
@@ -261,14 +315,27 @@ impl Inbox {
         }
     }
 
+    /// Whether another process has taken the place of the owner, before this rank has begun to read
+    /// this part.
+    fn is_replaced<M: Medium>(&self, medium: &M) -> io::Result<bool> {
+        if self.part > 0 {
+            return self.has_successor(medium);
+        }
+        // The file that is there may be older or newer, but a newer process keeps the one before.
+        let Some(former) = medium.open(&part_name(FORMER, self.rank, 0))? else { return Ok(false) };
+        Ok(read_hello(medium, &former).is_ok_and(|hello| Some(hello.nonce) == self.nonce))
+    }
+
     /// Compares the header of a file with what is known about the mailbox.
     fn begin<M: Medium>(&mut self, medium: &M, file: &M::File, name: &str) -> io::Result<Look> {
         let hello = read_hello(medium, file)?;
         if (hello.rank, hello.count) != (self.rank, self.count) {
             let Self { rank, count, .. } = self;
             let (other_rank, other_count) = (hello.rank, hello.count);
-            let problem =
-                format!("the mailbox of rank {rank} of {count} is that of rank {other_rank} of {other_count}");
+            let problem = format!(
+                "the mailbox of rank {rank} of {count} is that of rank {other_rank} of {other_count}; give all ranks the \
+                 same number of ranks, and each run its own directory"
+            );
             return Err(invalid(problem));
         }
         match (self.nonce == Some(hello.nonce), self.has_met) {
@@ -277,7 +344,7 @@ impl Inbox {
                 Ok(Look::Same)
             }
             // This may be a file of an earlier run, while the new one is not visible yet.
-            (false, true) if !self.has_begun && !self.has_successor(medium)? => {
+            (false, true) if !self.has_begun && !self.is_replaced(medium)? => {
                 Err(invalid(format!("{name} is of an earlier run")))
             }
             (false, true) => Ok(Look::Replaced),
@@ -323,11 +390,13 @@ impl Inbox {
         }
     }
 
-    /// A record that tells its owner which part is being read, if the owner does not know.
-    pub(crate) fn due(&mut self) -> Option<Record<'static>> {
-        let is_due = self.has_begun && self.told < self.part;
-        self.told = if is_due { self.part } else { self.told };
-        is_due.then_some(Record::Read { rank: self.rank, part: self.part })
+    /// A record that tells its owner which part is being read, at most `limit`, if the owner does
+    /// not know.
+    pub(crate) fn due(&mut self, limit: u32) -> Option<Record<'static>> {
+        let part = self.part.min(limit);
+        let is_due = self.has_begun && self.told < part;
+        self.told = if is_due { part } else { self.told };
+        is_due.then_some(Record::Read { rank: self.rank, part })
     }
 }
 

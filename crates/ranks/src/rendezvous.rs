@@ -1,8 +1,9 @@
 //! How ranks that can already talk in another way, such as MPI, come together in a new directory.
 //!
-//! Three steps, and all ranks must know that all have done one before they do the next: rank 0
-//! makes a directory ([`Rendezvous::call`]), all look for it ([`Rendezvous::look`]), and all join
-//! ([`Rendezvous::join`]). So a rank that does not see it is noticed at once.
+//! Four steps, and all ranks must know that all have done one before they do the next: rank 0 makes
+//! a directory ([`Rendezvous::call`]), all look for it ([`Rendezvous::look`]), all join
+//! ([`Rendezvous::join`]), and all meet there ([`Gathered::meet`]). So a rank that does not see it
+//! is noticed at once, and so is one that dies meanwhile.
 
 use std::{
     fs, io,
@@ -11,11 +12,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use crate::{Error, Ranks, Result, SharedDirectory};
-
-/// How long a directory that another rank has made may take to appear: network file systems
-/// remember for a while what was not there.
-const APPEARANCE: Duration = Duration::from_secs(10);
+use crate::{Error, Ranks, Result, SharedDirectory, directory::APPEARANCE};
 
 /// What the directories are called in which ranks talk.
 const DIRECTORY: &str = ".outcrop-ranks-";
@@ -58,6 +55,7 @@ impl Rendezvous {
 
     /// The second, when rank 0 has made it: whether this one sees it.
     pub fn look(&self) -> Result<()> {
+        // Network file systems remember for a while what was not there.
         let pause = Duration::from_millis(50);
         for _ in 0..APPEARANCE.as_millis() / pause.as_millis() {
             if self.directory.is_dir() {
@@ -72,9 +70,9 @@ impl Rendezvous {
         )))
     }
 
-    /// The third, when all see it. `patience` is how long a rank waits for others, now and later.
+    /// The third, when all see it. `patience` is how long a rank waits for others later.
     pub fn join(self, patience: Duration) -> Result<Gathered> {
-        let shared = Some(SharedDirectory::open_with(&self.directory, self.rank, self.count, patience)?);
+        let shared = Some(SharedDirectory::begin(&self.directory, self.rank, self.count, patience)?);
         Ok(Gathered { shared, directory: self.directory })
     }
 
@@ -87,6 +85,12 @@ impl Rendezvous {
 }
 
 impl Gathered {
+    /// The fourth, when all have joined.
+    pub fn meet(&self) -> Result<()> {
+        self.shared().all_have_begun();
+        self.shared().meet()
+    }
+
     fn shared(&self) -> &SharedDirectory {
         self.shared.as_ref().expect("only dropping it takes it")
     }
@@ -169,14 +173,39 @@ mod tests {
         assert!(is_deserted(&alive));
     }
 
+    /// Two ranks that meet.
+    fn together(ways: Vec<Rendezvous>) -> (Gathered, Gathered) {
+        let joined = ways.into_iter().map(|way| way.join(Duration::from_secs(60)).unwrap()).collect::<Vec<_>>();
+        let meet = |joined: Gathered| {
+            thread::spawn(|| {
+                joined.meet().unwrap();
+                joined
+            })
+        };
+        let mut met: Vec<_> = joined.into_iter().map(meet).collect();
+        let second = met.pop().unwrap().join().unwrap();
+        (met.pop().unwrap().join().unwrap(), second)
+    }
+
+    #[test]
+    fn whoever_ends_before_all_have_met_is_noticed() {
+        let base = tempfile::tempdir().unwrap();
+        let join = |rank| Rendezvous::call(base.path(), rank, 3, 7).unwrap().join(Duration::from_secs(600)).unwrap();
+        let mut joined: Vec<_> = (0..3).map(join).collect();
+        drop(joined.pop());
+        let meet = |joined: Gathered| thread::spawn(move || joined.meet().unwrap_err().to_string());
+        let errors: Vec<_> = joined.into_iter().map(meet).collect::<Vec<_>>();
+        for error in errors.into_iter().map(|thread| thread.join().unwrap()) {
+            assert!(error.contains(" is gone, "), "{error}");
+        }
+    }
+
     #[test]
     fn the_last_to_leave_removes_the_directory() {
         let base = tempfile::tempdir().unwrap();
         let ways: Vec<_> = (0..2).map(|rank| Rendezvous::call(base.path(), rank, 2, 7).unwrap()).collect();
         let directory = ways[0].directory.clone();
-        let join = |way: Rendezvous| thread::spawn(|| way.join(Duration::from_secs(60)).unwrap());
-        let mut joined: Vec<_> = ways.into_iter().map(join).collect();
-        let (second, first) = (joined.pop().unwrap().join().unwrap(), joined.pop().unwrap().join().unwrap());
+        let (first, second) = together(ways);
         drop(first);
         assert!(directory.is_dir());
         drop(second);

@@ -1,20 +1,23 @@
 //! The protocol by which the ranks of a run communicate through their mailboxes. It has no clock
 //! and never waits: the caller passes the time, and decides when to look.
 //!
-//! Each rank writes to its own mailbox. Rank 0 reads all mailboxes, and forwards all messages in
-//! its own. The other ranks read only the mailbox of rank 0. So a look costs one file, except for
-//! rank 0. This adds no single point of failure: no version is complete without rank 0 anyway.
+//! Each rank writes to its own mailbox. Messages go up a tree (see [`tree`]): a rank reads the
+//! mailboxes of the few that are next below it, and repeats in its own what they say. Rank 0 so
+//! gets all messages, and what it repeats is read by all others. So a look costs a few files,
+//! however many ranks there are. Who passes on messages is no further point of failure: no version
+//! is complete without any of them. Until all have joined, rank 0 reads the mailboxes of all.
 //!
 //! A rank that ends may have written a message just before, for which others wait. So a rank counts
-//! as gone only when all of its messages have been read and forwarded, and only rank 0 decides
-//! this: whoever notices a dead rank tells rank 0. Rank 0 itself counts as gone when its mailbox
-//! has been read to the end. If a new process takes the place of a rank, it keeps the old mailbox,
-//! so that it can still be read. That may be the same process, opening its store again.
+//! as gone only when all of its messages have been read and passed on. Whoever reads its mailbox
+//! notices that it is dead, reads the mailbox to its end, and then tells those above it. Only what
+//! rank 0 says of it counts. Rank 0 itself counts as gone when its mailbox has been read to the
+//! end. If a new process takes the place of a rank, it keeps the old mailbox, so that it can still
+//! be read. That may be the same process, opening its store again.
 //!
 //! Files of an earlier run may still be there. So a rank accepts the messages of another one only
 //! after that one has repeated the random number (nonce) that this rank has just chosen.
 
-use std::{io, time::Duration};
+use std::{io, ops::Range, time::Duration};
 
 use outcrop_format::{Hello, Nonce, Record, rank_name};
 
@@ -22,33 +25,40 @@ use crate::{
     exchange::Exchanges,
     mailbox::{Inbox, Look, Outbox},
     medium::Medium,
+    tree,
 };
 
-/// The rank that forwards the messages of the others.
+/// The rank at the top, whose mailbox all others read.
 const FIRST: u32 = 0;
 
-/// The pause between two checks of which ranks are alive, and how many are checked each time.
+/// The pause between two checks of whether those with whom a rank has to do are alive.
 const LIVES_EVERY: Duration = Duration::from_millis(100);
-const LIVES_AT_ONCE: usize = 8;
 
 /// One rank, and what it knows about the others.
 pub(crate) struct Talk<M: Medium> {
     medium: M,
     rank: u32,
+    count: u32,
     nonce: Nonce,
     /// The lock that shows others that this process is alive.
     _alive: M::Alive,
     outbox: Outbox<M>,
+    /// Rank 0, and those whose messages this rank passes on. For rank 0, all until they have met.
     others: Vec<Other<M>>,
+    /// Who passes messages on to this rank, each with all below it.
+    below: Vec<Range<u32>>,
+    /// The part of the mailbox of this rank that its reader is reading, if that is one rank.
+    reader_part: u32,
+    /// Whether all ranks hold their locks.
+    have_begun: bool,
     /// Whether all ranks have joined.
     has_met: bool,
     exchanges: Exchanges,
     messages: Vec<(u32, Vec<u8>)>,
     /// Why this rank cannot write its messages, and since when.
     trouble: Option<(Duration, String)>,
-    /// When ranks were last checked, and which one is checked next.
+    /// When ranks were last checked.
     lives_looked: Option<Duration>,
-    lives_next: usize,
     /// A rank that seems to be gone, while its last messages may not have been read yet.
     suspect: Option<Gone>,
     gone: Option<Gone>,
@@ -57,18 +67,27 @@ pub(crate) struct Talk<M: Medium> {
 /// What is known about another rank.
 struct Other<M: Medium> {
     rank: u32,
-    /// Its mailbox, if this rank reads it.
+    /// The ranks whose messages it may repeat.
+    below: Range<u32>,
+    /// Its mailbox, once this rank may read it.
     inbox: Option<Inbox>,
     /// Its lock file, once it has been found.
     watch: Option<M::Watch>,
     /// Whether it has been seen alive.
     has_lived: bool,
-    /// Whether rank 0 has been told that it is gone.
+    /// Whether those above have been told that it is gone.
     is_told_of: bool,
-    /// The part of this rank's mailbox that it is reading.
+    /// The part of the mailbox of rank 0 that it and all below it are reading.
     reads_part: u32,
     /// Why its mailbox cannot be read, and since when.
     doubt: Option<(Duration, String)>,
+}
+
+impl<M: Medium> Other<M> {
+    fn new(below: Range<u32>, inbox: Option<Inbox>) -> Self {
+        let (rank, watch, has_lived, is_told_of) = (below.start, None, false, false);
+        Self { rank, below, inbox, watch, has_lived, is_told_of, reads_part: 0, doubt: None }
+    }
 }
 
 /// A rank that took part and does not any more.
@@ -84,32 +103,39 @@ impl<M: Medium> Talk<M> {
     pub(crate) fn begin(medium: M, rank: u32, count: u32, nonce: Nonce) -> io::Result<Option<Self>> {
         let Some(alive) = medium.hold(&lock_name(rank))? else { return Ok(None) };
         let outbox = Outbox::make(&medium, Hello { rank, count, nonce })?;
-        let other = |other| Other {
-            rank: other,
-            inbox: (rank == FIRST || other == FIRST).then(|| Inbox::new(other, count)),
-            watch: None,
-            has_lived: false,
-            is_told_of: false,
-            reads_part: 0,
-            doubt: None,
+        let below = tree::below(rank, count);
+        let others = match rank {
+            FIRST => (1..count).map(|rank| Other::new(rank..rank + 1, Some(Inbox::new(rank, count)))).collect(),
+            _ => {
+                let first = Other::new(FIRST..count, Some(Inbox::new(FIRST, count)));
+                [first].into_iter().chain(below.iter().map(|part| Other::new(part.clone(), None))).collect()
+            }
         };
         Ok(Some(Self {
             medium,
             rank,
+            count,
             nonce,
             _alive: alive,
             outbox,
-            others: (0..count).filter(|&other| other != rank).map(other).collect(),
+            others,
+            below,
+            reader_part: 0,
+            have_begun: false,
             has_met: count == 1,
             exchanges: Exchanges::new(rank, count),
             messages: Vec::new(),
             trouble: None,
             lives_looked: None,
-            // Each rank starts with another one.
-            lives_next: rank as usize,
             suspect: None,
             gone: None,
         }))
+    }
+
+    /// All ranks hold their locks, as they have told each other in another way. So one that dies is
+    /// noticed before all have met, too.
+    pub(crate) fn all_have_begun(&mut self) {
+        self.have_begun = true;
     }
 
     /// Whether all ranks have joined.
@@ -128,15 +154,20 @@ impl<M: Medium> Talk<M> {
         self.outbox.flush(&self.medium)
     }
 
+    /// Whether all that this rank had to say and to pass on is written.
+    pub(crate) fn has_said_all(&self) -> bool {
+        self.outbox.has_said_all()
+    }
+
     /// The contributions of all ranks to the current exchange, once all are there.
     pub(crate) fn complete(&mut self, topic: &str) -> Option<Vec<Vec<u8>>> {
         // This rank may leave when it has the result, so its own messages must be written first.
-        if self.outbox.has_said_all() { self.exchanges.complete(topic) } else { None }
+        if self.has_said_all() { self.exchanges.complete(topic) } else { None }
     }
 
     /// Sends a message to all other ranks.
     pub(crate) fn announce(&mut self, message: &[u8]) -> io::Result<()> {
-        self.outbox.add(&self.medium, &Record::Message { from: self.rank, message })?;
+        self.outbox.add(&self.medium, &Record::Message { first: self.rank, last: self.rank, message })?;
         self.outbox.flush(&self.medium)
     }
 
@@ -156,7 +187,7 @@ impl<M: Medium> Talk<M> {
         doubts.min_by_key(|(since, _)| *since).map(|(since, what)| (*since, &**what))
     }
 
-    /// Reads new messages, and forwards them if this is rank 0. Returns whether there were any.
+    /// Reads new messages, and passes them on. Returns whether there were any.
     pub(crate) fn look(&mut self, now: Duration) -> io::Result<bool> {
         // Before the mailboxes are read, so that the last messages of a dead rank are not missed.
         self.look_for_gone(now)?;
@@ -180,8 +211,7 @@ impl<M: Medium> Talk<M> {
             self.meet()?;
         }
         self.flush(now)?;
-        let readers = self.others.iter().filter(|other| other.inbox.is_some());
-        let part = readers.map(|other| other.reads_part).min().unwrap_or(u32::MAX);
+        let part = if self.rank == FIRST { self.all_read_part() } else { self.reader_part };
         self.outbox.free_before(&self.medium, part);
         Ok(has_news)
     }
@@ -192,9 +222,15 @@ impl<M: Medium> Talk<M> {
         Ok(note(said, &mut self.trouble, now, true)?.is_some())
     }
 
-    /// Tells the others that this rank forwards nothing more.
+    /// The part of the mailbox of rank 0 that all below this rank have reached.
+    fn all_read_part(&self) -> u32 {
+        let below = self.others.iter().filter(|other| other.rank != FIRST);
+        below.map(|other| other.reads_part).min().unwrap_or(u32::MAX)
+    }
+
+    /// Tells the others that this rank passes on nothing more.
     pub(crate) fn leave(&mut self) {
-        if self.rank == FIRST && self.gone.is_none() {
+        if !self.below.is_empty() && self.gone.is_none() {
             self.gone = Some(Gone { rank: self.rank, had_lived: true });
             // If this fails, nothing else can be done.
             let _ = self.outbox.append(&Record::Gone { rank: self.rank });
@@ -204,82 +240,96 @@ impl<M: Medium> Talk<M> {
 
     /// Reads the mailbox of another rank, if this rank is to read it.
     fn read(&mut self, index: usize, now: Duration) -> io::Result<bool> {
-        let Other { rank, inbox, reads_part, doubt, .. } = &mut self.others[index];
+        let all_read_part = self.all_read_part();
+        let Other { rank, below, inbox, reads_part, doubt, .. } = &mut self.others[index];
         let Some(inbox) = inbox else { return Ok(false) };
         let (me, nonce, rank) = (self.rank, self.nonce, *rank);
-        let (exchanges, messages) = (&mut self.exchanges, &mut self.messages);
-        // Rank 0 reads the mailbox of that rank before it believes this.
-        let gone = if me == FIRST { &mut self.suspect } else { &mut self.gone };
+        // What comes from above is for this rank, and what comes from below is passed on. Rank 0
+        // does both.
+        let (is_above, is_for_me) = (rank == FIRST, rank == FIRST || me == FIRST);
+        let (exchanges, messages, gone, outbox) =
+            (&mut self.exchanges, &mut self.messages, &mut self.gone, &mut self.outbox);
+        let reader_part = &mut self.reader_part;
         let mut has_news = false;
         let mut passed_on = Ok(());
+        let mut met = Vec::new();
         let look = inbox.read(&self.medium, |inbox, record| {
             if *record == (Record::Seen { rank: me, nonce }) {
                 inbox.has_met = true;
             }
-            if !inbox.has_met {
+            if !inbox.has_met || !is_of(record, below) {
                 return;
             }
             has_news = true;
             match *record {
-                // Only rank 0 may forward messages of others.
-                Record::Gather { from, .. } | Record::Message { from, .. } if from != rank && rank != FIRST => {}
-                Record::Gather { from, topic, number, contribution } => {
+                Record::Read { rank: FIRST, part } => return *reads_part = part.max(*reads_part),
+                Record::Read { rank, part } if rank == me => *reader_part = part.max(*reader_part),
+                Record::Seen { rank, nonce } if is_above => met.push((rank, nonce)),
+                Record::Gather { from, topic, number, contribution } if is_for_me => {
                     exchanges.heard(from, topic, number, contribution);
                 }
-                Record::Message { from, message } if from != me => messages.push((from, message.to_vec())),
-                Record::Gone { rank } => *gone = gone.or(Some(Gone { rank, had_lived: true })),
-                Record::Read { rank, part } if rank == me => *reads_part = part.max(*reads_part),
-                Record::Message { .. } | Record::Seen { .. } | Record::Read { .. } | Record::Next => {}
+                Record::Message { first, last, message } if is_for_me => {
+                    let from = (first..=last).filter(|from| *from != me);
+                    messages.extend(from.map(|from| (from, message.to_vec())));
+                }
+                Record::Gone { rank } if is_for_me => *gone = gone.or(Some(Gone { rank, had_lived: true })),
+                _ => {}
             }
-            let is_for_all = matches!(record, Record::Gather { .. } | Record::Message { .. });
-            if me == FIRST && is_for_all && passed_on.is_ok() {
-                passed_on = self.outbox.append(record);
+            let is_for_all = !matches!(record, Record::Seen { .. } | Record::Next);
+            if !is_above && is_for_all && passed_on.is_ok() {
+                passed_on = outbox.append(record);
             }
         });
         passed_on?;
         let is_known = inbox.nonce().is_some();
+        let limit = if is_above { all_read_part } else { u32::MAX };
+        let read = inbox.due(limit);
         match note(look, doubt, now, is_known)? {
-            Some(Look::New(nonce)) if rank == FIRST => self.outbox.append(&Record::Seen { rank, nonce })?,
-            Some(Look::Replaced) if self.gone.is_none() => self.found_gone(Gone { rank, had_lived: true })?,
+            Some(Look::New(nonce)) if is_above => self.outbox.append(&Record::Seen { rank, nonce })?,
+            Some(Look::Replaced) => self.found_gone(Gone { rank, had_lived: true })?,
             Some(_) | None => {}
         }
-        if let Some(read) = self.others[index].inbox.as_mut().and_then(Inbox::due) {
+        if let Some(read) = read {
             self.outbox.append(&read)?;
+        }
+        let count = self.count;
+        for (rank, nonce) in met {
+            if let Some(other) = self.others.iter_mut().find(|other| other.rank == rank) {
+                other.inbox.get_or_insert_with(|| Inbox::met(rank, count, nonce));
+            }
         }
         Ok(has_news)
     }
 
-    /// Checks whether all ranks have joined. If so, rank 0 tells all of them at once.
+    /// Checks whether all ranks have joined. If so, rank 0 tells all of them at once. From then on
+    /// it only reads the mailboxes of those next below it.
     fn meet(&mut self) -> io::Result<()> {
-        let mut inboxes = self.others.iter().filter_map(|other| Some((other.rank, other.inbox.as_ref()?)));
-        self.has_met = inboxes.clone().all(|(_, inbox)| inbox.has_met);
+        self.has_met = self.others.iter().filter_map(|other| other.inbox.as_ref()).all(|inbox| inbox.has_met);
         if self.has_met {
             self.outbox.forget_former(&self.medium);
         }
         if self.has_met && self.rank == FIRST {
-            let outbox = &mut self.outbox;
-            let mut seen =
-                inboxes.by_ref().filter_map(|(rank, inbox)| Some(Record::Seen { rank, nonce: inbox.nonce()? }));
-            return seen.try_for_each(|record| outbox.append(&record));
+            for other in &self.others {
+                let nonce = other.inbox.as_ref().and_then(Inbox::nonce);
+                let seen = nonce.map(|nonce| Record::Seen { rank: other.rank, nonce });
+                seen.map_or(Ok(()), |seen| self.outbox.append(&seen))?;
+            }
+            let below = |rank| self.below.iter().find(|part| part.start == rank);
+            self.others.retain_mut(|other| below(other.rank).map(|part| other.below = part.clone()).is_some());
         }
         Ok(())
     }
 
-    /// From time to time, checks whether some of the other ranks are alive: whether their locks are
-    /// held. Rank 0 is always among them.
+    /// From time to time, checks whether the others with whom this rank has to do are alive:
+    /// whether their locks are held.
     fn look_for_gone(&mut self, now: Duration) -> io::Result<()> {
         let is_time = self.lives_looked.is_none_or(|looked| now >= looked + LIVES_EVERY);
-        if !self.has_met || self.gone.is_some() || self.suspect.is_some() || !is_time {
+        let can_tell = self.has_met || self.have_begun;
+        if !can_tell || self.gone.is_some() || self.suspect.is_some() || !is_time {
             return Ok(());
         }
         self.lives_looked = Some(now);
-        let count = self.others.len();
-        let some = (0..count.min(LIVES_AT_ONCE)).map(|nth| (self.lives_next + nth) % count);
-        // The first of the others is rank 0, unless this one is.
-        let some: Vec<usize> = (self.rank != FIRST).then_some(0).into_iter().chain(some).collect();
-        self.lives_next = (self.lives_next + LIVES_AT_ONCE) % count.max(1);
-        for index in some {
-            let other = &mut self.others[index];
+        for other in self.others.iter_mut().filter(|other| !other.is_told_of) {
             if other.watch.is_none() {
                 other.watch = self.medium.watch(&lock_name(other.rank))?;
             }
@@ -288,25 +338,36 @@ impl<M: Medium> Talk<M> {
             if self.medium.is_alive(watch)? {
                 other.has_lived = true;
             } else {
-                let gone = Gone { rank: other.rank, had_lived: other.has_lived };
-                match self.rank == FIRST || gone.rank == FIRST {
-                    true => self.suspect = Some(gone),
-                    false if other.is_told_of => continue,
-                    false => {
-                        other.is_told_of = true;
-                        self.outbox.append(&Record::Gone { rank: gone.rank })?;
-                    }
-                }
+                self.suspect = Some(Gone { rank: other.rank, had_lived: other.has_lived });
                 return Ok(());
             }
         }
         Ok(())
     }
 
-    /// A rank is gone. Tells the others.
-    fn found_gone(&mut self, gone: Gone) -> io::Result<()> {
-        self.gone = Some(gone);
-        self.outbox.append(&Record::Gone { rank: gone.rank })
+    /// A rank is gone. Tells those above, or all if this is rank 0.
+    fn found_gone(&mut self, found: Gone) -> io::Result<()> {
+        let is_certain = self.rank == FIRST || found.rank == FIRST || !self.has_met;
+        if is_certain && self.gone.is_none() {
+            self.gone = Some(found);
+        } else if is_certain {
+            return Ok(());
+        }
+        let other = self.others.iter_mut().find(|other| other.rank == found.rank);
+        if other.is_some_and(|other| std::mem::replace(&mut other.is_told_of, true)) {
+            return Ok(());
+        }
+        self.outbox.append(&Record::Gone { rank: found.rank })
+    }
+}
+
+/// Whether one of these ranks may have made this record, or its reader was told so by rank 0.
+fn is_of(record: &Record<'_>, ranks: &Range<u32>) -> bool {
+    match *record {
+        Record::Gather { from, .. } => ranks.contains(&from),
+        Record::Message { first, last, .. } => ranks.contains(&first) && ranks.contains(&last),
+        Record::Gone { rank } | Record::Read { rank, .. } => rank == FIRST || ranks.contains(&rank),
+        Record::Seen { .. } | Record::Next => true,
     }
 }
 

@@ -431,7 +431,7 @@ impl Settings for ObjectDir {
             "Its address: `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`; the bucket must exist.",
             |object, url| if let Some(place) = object.place() { place.url = url };
         limit: Size = "none", "How much this rank may keep there.", |object, size| object.0.limit = Some(size);
-        patience_seconds: Duration = "120",
+        patience_seconds: Duration = "two minutes",
             "How long a request is repeated while the server does not carry it out; then what needs it has failed.",
             |object, patience| if let Some(place) = object.place() { place.patience = Some(patience) };
         keep_last: Count = "as the store",

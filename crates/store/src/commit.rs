@@ -24,8 +24,9 @@ use outcrop_layers::files::FileLock;
 use super::{Shared, pack::Job, state::SessionCore};
 use crate::{Error, ErrorKind, Result};
 
-/// The pause between two looks for messages while this rank waits for others. It doubles while
-/// nothing comes, up to `LISTEN_MAX`.
+/// The pause between two looks for messages while this rank waits for others. It doubles up
+/// to `LISTEN_MAX`, and begins anew when this rank has something to say: so the number of looks for
+/// a version hardly grows with that of the ranks, whose messages come one by one.
 const LISTEN: Duration = Duration::from_millis(5);
 const LISTEN_MAX: Duration = Duration::from_millis(80);
 
@@ -89,23 +90,24 @@ pub(crate) struct Committer {
     early: Vec<(u32, News)>,
     /// Sessions that have ended. Later messages about them are ignored.
     ended: Vec<RunId>,
+    /// The pause before the next look for messages.
+    pause: Duration,
 }
 
 impl Committer {
     pub(crate) fn new(shared: Arc<Shared>, handle: Handle, packer: Sender<Job>) -> Self {
         let (open, keys, early, ended) = (HashMap::new(), HashMap::new(), Vec::new(), Vec::new());
-        Self { shared, handle, packer, open, keys, early, ended }
+        Self { shared, handle, packer, open, keys, early, ended, pause: LISTEN }
     }
 
     pub(crate) fn run(mut self, notes: &Receiver<Note>) {
-        let mut pause = LISTEN;
         loop {
             let is_waiting = self.open.values().any(|open| open.ledger.is_waiting_for_others());
             let has_others = self.shared.ranks.count() > 1 && !self.open.is_empty();
             let has_garbage = self.open.values().any(|open| open.ledger.has_garbage());
             let note = match (is_waiting, has_garbage) {
                 (_, true) => notes.recv_timeout(Duration::ZERO),
-                (true, false) => notes.recv_timeout(pause),
+                (true, false) => notes.recv_timeout(self.pause),
                 (false, false) if has_others => notes.recv_timeout(LISTEN_IDLE),
                 (false, false) => notes.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
@@ -115,8 +117,14 @@ impl Committer {
                 Ok(note) => self.take(note),
                 Err(RecvTimeoutError::Timeout) => self.tidy(),
             }
-            let has_heard = (is_waiting || (has_others && is_idle)) && self.listen(is_waiting);
-            pause = if has_heard || !is_waiting { LISTEN } else { (pause * 2).min(LISTEN_MAX) };
+            if is_waiting || (has_others && is_idle) {
+                self.listen(is_waiting);
+            }
+            if !is_waiting {
+                self.pause = LISTEN;
+            } else if is_idle {
+                self.pause = (self.pause * 2).min(LISTEN_MAX);
+            }
         }
     }
 
@@ -203,6 +211,7 @@ impl Committer {
                 open.ledger.handle(now_unix_ns(), Event::Done { layer, outcome });
             }
             Action::Announce(news) => {
+                self.pause = LISTEN;
                 if let Err(error) = self.shared.ranks.announce(&news.encode()) {
                     tracing::warn!(session = open.session.name, %error, "cannot tell the other ranks about a version");
                     open.ledger.handle(now_unix_ns(), Event::Unsaid { news, reason: error.to_string() });
@@ -227,27 +236,24 @@ impl Committer {
         let _ = self.handle.discard(key);
     }
 
-    /// Receives messages of other ranks. Returns whether there were any. That a rank is gone is an
-    /// error only while this rank waits: it may have ended in good order after its last version.
-    fn listen(&mut self, is_waiting: bool) -> bool {
+    /// Receives messages of other ranks. That a rank is gone is an error only while this one waits:
+    /// it may have ended in good order after its last version.
+    fn listen(&mut self, is_waiting: bool) {
         match self.shared.ranks.heard() {
             Ok(messages) => {
-                let has_heard = !messages.is_empty();
                 for (rank, message) in messages {
                     match News::decode(&message) {
                         Ok(news) => self.hear(rank, news),
                         Err(error) => tracing::warn!(rank, %error, "a message of another rank cannot be decoded"),
                     }
                 }
-                has_heard
             }
-            Err(_) if !is_waiting => false,
+            Err(_) if !is_waiting => {}
             Err(error) => {
                 // Tell all sessions, even those that do not wait now: no further version will
                 // become complete.
                 let runs: Vec<RunId> = self.open.keys().copied().collect();
                 runs.into_iter().for_each(|run| self.tell(run, Event::Alone { reason: error.to_string() }));
-                false
             }
         }
     }

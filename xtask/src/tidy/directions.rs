@@ -33,14 +33,14 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("ranks", &["format", "local"]),
     ("mpi", &["ranks", "local"]),
     // The reader of what survives, measurements, and what carries out the plan.
-    ("catalog", &["region", "format", "layers"]),
+    ("catalog", &["region", "format", "memory", "layers"]),
     ("survey", &["memory", "layers"]),
     ("engine", &["region", "plan", "memory", "local", "trace", "layers"]),
     (
         "store",
         &[
-            "commit", "parity", "region", "ranks", "mpi", "settings", "plan", "format", "layers", "track", "catalog",
-            "engine", "survey", "object",
+            "commit", "parity", "region", "ranks", "mpi", "settings", "plan", "format", "memory", "layers", "track",
+            "catalog", "engine", "survey", "object",
         ],
     ),
     // The node daemon, its client, and programs that nobody changes.
@@ -60,7 +60,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("rtm", &["outcrop"]),
     ("science", &["pool"]),
     ("sim", &["plan", "commit", "format", "grants"]),
-    ("bench", &["outcrop", "mpi", "node", "intercept", "cost", "layers", "memory", "rtm", "science", "sim", "track"]),
+    (
+        "bench",
+        &["outcrop", "ranks", "mpi", "node", "intercept", "cost", "layers", "memory", "rtm", "science", "sim", "track"],
+    ),
     ("cli", &["outcrop", "annotate", "mpi", "node", "intercept", "bench", "rtm", "survey", "sim"]),
     ("c", &["outcrop", "memory"]),
     ("veloc", &["outcrop", "memory", "format"]),

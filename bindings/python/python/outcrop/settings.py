@@ -82,6 +82,23 @@ class StoreDir(TypedDict, total=False):
     """Keeps versions there that are not older."""
 
 
+class StoreObject(TypedDict, total=False):
+    """Settings of an object store of a store."""
+
+    url: str
+    """Its address: `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`; the bucket must exist."""
+    limit: Size
+    """How much this rank may keep there."""
+    patience_seconds: float
+    """How long a request is repeated while the server does not carry it out; then what needs it has failed."""
+    keep_last: int
+    """Keeps so many of the newest versions there."""
+    keep_every: int
+    """Keeps versions there whose number is a multiple of this."""
+    keep_seconds: float
+    """Keeps versions there that are not older."""
+
+
 class Ranks(TypedDict, total=False):
     """Settings of ranks."""
 
@@ -137,6 +154,8 @@ class StoreSettings(TypedDict, total=False):
 
     dir: Path | StoreDir | Iterable[Path | StoreDir] | None
     """Directories for checkpoints, fastest first; every version goes to each of them."""
+    object: str | StoreObject | Iterable[str | StoreObject] | None
+    """Object stores for checkpoints, such as `"s3://bucket/prefix"`, below the directories; every version goes to each of them."""
     host: Size | None
     """Host memory that versions pass through; what fits is saved at the speed of a copy."""
     ranks: Ranks | None

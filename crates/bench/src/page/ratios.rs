@@ -100,6 +100,10 @@ const RATIOS: &[Ratio] = &[
     ("ranks", "idle_ms_per_rank_and_second", "processor time of a rank in a second in which nobody does anything", "ms", NoAim),
     ("ranks", "call_ms_per_rank_and_second", "the same while it waits in a call", "ms", NoAim),
     ("ranks", "version_ms_per_rank_and_second", "the same while it waits for a version of another rank", "ms", NoAim),
+    ("ranks", "metadata_ops_per_rank_256_over_4", "metadata operations of a rank for a version, on average: 256 simulated ranks over 4", "", AtMost(4.0)),
+    ("ranks", "pmpi_latency", "a message of 8 bytes, through the layer that reports what is received over past it", "", AtMost(1.03)),
+    ("ranks", "pmpi_latency_later", "the same with MPI_Irecv and MPI_Wait", "", AtMost(1.03)),
+    ("ranks", "pmpi_bandwidth", "a message of 1 MiB, the same", "", AtMost(1.01)),
     ("pool", "compute_over_dram_max", "computing in a pool over plain memory, worst case", "", AtMost(1.1)),
     ("pool", "array_over_dram", "the same: arrays, worst case", "", AtMost(1.1)),
     ("pool", "tree_over_dram", "the same: an octree over a tree of boxes", "", AtMost(1.1)),
@@ -236,8 +240,8 @@ pub(super) fn describe(bench: &str, settings: &Value) -> String {
              rate of hashing.",
         ),
         "ranks" => format!(
-            "Many processes of this machine, each a rank of one store with {state} of its own: the time to come together \
-             and to save, and the processor time of ranks that wait for {} s, altogether and each.",
+            "Processes of this machine, each a rank of one store with {state} of its own: the time to come together and to \
+             save, and the processor time of ranks that wait for {} s, altogether and each. Then simulated ranks.",
             count("seconds"),
         ),
         "python" => {

@@ -116,7 +116,9 @@ impl Bench {
                 "1",
             ],
             Self::Apps => &["--scale", "0.004", "--rounds", "1"],
-            Self::Ranks => &["--counts", "3", "--saves", "2", "--seconds", "0.2", "--turns", "10"],
+            Self::Ranks => {
+                &["--counts", "3", "--simulated", "4,256", "--saves", "2", "--seconds", "0.2", "--turns", "10"]
+            }
         }
     }
 }

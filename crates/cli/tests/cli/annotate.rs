@@ -12,12 +12,12 @@ use tempfile::TempDir;
 
 use crate::common::{outcrop, text};
 
-fn root() -> &'static Path {
+pub(crate) fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
 /// Where the program and the library are installed for these tests.
-fn prefix() -> &'static Path {
+pub(crate) fn prefix() -> &'static Path {
     static PREFIX: OnceLock<PathBuf> = OnceLock::new();
     PREFIX.get_or_init(|| {
         let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cc-prefix");
@@ -50,7 +50,7 @@ fn say(directory: &Path, commands: &str) -> Option<String> {
 }
 
 /// The text of the first code block of a language in a page.
-fn block(page: &str, language: &str) -> String {
+pub(crate) fn block(page: &str, language: &str) -> String {
     let (_, rest) = page.split_once(&format!("```{language}\n")).unwrap();
     rest.split_once("```").unwrap().0.to_owned()
 }

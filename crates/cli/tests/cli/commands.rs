@@ -213,7 +213,7 @@ fn the_benchmark_of_stores_compares_checkpoints_with_copies_and_files() {
 #[test]
 fn the_benchmark_of_ranks_measures_what_waiting_costs() {
     let directory = tempfile::tempdir().unwrap();
-    let sizes = ["--counts", "2,3", "--saves", "2", "--seconds", "0.2", "--turns", "2"];
+    let sizes = ["--counts", "2,3", "--simulated", "4,256", "--saves", "2", "--seconds", "0.2", "--turns", "2"];
     let output = outcrop(directory.path(), &[&["bench", "ranks", "--json"], &sizes[..]].concat());
     assert!(output.status.success(), "{}", text(&output.stderr));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -221,7 +221,8 @@ fn the_benchmark_of_ranks_measures_what_waiting_costs() {
     let runs = report["runs"].as_array().unwrap();
     // Three kinds of messages, past and through the layer, where there is an MPI.
     let messages = if report["ratios"]["pmpi_latency"].is_number() { 6 } else { 0 };
-    assert_eq!(runs.len(), 12 + messages, "{runs:?}");
+    assert_eq!(runs.len(), 12 + 4 + messages, "{runs:?}");
+    assert!(report["ratios"]["metadata_ops_per_rank_256_over_4"].as_f64().unwrap() >= 1.0, "{report}");
     let has = |run: &serde_json::Value| run["takes_seconds"].is_number() || run["cpu_ms_per_second"].is_number();
     assert!(runs.iter().all(has), "{runs:?}");
     assert!(entries(directory.path()).is_empty());
@@ -422,4 +423,27 @@ fn all_benchmarks_are_refused_before_the_first_where_they_cannot_run() {
         assert!(!output.status.success() && text(&output.stderr).contains(words), "{}", text(&output.stderr));
         assert!(!text(&output.stderr).contains("benchmark 1"), "{}", text(&output.stderr));
     }
+}
+
+#[test]
+fn peers_are_measured_by_the_python_package_or_it_is_said_how_to_get_it() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().unwrap();
+    let python = directory.path().join("python");
+    let peers = |script: &str, arguments: &[&str]| {
+        std::fs::write(&python, script).unwrap();
+        std::fs::set_permissions(&python, PermissionsExt::from_mode(0o755)).unwrap();
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_outcrop"));
+        command.args(["bench", "peers"]).args(arguments).env("OUTCROP_PYTHON", &python);
+        command.current_dir(directory.path()).output().unwrap()
+    };
+    let started = peers("#!/bin/sh\nprintf '<%s>' \"$@\"\n", &["--quick", "--dir", "a b", "--venv", "v"]);
+    let expected = "<-m><outcrop><bench><--peers><--quick><--dir><a b><--plot><outcrop-peers.png><--venv><v>";
+    assert_eq!((started.status.code(), text(&started.stdout)), (Some(0), expected.to_owned()));
+    let refused = peers("#!/bin/sh\nexit 1\n", &[]);
+    assert!(!refused.status.success() && text(&refused.stderr).contains("pip install bindings/python"));
+    std::fs::remove_file(&python).unwrap();
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_outcrop"));
+    let missing = command.args(["bench", "peers"]).env("OUTCROP_PYTHON", &python).output().unwrap();
+    assert!(!missing.status.success() && text(&missing.stderr).contains("OUTCROP_PYTHON"));
 }

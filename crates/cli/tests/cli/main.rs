@@ -14,5 +14,6 @@ mod node;
 mod object;
 mod pool;
 mod sim;
+mod slurm;
 mod store;
 mod survey;

@@ -341,6 +341,33 @@ fn prune_removes_what_is_not_kept_and_nothing_that_is_needed() {
     assert!(!succeeds(path, &["verify", "store"]).contains("garbage"));
 }
 
+#[test]
+fn a_script_is_told_whether_it_is_time_to_save() {
+    let directory = one_layer(4);
+    let path = directory.path();
+    let before = tree(path);
+    let code = |session: &str, rest: &[&str]| {
+        let output = outcrop(path, &[&["due", "store", session][..], rest].concat());
+        (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+    };
+    let (not_yet, said) = code("heat", &["--every", "1h"]);
+    assert!(not_yet == Some(3) && said.starts_with("not due: version 3 is "), "{said}");
+    let (now, said) = code("heat", &["--every", "0s"]);
+    assert!(now == Some(0) && said.starts_with("due: version 3 is "), "{said}");
+    let (never, said) = code("other", &["--every", "1h"]);
+    assert!(never == Some(0) && said.contains("other has no complete version in store"), "{said}");
+    // The square root of 2 * 2 s * 10,000 s.
+    let young = ["due", "store", "heat", "--failures", "10000s", "--cost", "2s", "--rule", "young", "--json"];
+    let output = outcrop(path, &young);
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), &told["is_due"], &told["version"]), (Some(3), &json!(false), &json!(3)));
+    assert!((told["interval_seconds"].as_f64().unwrap() - 200.0).abs() < 1e-6, "{told}");
+    fails(path, &["due", "store", "heat"], 2, "required");
+    fails(path, &["due", "store", "heat", "--failures", "1h"], 2, "--cost");
+    fails(path, &["due", "nowhere", "heat", "--every", "1h"], 17, "nowhere");
+    assert_eq!(tree(path), before);
+}
+
 fn fails_while_in_use(path: &Path, prune: &[&str]) {
     let before = entries(&path.join("store/heat/rank-00000"));
     let output = outcrop(path, prune);

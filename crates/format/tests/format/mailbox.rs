@@ -17,8 +17,8 @@ fn records() -> [Record<'static>; 9] {
         Record::Gather { from: 5, topic: "open heat", number: 1 << 40, contribution: b"some bytes" },
         Record::Gather { from: 0, topic: "", number: 0, contribution: b"" },
         Record::Gather { from: u32::MAX, topic: "ö", number: u64::MAX, contribution: &[0; 300] },
-        Record::Message { from: 2, message: b"words" },
-        Record::Message { from: 0, message: b"" },
+        Record::Message { first: 2, last: 9, message: b"words" },
+        Record::Message { first: 0, last: 0, message: b"" },
         Record::Read { rank: 1, part: 1 << 20 },
         Record::Next,
         Record::Gone { rank: 4 },
@@ -95,13 +95,14 @@ fn what_cannot_be_is_refused_though_its_checksum_is_right() {
     assert_wrong(hello(12, &70_000_u32.to_le_bytes()), 12, "rank 70000 of 70000");
     assert_wrong(hello(16, &u32::MAX.to_le_bytes()), 12, "rank 3 of 4294967295");
     for found in [1, 9] {
-        let refused = Err(Error::Format { structure: Structure::Mailbox, found, newest: 2 });
+        let refused = Err(Error::Format { structure: Structure::Mailbox, found, newest: 3 });
         assert_eq!(hello(8, &[found as u8]), refused);
     }
     assert!(matches!(hello(0, b"OUTCPACK"), Err(Error::Magic { structure: Structure::Mailbox, .. })));
 
     let head = |at: usize, bytes: &[u8]| {
-        let mut whole = Record::Message { from: 2, message: b"words" }.encode().unwrap()[..RECORD_HEAD_BYTES].to_vec();
+        let words = Record::Message { first: 2, last: 9, message: b"words" };
+        let mut whole = words.encode().unwrap()[..RECORD_HEAD_BYTES].to_vec();
         whole[at..at + bytes.len()].copy_from_slice(bytes);
         RecordHead::decode(&sealed(whole))
     };
@@ -143,7 +144,8 @@ fn bodies_that_make_no_sense_are_refused() {
     assert!(matches!(decode(2, &[0; 15]), Err(Error::Short { .. })));
     assert!(matches!(decode(1, &[0; 19]), Err(Error::Short { .. })));
     assert_wrong(decode(1, &[0; 21]), 20, "1 bytes follow");
-    assert!(matches!(decode(3, &[0; 3]), Err(Error::Short { .. })));
+    assert!(matches!(decode(3, &[0; 7]), Err(Error::Short { .. })));
+    assert_wrong(decode(3, &[9, 0, 0, 0, 8, 0, 0, 0, 1]), 4, "ranks 9 to 8 cannot be");
     assert!(matches!(decode(4, &[0; 7]), Err(Error::Short { .. })));
     assert_wrong(decode(4, &[0; 9]), 8, "1 bytes follow");
     assert_wrong(decode(5, &[0; 1]), 0, "1 bytes follow");

@@ -6,11 +6,13 @@
 //! which versions are reported as durable to it. The content of a version follows from its number
 //! and the rank.
 
+mod gluster;
+
 use std::{
     fs::{self, File, OpenOptions},
     io::Write,
     os::unix::process::ExitStatusExt,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Stdio},
     thread,
     time::{Duration, Instant},
@@ -29,6 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const RANK: &str = "OUTCROP_TEST_RANK";
 const RANKS: &str = "OUTCROP_TEST_RANKS";
 const LANE: &str = "OUTCROP_TEST_LANE";
+/// Where the files of the store are.
+const FILES: &str = "OUTCROP_TEST_FILES";
 
 /// The number of stores at once, each with its own settings. Most of the time is spent waiting.
 const LANES: u32 = 3;
@@ -80,7 +84,8 @@ fn child_saves() {
     let Some(dir) = child_directory() else { return };
     let number = |name| std::env::var(name).unwrap().parse().unwrap();
     let (rank, ranks, lane) = (number(RANK), number(RANKS), number(LANE));
-    match save_for_ever(&dir, lane, rank, ranks) {
+    let files = PathBuf::from(std::env::var_os(FILES).unwrap());
+    match save_for_ever(&dir, &files, lane, rank, ranks) {
         // Another rank was killed first.
         Err(error) if ranks > 1 && is_of_others(&error) => {}
         outcome => panic!("rank {rank} has ended: {outcome:?}"),
@@ -92,10 +97,10 @@ fn is_of_others(error: &Error) -> bool {
     error.kind() == ErrorKind::Busy || ["is gone", "it has ended"].iter().any(|why| error.to_string().contains(why))
 }
 
-fn save_for_ever(dir: &Path, lane: u32, rank: u32, ranks: u32) -> Result<()> {
+fn save_for_ever(dir: &Path, files: &Path, lane: u32, rank: u32, ranks: u32) -> Result<()> {
     let mut log = OpenOptions::new().create(true).append(true).open(log_path(dir, rank)).unwrap();
-    let mut session = open(dir, lane, rank, ranks)?;
-    let layers = if dir.join("far").exists() { 2 } else { 1 };
+    let mut session = open(files, lane, rank, ranks)?;
+    let layers = if files.join("far").exists() { 2 } else { 1 };
     let mut version = restore(&mut session, rank)?;
     note(&mut log, "found", version);
     loop {
@@ -145,6 +150,8 @@ impl Drop for Running {
 /// The rounds of a test, and their results.
 struct Rounds<'a> {
     dir: &'a Path,
+    /// Where ranks find the files of the store; they take turns.
+    files: &'a [PathBuf],
     lane: u32,
     ranks: u32,
     random: Rng,
@@ -162,6 +169,7 @@ impl Rounds<'_> {
             let errors = File::create(self.dir.join(format!("errors-{rank}"))).unwrap();
             let mut command = child("store_kill::child_saves", self.dir);
             command.env(RANK, rank.to_string()).env(RANKS, self.ranks.to_string()).env(LANE, self.lane.to_string());
+            command.env(FILES, files_of(self.files, rank));
             command.stdout(Stdio::null()).stderr(errors).spawn().unwrap()
         };
         Running { children: (0..self.ranks).map(start).collect() }
@@ -233,20 +241,37 @@ impl Rounds<'_> {
     }
 }
 
-/// Kills the processes of one store again and again. Returns how many were killed.
+fn files_of(files: &[PathBuf], rank: u32) -> &Path {
+    &files[rank as usize % files.len()]
+}
+
 fn rounds(lane: u32, ranks: u32, count: u32) -> u32 {
+    let dir = tempfile::tempdir().unwrap();
+    rounds_in(dir.path(), &[dir.path().to_owned()], (lane, ranks, count), &mut |_| {})
+}
+
+/// Kills the processes of one store again and again; `between` happens before each round. Returns
+/// how many were killed.
+fn rounds_in(
+    dir: &Path,
+    files: &[PathBuf],
+    (lane, ranks, count): (u32, u32, u32),
+    between: &mut dyn FnMut(u32),
+) -> u32 {
     let seed = std::env::var("OUTCROP_KILL_SEED").ok().map_or_else(|| Rng::new().u64(..), |seed| seed.parse().unwrap());
     say(format_args!("{ranks} ranks, lane {lane}: OUTCROP_KILL_SEED={seed}"));
-    let dir = tempfile::tempdir().unwrap();
     let known = vec![0; ranks as usize];
     let random = Rng::with_seed(seed);
-    let mut rounds = Rounds { dir: dir.path(), lane, ranks, random, known, durable: 0, kills: 0, finds: 0 };
-    (0..count).for_each(|_| rounds.round());
+    let mut rounds = Rounds { dir, files, lane, ranks, random, known, durable: 0, kills: 0, finds: 0 };
+    for nth in 0..count {
+        between(nth);
+        rounds.round();
+    }
     thread::scope(|scope| {
         for rank in 0..ranks {
-            let (dir, durable) = (rounds.dir, rounds.durable);
+            let (files, durable) = (files_of(files, rank), rounds.durable);
             scope.spawn(move || {
-                let mut session = open(dir, lane, rank, ranks).unwrap();
+                let mut session = open(files, lane, rank, ranks).unwrap();
                 let version = restore(&mut session, rank).unwrap();
                 assert!(version >= durable, "{version} is the newest, {durable} was durable");
                 for version in session.versions() {

@@ -78,7 +78,7 @@ fn numbers(text: &str) -> Vec<u64> {
 impl Trial {
     fn new(kind: Kind, seed: u64) -> Self {
         let mut rng = Rng::with_seed(!seed);
-        let count = rng.u32(1..=5);
+        let count = rng.u32(1..=7);
         let (world, agreed) = (World::new(kind, seed), BTreeMap::new());
         Self { seed, world, count, rng, lives: 0, agreed, kind }
     }

@@ -221,6 +221,10 @@ fn another_number_of_ranks_is_said_when_patience_ends() {
         thread::spawn(move || SharedDirectory::open_with(dir, rank, count, SHORT).map(drop).unwrap_err().to_string())
     });
     let [one, other] = errors.map(|thread| thread.join().unwrap());
+    assert!(
+        one.contains("give all ranks the same number of ranks") || other.contains("give all ranks"),
+        "{one} {other}"
+    );
     assert!(one.contains("of rank 1 of 2 is that of rank 1 of 3") || other.contains("rank 0 of 2"), "{one} {other}");
 }
 
