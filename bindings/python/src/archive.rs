@@ -2,14 +2,14 @@
 
 use outcrop::{
     ErrorKind,
-    catalog::{Catalog, Error, Reader, catalog_at},
+    catalog::{Error, Reader, catalog_at},
 };
 use pyo3::prelude::*;
 
 use crate::{
     arrays::Flat,
     errors::{self, number, raise, size, usage},
-    store::{Described, Value, described, element},
+    store::{Described, Value, described, element, flats_mut},
 };
 
 /// A version that one rank has saved in a directory.
@@ -71,17 +71,27 @@ impl Archive {
         regions.map(|region| described(region.name.clone(), region.element.clone(), &region.shape)).collect()
     }
 
-    /// Reads all of it, and compares it with its hashes.
-    fn _verify(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.reader.verify()).map_err(|error| raise(py, &error.into()))
-    }
-
     /// Copies values into these arrays, given by name.
     fn _read(&self, py: Python<'_>, _version: u64, targets: Vec<Value<'_>>) -> PyResult<()> {
-        let mut flats = Vec::with_capacity(targets.len());
-        for (name, made_of, target, global) in &targets {
-            let flat = Flat::of_mut(target)?;
-            let asked = element(made_of.as_deref(), &flat)?;
+        self.fill(py, &targets, |reader, regions| reader.read_regions(regions, &|_| {}))
+    }
+
+    /// Restores values into these arrays, given by name, if nothing of the version is damaged.
+    fn _restore(&self, py: Python<'_>, _version: u64, targets: Vec<Value<'_>>) -> PyResult<()> {
+        self.fill(py, &targets, Reader::restore)
+    }
+}
+
+impl Archive {
+    fn fill(
+        &self,
+        py: Python<'_>,
+        targets: &[Value<'_>],
+        read: impl FnOnce(&Reader, Vec<(&str, &mut [u8])>) -> Result<(), Error> + Send,
+    ) -> PyResult<()> {
+        let mut flats = flats_mut(targets)?;
+        for ((name, made_of, _, global), flat) in targets.iter().zip(&flats) {
+            let asked = element(made_of.as_deref(), flat)?;
             if let Some(saved) = self.reader.manifest().region(name) {
                 if saved.element != asked.name() {
                     return Err(usage(py, format!("{name} holds {} and not {}", saved.element, asked.name())));
@@ -91,9 +101,9 @@ impl Archive {
                     .fits(&flat.shape(global.as_ref())?)
                     .map_err(|error| usage(py, format!("{name} {error}")))?;
             }
-            flats.push((name.as_str(), flat));
         }
-        let regions: Vec<_> = flats.iter_mut().map(|(name, flat)| (*name, flat.bytes_mut())).collect();
-        py.detach(|| self.reader.read_regions(regions, &|_| {})).map_err(|error| raise(py, &error.into()))
+        let names = targets.iter().map(|(name, ..)| name.as_str());
+        let regions: Vec<_> = names.zip(flats.iter_mut().map(Flat::bytes_mut)).collect();
+        py.detach(|| read(&self.reader, regions)).map_err(|error| raise(py, &error.into()))
     }
 }

@@ -290,7 +290,7 @@ pub(crate) fn element(made_of: Option<&str>, flat: &Flat<'_>) -> PyResult<Elemen
 }
 
 /// Arrays to be filled. No two of them may share memory.
-fn flats_mut<'py>(targets: &[Value<'py>]) -> PyResult<Vec<Flat<'py>>> {
+pub(crate) fn flats_mut<'py>(targets: &[Value<'py>]) -> PyResult<Vec<Flat<'py>>> {
     let flats = targets.iter().map(|(_, _, array, _)| Flat::of_mut(array)).collect::<PyResult<Vec<_>>>()?;
     let mut places: Vec<_> =
         flats.iter().zip(targets).map(|(flat, (name, ..))| (flat.bytes().as_ptr_range(), name)).collect();

@@ -69,7 +69,7 @@ impl Environment {
     fn install_torch(&self) -> Result<(), String> {
         self.once("torch", TORCH, || {
             self.pip(&["--no-deps", TORCH])?;
-            run(self.python().arg("tests/torch_without_cuda.py"))
+            run(self.python().arg("python/outcrop/_torch_without_cuda.py"))
         })
     }
 

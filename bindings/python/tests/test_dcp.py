@@ -1,5 +1,6 @@
 """PyTorch's distributed checkpoints in a store: one process, several processes, and in the background."""
 
+import concurrent.futures
 import os
 import pickle
 import subprocess
@@ -115,6 +116,128 @@ def test_in_the_background(tmp_path):
     for version in range(4):
         other.load(StorageReader("run", dir=str(tmp_path)), checkpoint_id=version)
         assert same(other.tensors(), expected[version])
+
+
+class Held(StorageWriter):
+    """A writer that waits before it reads what it was given, in whatever thread, until it is told to go on."""
+
+    def __init__(self, name, **store):
+        super().__init__(name, **store)
+        self.may_go_on = threading.Event()
+
+    def write_data(self, plan, planner):
+        assert self.may_go_on.wait(PATIENCE)
+        return super().write_data(plan, planner)
+
+
+def test_what_changes_when_async_save_has_returned_is_saved_as_it_was(tmp_path):
+    """PyTorch's default stagers pass tensors of the processor on as they are: pytorch#144657."""
+    base = torch.arange(24.0).reshape(4, 6)
+    state = {
+        "plain": torch.arange(100_000.0),
+        "parameter": nn.Parameter(torch.ones(3, 5)),
+        "half": torch.full((7,), 2.0, dtype=torch.bfloat16),
+        "number": torch.tensor(5.0),
+        "whole": base,
+        "columns": base[:, ::2],
+        "turned": base.T,
+        "nested": {"list": [torch.zeros(3, dtype=torch.int64), {"deep": torch.ones(2, 2)}]},
+        "note": {"epochs": [1, 2]},
+    }
+
+    def tensors(value):
+        if isinstance(value, torch.Tensor):
+            return [value.detach()]
+        items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
+        return [tensor for item in items for tensor in tensors(item)]
+
+    expected = [tensor.clone() for tensor in tensors(state)]
+    with Held("run", dir=str(tmp_path), **STORE) as writer:
+        future = dcp.async_save(state, storage_writer=writer, checkpoint_id=1)
+        assert not future.done()
+        for tensor in tensors(state):
+            tensor.add_(77)
+        state["note"]["epochs"].append(3)
+        del state["parameter"]
+        writer.may_go_on.set()
+        future.result()
+    state["parameter"] = nn.Parameter(torch.zeros(3, 5))
+    state = {name: state[name] for name in ("plain", "parameter", *list(state)[1:-1])}
+    dcp.load(state, storage_reader=StorageReader("run", dir=str(tmp_path)))
+    # `whole` shares its memory with `columns` and `turned`: each was saved, and all of them agree.
+    assert all(torch.equal(found, saved) for found, saved in zip(tensors(state), expected, strict=True))
+    assert state["note"] == {"epochs": [1, 2]}
+
+
+def full(tmp_path):
+    """A writer whose directory has no room for `LARGE`."""
+    return StorageWriter("run", dir={"path": str(tmp_path / "store"), "limit": "2 MiB"}, incremental=False, **STORE)
+
+
+SMALL = {"a": torch.rand(100)}
+LARGE = {"a": torch.rand(1_000_000)}
+
+
+def ended(future):
+    """Waits until a save in the background has ended, without asking how."""
+    concurrent.futures.wait([future], PATIENCE)
+
+
+@pytest.mark.parametrize("call", ["async_save", "save", "close", "rewind"])
+def test_a_failure_that_nobody_has_seen_is_raised_by_the_next_call(tmp_path, call):
+    writer = full(tmp_path)
+    ended(dcp.async_save(LARGE, storage_writer=writer, checkpoint_id=1))
+    calls = {
+        "async_save": lambda: dcp.async_save(SMALL, storage_writer=writer, checkpoint_id=2),
+        "save": lambda: dcp.save(SMALL, storage_writer=writer, checkpoint_id=2),
+        "close": writer.close,
+        "rewind": lambda: writer.rewind(0),
+    }
+    with pytest.raises(dcp.api.CheckpointException, match="limit"):
+        calls[call]()
+    # Once, and nothing was saved by it.
+    dcp.async_save(SMALL, storage_writer=writer, checkpoint_id=2).result()
+    writer.close()
+    assert outcrop.versions("run", tmp_path / "store") == [2]
+
+
+def test_a_failure_that_the_program_has_seen_is_not_raised_again(tmp_path):
+    with full(tmp_path) as writer:
+        future = dcp.async_save(LARGE, storage_writer=writer, checkpoint_id=1)
+        with pytest.raises(dcp.api.CheckpointException, match="limit"):
+            future.result()
+        dcp.async_save(SMALL, storage_writer=writer, checkpoint_id=2).result()
+    assert outcrop.versions("run", tmp_path / "store") == [2]
+
+
+def test_saves_go_one_after_the_other(tmp_path):
+    with Held("run", dir=str(tmp_path), **STORE) as writer:
+        futures = [dcp.async_save({"a": torch.full((9,), 1.0)}, storage_writer=writer)]
+        release = threading.Timer(0.2, writer.may_go_on.set)
+        release.start()
+        futures += [dcp.async_save({"a": torch.full((9,), float(number))}, storage_writer=writer) for number in (2, 3)]
+        # Each but the last has ended when the next one begins.
+        assert [future.done() for future in futures[:2]] == [True, True]
+        dcp.save({"a": torch.full((9,), 4.0)}, storage_writer=writer)
+        assert futures[2].done()
+    for version in range(4):
+        found = {"a": torch.zeros(9)}
+        dcp.load(found, storage_reader=StorageReader("run", dir=str(tmp_path)), checkpoint_id=version)
+        assert found["a"].tolist() == [version + 1.0] * 9
+
+
+def test_a_series_is_verified_once_however_many_tensors_it_has(tmp_path, monkeypatch):
+    tied = torch.arange(60.0)
+    state = {f"t{number}": torch.full((5,), float(number)) for number in range(20)} | {"tied": tied, "again": tied}
+    with StorageWriter("run", dir=str(tmp_path), **STORE) as writer:
+        dcp.save(state, storage_writer=writer)
+    into, calls = outcrop.Version.into, []
+    monkeypatch.setattr(outcrop.Version, "into", lambda version, **targets: calls.append(targets) or into(version, **targets))
+    memory = torch.zeros(60)
+    found = {f"t{number}": torch.zeros(5) for number in range(20)} | {"tied": memory, "again": memory}
+    dcp.load(found, storage_reader=StorageReader("run", dir=str(tmp_path)))
+    assert all(torch.equal(found[name], state[name]) for name in state)
+    assert len(calls) == 1
 
 
 def test_the_stager_uses_the_same_memory_again(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("mypy")
 
 # Those for other packages need these, of which most have no annotations.
-FOR_OTHERS = {"adjoint", "dcp", "revolve", "schedules", "torch"}
+FOR_OTHERS = {"_peers_work", "adjoint", "dcp", "revolve", "schedules", "torch"}
 # mypy is silent about what is installed, unless it is named.
 PACKAGE = Path(outcrop.__file__).parent
 MODULES = ["outcrop", *(f"outcrop.{path.stem}" for path in PACKAGE.glob("*.py") if path.stem not in FOR_OTHERS | {"__init__"})]

@@ -8,7 +8,7 @@ use std::{
     thread,
 };
 
-use outcrop::{Retention, Session, Store, StoreBuilder, settings::misspelt};
+use outcrop::{Retention, Session, Store, StoreBuilder, settings::misspelt, store::Code};
 use outcrop_format::{LOCK_NAME, check_session_name, rank_name};
 use outcrop_memory::memory_left;
 
@@ -46,6 +46,8 @@ pub(crate) struct Client {
     groups: BTreeMap<String, Regions>,
     /// Opened when it is first needed: by then the program has mostly said how large its state is.
     store: Option<Store>,
+    /// Whether versions are kept on other nodes, too.
+    is_kept_elsewhere: bool,
     pub(crate) series: BTreeMap<String, Series>,
     pub(crate) phase: Phase,
     /// What `Checkpoint_wait` has to wait for.
@@ -83,6 +85,7 @@ impl Client {
             ranks,
             groups: BTreeMap::new(),
             store: None,
+            is_kept_elsewhere: false,
             series: BTreeMap::new(),
             phase: Phase::Idle,
             under_way: Vec::new(),
@@ -163,9 +166,9 @@ impl Client {
         std::iter::once(&self.config.scratch).chain(persistent).map(|place| place.join(&folder)).collect()
     }
 
-    /// How many directories a version goes to.
+    /// How many directories a version goes to, and other nodes, which come last.
     pub(crate) fn layers(&self) -> usize {
-        1 + usize::from(self.config.is_persisted)
+        1 + usize::from(self.config.is_persisted) + usize::from(self.is_kept_elsewhere)
     }
 
     /// Where the versions of a rank are.
@@ -208,6 +211,7 @@ impl Client {
     /// The store, opened by all ranks at once.
     fn store(&mut self) -> Result<&Store> {
         if self.store.is_none() {
+            self.is_kept_elsewhere = self.config.has_parity && self.has_other_nodes()?;
             let store = self.open_store();
             // One that fails must not leave the others waiting for it.
             if let Some(problem) = self.ranks.agree("veloc store", store.as_ref().err())? {
@@ -216,6 +220,23 @@ impl Client {
             self.store = Some(store?);
         }
         self.store.as_ref().ok_or_else(|| Failure::new("there is no store"))
+    }
+
+    /// What is lost together with this rank.
+    fn failure_domain(&self) -> String {
+        let named = || fs::read_to_string("/proc/sys/kernel/hostname").ok().map(|name| name.trim().to_owned());
+        self.config.failure_domain.clone().or_else(named).unwrap_or_default()
+    }
+
+    /// Whether another node can keep what this one has. All ranks get the same answer.
+    fn has_other_nodes(&self) -> Result<bool> {
+        let domain = self.failure_domain();
+        let domains: BTreeSet<Vec<u8>> = self.ranks.gather("veloc domains", domain.as_bytes())?.into_iter().collect();
+        let has_others = domains.len() > 1;
+        if !has_others && (self.ranks.rank() == 0 || matches!(self.ranks, Ranks::Single(_))) {
+            self.say(format!("ec_interval: all ranks are on {domain}; only persistent survives its loss"));
+        }
+        Ok(has_others)
     }
 
     fn open_store(&self) -> Result<Store> {
@@ -239,6 +260,9 @@ impl Client {
         builder = builder.keep_on(1, keep(self.config.scratch_versions)).keep_on(2, keep(self.config.max_versions));
         if let Some(voice) = self.ranks.voice() {
             builder = builder.ranks(voice);
+        }
+        if self.is_kept_elsewhere {
+            builder = builder.parity(Code::PARTNER).parity_domain(self.failure_domain());
         }
         Ok(builder.open()?)
     }

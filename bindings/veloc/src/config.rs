@@ -45,6 +45,10 @@ pub(crate) struct Config {
     /// How many versions stay in each; all if there is no number.
     pub(crate) scratch_versions: Option<u32>,
     pub(crate) max_versions: Option<u32>,
+    /// Whether checkpoints survive the loss of a node.
+    pub(crate) has_parity: bool,
+    /// What is lost together with this rank; its node if there is no name.
+    pub(crate) failure_domain: Option<String>,
     /// Host memory for checkpoints on their way.
     pub(crate) host: Option<String>,
     /// Whether a program ends where it cannot be told whether there is a version.
@@ -100,6 +104,8 @@ impl Config {
             meta: text("meta").map(PathBuf::from),
             scratch_versions: versions("scratch_versions")?.filter(|count| *count > 0),
             max_versions: versions("max_versions")?.filter(|count| *count > 0),
+            has_parity: number(values, "ec_interval")?.is_some_and(|seconds| seconds >= 0),
+            failure_domain: text("failure_domain"),
             host: text("host"),
             is_strict: is_true(values, "strict")?,
             remarks,
@@ -188,10 +194,8 @@ fn unlike_veloc(values: &BTreeMap<String, String>, persistent_interval: Option<i
     if let Some(seconds) = persistent_interval.filter(|seconds| *seconds > 0) {
         remarks.push(format!("persistent_interval = {seconds}: every version is persisted, which is more than asked"));
     }
-    if number(values, "ec_interval")?.is_some_and(|seconds| seconds >= 0) {
-        remarks.push(
-            "ec_interval: there is no erasure coding; the persistent directory protects against lost nodes".into(),
-        );
+    if let Some(seconds) = number(values, "ec_interval")?.filter(|seconds| *seconds > 0) {
+        remarks.push(format!("ec_interval = {seconds}: another node keeps every version, which is more than asked"));
     }
     if is("chksum", &NO) {
         remarks.push("chksum = false: checksums are always on".to_owned());
@@ -267,10 +271,22 @@ mod tests {
     }
 
     #[test]
+    fn erasure_coding_is_for_every_version_or_for_none() {
+        let parity = |line: &str| {
+            let config = read(&format!("mode=sync\nscratch=/s\n{line}"), &[]).unwrap();
+            (config.has_parity, config.failure_domain, config.remarks.len())
+        };
+        assert_eq!(parity("max_versions=0"), (false, None, 0));
+        assert_eq!(parity("ec_interval=-1"), (false, None, 0));
+        assert_eq!(parity("ec_interval=0\nfailure_domain=rack-7"), (true, Some("rack-7".to_owned()), 0));
+        assert_eq!(parity("ec_interval=60"), (true, None, 1));
+    }
+
+    #[test]
     fn what_has_no_effect_is_said_once_and_does_no_harm() {
         let text = "mode=sync\nscratch=/s\nmax_version = 3\nredset_groups = 4\nec_interval = 0\nchksum = false";
         let remarks = read(text, &[]).unwrap().remarks;
-        assert_eq!(remarks.len(), 4, "{remarks:?}");
+        assert_eq!(remarks.len(), 3, "{remarks:?}");
         assert!(remarks[0].contains("did you mean max_versions?"));
         assert!(remarks[1].contains("redset_groups is not known"));
     }

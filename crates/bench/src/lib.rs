@@ -15,6 +15,7 @@ pub mod model;
 pub mod node;
 pub mod object;
 pub mod page;
+pub mod parity;
 mod passes;
 mod ping;
 pub mod pool;

@@ -10,7 +10,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 pub use self::here::process;
-use crate::{Report, Scratch, object, ping};
+use crate::{Report, Scratch, object, parity, ping};
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -25,6 +25,8 @@ pub struct Options {
     pub seconds: f64,
     /// Turns of messages of MPI.
     pub turns: u32,
+    /// What is measured of lost nodes.
+    pub parity: parity::Options,
     /// The directory for files. No file is left there.
     pub directory: PathBuf,
 }
@@ -40,7 +42,7 @@ pub(crate) struct Section {
 /// Runs the benchmark. `progress` is told what is measured next, and what cannot be.
 pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report> {
     let _scratch = Scratch::new(&options.directory)?;
-    let sections = [here::run, simulated::run, messages, objects];
+    let sections = [here::run, simulated::run, messages, nodes, objects];
     let (mut runs, mut ratios) = (Vec::new(), BTreeMap::new());
     for section in sections {
         let measured = section(options, progress)?;
@@ -69,6 +71,13 @@ fn messages(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Section
         }
     }
     Ok(section)
+}
+
+/// Versions that other nodes keep, and a node that is lost.
+fn nodes(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Section> {
+    progress("versions that other nodes keep, and a node that is lost");
+    let (runs, ratios) = parity::run(&options.directory, options.parity)?;
+    Ok(Section { runs, ratios })
 }
 
 /// A store in an object store beside uploads and ranged reads of the same bytes.

@@ -19,6 +19,7 @@ mod open;
 mod pack;
 mod reader;
 mod removal;
+mod shards;
 mod verify;
 
 pub use boxes::Scattered;
@@ -26,6 +27,6 @@ pub use catalog::{Catalog, Holding, Sessions, Usage, Version};
 pub use copies::Copies;
 pub use diff::{Change, RegionDiff, diff};
 pub use error::{Error, Result};
-pub use reader::Reader;
+pub use reader::{BEFORE_BYTES_MAX, Reader};
 pub use removal::{Removal, lock_session};
 pub use verify::{Finding, FindingKind, Harm, Verified, verify};

@@ -14,6 +14,12 @@ use crate::{
     pack::{KnownPacks, Pack},
 };
 use outcrop_format::{Blocks, HashKind, IndexRegion, Manifest, ManifestRegion, PackId, Place};
+use outcrop_memory::Befores;
+
+/// How much of what memory holds is copied at most, so that it can be put back. For more, a second
+/// read takes less time than memory for a copy, where memory is slow when it is touched for the
+/// first time.
+pub const BEFORE_BYTES_MAX: usize = 8 << 20;
 
 /// One version of one rank, ready to be read.
 pub struct Reader {
@@ -118,19 +124,19 @@ impl Reader {
         if end > available {
             return Err(Error::OutOfRange { region: region.to_owned(), bytes: at..end, available });
         }
-        Ok(Piece { mapped, at, into })
+        Ok(Piece { mapped, at, bytes: into.len() as u64, into: Some(into) })
     }
 
     fn read_pieces(&self, pieces: Vec<Piece<'_>>, progress: &(dyn Fn(u64) + Sync)) -> Result<()> {
         let failure = Failure::default();
-        let bytes = pieces.iter().map(|piece| piece.into.len() as u64).sum();
+        let bytes = pieces.iter().map(|piece| piece.bytes).sum();
         let window_bytes = fetch::window_bytes(bytes);
         let windows = Windows { window_bytes, pieces: pieces.into_iter(), rest: None };
         let count_max = bytes.div_ceil(window_bytes);
         fetch::share(failure.until(windows), count_max, |fetcher, mut window| {
             let read = read_window(fetcher, &mut window);
             if read.is_ok() {
-                progress(window.iter().map(|piece| piece.into.len() as u64).sum());
+                progress(window.iter().map(|piece| piece.bytes).sum());
             }
             failure.keep(read);
         });
@@ -139,31 +145,43 @@ impl Reader {
 
     /// Reads every block of every region, and verifies its hash.
     pub fn verify(&self) -> Result<()> {
-        let bytes = self.manifest.regions.iter().map(|region| region.blocks.bytes()).sum();
-        let window_bytes = fetch::window_bytes(bytes);
-        let mut pieces = self.mapped().flat_map(|mapped| {
-            let blocks = mapped.region.blocks;
-            let step = (window_bytes / u64::from(blocks.block_bytes())).max(1);
-            let starts = (0..blocks.count()).step_by(step as usize);
-            starts.map(move |start| (mapped, start..blocks.count().min(start + step)))
-        });
-        let windows = std::iter::from_fn(|| {
-            let mut window = Vec::new();
-            let mut window_left = window_bytes;
-            while window_left > 0
-                && let Some((mapped, blocks)) = pieces.next()
-            {
-                let range = mapped.region.blocks.range_of(blocks.clone());
-                window_left = window_left.saturating_sub(range.end - range.start);
-                window.push((mapped, blocks));
+        self.read_all([])
+    }
+
+    /// Reads every block of every region, and verifies its hash. These regions are put into memory,
+    /// as by [`read_regions`](Self::read_regions).
+    pub fn read_all<'a>(&self, into: impl IntoIterator<Item = (&'a str, &'a mut [u8])>) -> Result<()> {
+        let pieces = into.into_iter().map(|(region, into)| self.piece(region, 0, into));
+        let mut pieces: Vec<Piece<'_>> = pieces.collect::<Result<_>>()?;
+        // What is asked for is verified to its end, too.
+        for nth in 0..pieces.len() {
+            let Piece { mapped, bytes: at, .. } = pieces[nth];
+            pieces.push(Piece { mapped, at, bytes: mapped.region.blocks.bytes() - at, into: None });
+        }
+        let asked: BTreeSet<&str> = pieces.iter().map(|Piece { mapped, .. }| mapped.region.name.as_str()).collect();
+        for mapped in self.mapped().filter(|mapped| !asked.contains(mapped.region.name.as_str())) {
+            pieces.push(Piece { mapped, at: 0, bytes: mapped.region.blocks.bytes(), into: None });
+        }
+        self.read_pieces(pieces, &|_| {})
+    }
+
+    /// Like [`read_regions`](Self::read_regions), all or nothing: the whole version is verified,
+    /// and if anything is damaged, the memory holds what it did before.
+    ///
+    /// Memory that can be put back is filled while everything is verified; other memory is filled
+    /// after that, by a second read.
+    pub fn restore(&self, mut regions: Vec<(&str, &mut [u8])>) -> Result<()> {
+        let mut befores = Befores::new(BEFORE_BYTES_MAX);
+        let befores: Vec<_> = regions.iter().map(|(_, memory)| befores.of(memory)).collect();
+        let known = regions.iter_mut().zip(&befores).filter(|(_, before)| before.is_some());
+        if let Err(error) = self.read_all(known.map(|((region, memory), _)| (*region, &mut **memory))) {
+            for ((_, memory), before) in regions.iter_mut().zip(&befores) {
+                before.iter().for_each(|before| before.put_back(memory));
             }
-            (!window.is_empty()).then_some(window)
-        });
-        let failure = Failure::default();
-        fetch::share(failure.until(windows), bytes.div_ceil(window_bytes), |fetcher, window| {
-            failure.keep(read_blocks(fetcher, window, |_, _, _| {}));
-        });
-        failure.result()
+            return Err(error);
+        }
+        let others = regions.into_iter().zip(befores).filter(|(_, before)| before.is_none());
+        self.read_regions(others.map(|(region, _)| region), &|_| {})
     }
 
     /// All bytes of a region. Excluded bytes are zero.
@@ -396,22 +414,24 @@ pub(crate) fn without(bytes: Range<u64>, excluded: &[Range<u64>]) -> impl Iterat
     })
 }
 
-/// A part of a region, starting at byte `at`, and the memory to read it into.
+/// `bytes` bytes of a region, starting at byte `at`, and the memory to read them into. Without,
+/// they are only verified.
 struct Piece<'a> {
     mapped: Mapped<'a>,
     at: u64,
-    into: &'a mut [u8],
+    bytes: u64,
+    into: Option<&'a mut [u8]>,
 }
 
 impl<'a> Piece<'a> {
-    /// Splits it after about `bytes` bytes, at the boundary of a block.
-    fn split(self, bytes: u64) -> (Self, Option<Self>) {
-        let Self { mapped, at, into } = self;
-        let end = (at + bytes.max(1)).next_multiple_of(u64::from(mapped.region.blocks.block_bytes()));
-        let count = (end - at).min(into.len() as u64) as usize;
-        let (into, rest) = into.split_at_mut(count);
-        let rest = (!rest.is_empty()).then_some(Self { mapped, at: end, into: rest });
-        (Self { mapped, at, into }, rest)
+    /// Splits it after about `bytes_max` bytes, at the boundary of a block.
+    fn split(self, bytes_max: u64) -> (Self, Option<Self>) {
+        let Self { mapped, at, bytes, into } = self;
+        let end = (at + bytes_max.max(1)).next_multiple_of(u64::from(mapped.region.blocks.block_bytes()));
+        let count = (end - at).min(bytes);
+        let (into, rest) = into.map(|into| into.split_at_mut(count as usize)).unzip();
+        let rest = (count < bytes).then_some(Self { mapped, at: end, bytes: bytes - count, into: rest });
+        (Self { mapped, at, bytes: count, into }, rest)
     }
 }
 
@@ -438,11 +458,12 @@ impl Failure {
 
 /// Reads several pieces.
 fn read_window(fetcher: &mut Fetcher, window: &mut [Piece<'_>]) -> Result<()> {
-    let blocks = |piece: &Piece<'_>| piece.mapped.region.blocks.touching(piece.at..piece.at + piece.into.len() as u64);
+    let blocks = |piece: &Piece<'_>| piece.mapped.region.blocks.touching(piece.at..piece.at + piece.bytes);
     let pieces: Vec<_> = window.iter().map(|piece| (piece.mapped, blocks(piece))).collect();
     read_blocks(fetcher, pieces, |nth, range, plain| {
-        let Piece { mapped, at, into } = &mut window[nth];
-        let bytes = range.start.max(*at)..range.end.min(*at + into.len() as u64);
+        let Piece { mapped, at, bytes, into } = &mut window[nth];
+        let Some(into) = into else { return };
+        let bytes = range.start.max(*at)..range.end.min(*at + *bytes);
         for part in without(bytes, &mapped.region.excluded) {
             let from = &plain[(part.start - range.start) as usize..(part.end - range.start) as usize];
             into[(part.start - *at) as usize..(part.end - *at) as usize].copy_from_slice(from);
@@ -501,7 +522,7 @@ impl<'a> Iterator for Windows<'a> {
         while bytes < self.window_bytes {
             let Some(piece) = self.rest.take().or_else(|| self.pieces.next()) else { break };
             let (piece, rest) = piece.split(self.window_bytes - bytes);
-            bytes += piece.into.len() as u64;
+            bytes += piece.bytes;
             self.rest = rest;
             window.push(piece);
         }

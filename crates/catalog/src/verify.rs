@@ -16,6 +16,7 @@ use crate::{
     listing::{Listed, Listing, Now, read_again},
     open::OpenFiles,
     pack::{KnownPacks, Pack, file_name},
+    shards::verify_shards,
 };
 
 /// The result of a verification.
@@ -25,7 +26,9 @@ pub struct Verified {
     pub manifests: u64,
     /// The number of packs.
     pub packs: u64,
-    /// The total length of these packs.
+    /// The number of shards that are kept for other nodes.
+    pub shards: u64,
+    /// The total length of these packs and shards.
     pub bytes: u64,
     /// Everything that is wrong.
     pub findings: Vec<Finding>,
@@ -137,6 +140,9 @@ pub fn verify(
     let total = checks.iter().map(SessionCheck::bytes).fold(0, u64::saturating_add);
     for check in checks {
         check.run(&|done| progress(done, total), &mut verified);
+    }
+    if version.is_none() {
+        verify_shards(catalog.files(), session, &mut verified);
     }
     Ok(verified)
 }
@@ -381,7 +387,7 @@ fn bad_bytes(file: String, bytes: Range<u64>, problem: &Problem) -> Finding {
     Finding { kind, file, bytes: Some(bytes), problem: problem.to_string(), harms: Vec::new() }
 }
 
-fn plain(kind: FindingKind, file: String, problem: &str) -> Finding {
+pub(crate) fn plain(kind: FindingKind, file: String, problem: &str) -> Finding {
     Finding { kind, file, bytes: None, problem: problem.to_owned(), harms: Vec::new() }
 }
 

@@ -1,6 +1,7 @@
 //! `outcrop bench`: measurements that anyone can repeat.
 
 mod all;
+mod peers;
 
 use std::path::{Path, PathBuf};
 
@@ -135,6 +136,14 @@ pub(crate) enum BenchCommand {
     /// metadata_ops_per_rank_256_over_4: of a simulated rank, on average; 4 is what a logarithm
     /// would give.
     Ranks(RanksBenchArgs),
+    /// Compare tapes and stores with what programs use otherwise, from Python.
+    ///
+    /// Tapes with h5py, zarr, a mapped NumPy array, pyrevolve and a ring of 35 lines; stores with
+    /// PyTorch's distributed checkpoints (default and cached stager), torch.save, safetensors,
+    /// torchsnapshot and Orbax. Starts `python3 -m outcrop bench --peers`, so the Python package
+    /// must be installed; OUTCROP_PYTHON names the interpreter. Makes an environment and installs
+    /// the peers from the network. What cannot be installed is named and left out.
+    Peers(peers::PeersArgs),
     /// One process of `bench pool`.
     #[command(hide = true)]
     PoolProcess {
@@ -429,6 +438,7 @@ fn scale(text: &str) -> Result<f64, String> {
 pub(crate) fn run(command: &BenchCommand) -> Result<()> {
     match command {
         BenchCommand::All(args) => return all::run(args),
+        BenchCommand::Peers(args) => return peers::run(args),
         BenchCommand::PoolProcess { order } => return pool::process(order),
         BenchCommand::AllocProcess { order } => return alloc::process(order),
         BenchCommand::RanksProcess { order } => return ranks::process(order),
@@ -468,7 +478,7 @@ impl BenchCommand {
             Self::Apps(args) => &args.report,
             Self::Node(args) => &args.report,
             Self::Ranks(args) => &args.report,
-            Self::All(_) => return None,
+            Self::All(_) | Self::Peers(_) => return None,
             Self::AllocProcess { .. } | Self::PoolProcess { .. } | Self::RanksProcess { .. } => return None,
         })
     }
@@ -492,7 +502,11 @@ impl BenchCommand {
             Self::Apps(args) => apps::run(&args.options(), progress),
             Self::Node(args) => node::run(&args.options()?, progress),
             Self::Ranks(args) => ranks::run(&args.options(), progress),
-            Self::All(_) | Self::AllocProcess { .. } | Self::PoolProcess { .. } | Self::RanksProcess { .. } => {
+            Self::All(_)
+            | Self::Peers(_)
+            | Self::AllocProcess { .. }
+            | Self::PoolProcess { .. }
+            | Self::RanksProcess { .. } => {
                 unreachable!("these are not one benchmark")
             }
         }
@@ -511,7 +525,7 @@ impl BenchCommand {
             Self::Interval(args) => Some(args.options()?.needs()),
             Self::Apps(args) => Some(args.options().needs()),
             Self::Node(args) => Some(args.options()?.needs()),
-            Self::All(_) | Self::Alloc(_) | Self::Ranks(_) => None,
+            Self::All(_) | Self::Alloc(_) | Self::Peers(_) | Self::Ranks(_) => None,
             Self::AllocProcess { .. } | Self::PoolProcess { .. } | Self::RanksProcess { .. } => None,
         })
     }
@@ -689,6 +703,7 @@ impl RanksBenchArgs {
             saves: self.saves,
             seconds: self.seconds.unwrap_or(self.report.usual(5.0, 1.0)),
             turns: self.turns.unwrap_or(self.report.usual(2000, 200)),
+            parity: outcrop_bench::parity::Options::new(self.report.usual(false, true)),
             directory: self.dir.clone(),
         }
     }

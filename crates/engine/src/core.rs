@@ -4,7 +4,6 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     mem::{self, Discriminant},
-    num::NonZeroU64,
     ops::{Deref, DerefMut, Range},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
     time::{Duration, Instant},
@@ -20,8 +19,8 @@ use outcrop_plan::{
 use smallvec::SmallVec;
 
 use crate::{
-    Arrival, Arrivals, Checksums, Error, Layout, Result, Span, SpanKind, Trace, layout::Layouts, link::Exits,
-    log::Recorder, stats::LayerStats,
+    Arrival, Arrivals, Checksums, Error, Layout, Result, Span, SpanKind, Trace, checksum::Checksum, layout::Layouts,
+    link::Exits, log::Recorder, stats::LayerStats,
 };
 
 /// The state that the program's handles and the helpers share.
@@ -95,7 +94,8 @@ pub(crate) struct Core {
 pub(crate) struct Snapshot {
     pub(crate) key: u64,
     pub(crate) layout: Arc<Layout>,
-    /// The checksum of the whole slot, once the snapshot has left memory.
+    /// The checksum of the whole slot: from a save that copied it, or once the snapshot has left
+    /// memory.
     pub(crate) checksum: Option<Checksum>,
     /// The first piece of the bytes.
     sealed: Option<Sealed>,
@@ -103,9 +103,6 @@ pub(crate) struct Snapshot {
 
 /// The bytes of a snapshot on the host layer. One piece if that is the front.
 pub(crate) type Pieces = SmallVec<[Sealed; 1]>;
-
-/// The checksum of a snapshot, where 0 counts as 1, so that it takes no more room if there is none.
-pub(crate) type Checksum = NonZeroU64;
 
 /// Source and target layer of a move.
 pub(crate) type Lane = (LayerIndex, LayerIndex);
@@ -317,6 +314,12 @@ impl Shared {
             tracing::warn!(%error, "no more memory is taken for this layer");
             core.layers[layer].stats.fault = Some(error.to_string());
         }
+    }
+
+    /// Whether the engine verifies what comes back from layers, and there are some to come back
+    /// from.
+    pub(crate) fn needs_checksums(&self) -> bool {
+        self.checksums == Checksums::Engine && self.layers.len() > 1
     }
 
     /// The memory of layer 0.
@@ -605,9 +608,16 @@ impl Core {
     }
 
     /// Adds a snapshot that the program can read.
-    pub(crate) fn add(&mut self, id: SnapshotId, key: u64, layout: Arc<Layout>, sealed: Option<Sealed>) {
+    pub(crate) fn add(
+        &mut self,
+        id: SnapshotId,
+        key: u64,
+        layout: Arc<Layout>,
+        sealed: Option<Sealed>,
+        checksum: Option<Checksum>,
+    ) {
         let layout = self.layouts.add(layout);
-        self.snapshots.insert(id, Snapshot { key, layout, checksum: None, sealed });
+        self.snapshots.insert(id, Snapshot { key, layout, checksum, sealed });
     }
 
     /// Removes a snapshot that the program can read no more. Returns whether it was there.

@@ -11,6 +11,7 @@ use outcrop_region::Element;
 
 use crate::{
     Error, Layout, Result, Span, SpanKind, Stats,
+    checksum::{self, Checksum},
     core::{Answer, Core, Question, Shared},
     desk::Desk,
     engine::Engine,
@@ -292,7 +293,7 @@ impl Handle {
         match answer {
             Answer::Lent(room) => {
                 let (link, layout) = (Some(Link::new(&self.engine.shared)), Arc::new(layout));
-                Ok(Lent { link, id, key, layout, room: Some(room) })
+                Ok(Lent { link, id, key, layout, room: Some(room), checksum: None })
             }
             Answer::Refused(why) => Err(self.refusal(&core, key, bytes, why)),
             Answer::Handed(_) => unreachable!("who asks for room is lent a slot or refused"),
@@ -439,6 +440,8 @@ pub struct Lent {
     key: u64,
     layout: Arc<Layout>,
     room: Option<Room>,
+    /// That of the whole slot, if a copy has just filled it.
+    checksum: Option<Checksum>,
 }
 
 impl Lent {
@@ -455,9 +458,14 @@ impl Lent {
         }
     }
 
-    /// Copies `bytes` to offset `at`, whether the front is addressable or not.
+    /// Copies `bytes` to offset `at`, whether the front is addressable or not. If they are all of
+    /// the snapshot, the copy makes the checksum too. To be sealed without further changes.
     fn fill_in(&mut self, shared: &Shared, at: usize, bytes: &[u8]) -> Result<()> {
         let Some(room) = &mut self.room else { return Ok(()) };
+        if shared.needs_checksums() && !room.is_empty() && bytes.len() == self.layout.bytes() {
+            self.checksum = Some(checksum::of_copy(&shared.copier, room, bytes));
+            return Ok(());
+        }
         Ok(shared.front().fill(room, at, bytes, &shared.copier)?)
     }
 
@@ -497,7 +505,7 @@ impl Lent {
             shared.calls.saves.fetch_add(1, Relaxed);
             shared.calls.saved_bytes.fetch_add(self.layout.bytes() as u64, Relaxed);
             let mut core = shared.lock();
-            core.add(self.id, self.key, Arc::clone(&self.layout), sealed);
+            core.add(self.id, self.key, Arc::clone(&self.layout), sealed, self.checksum);
             shared.tell(&mut core, Event::Sealed { id: self.id, keep });
         }
         kept

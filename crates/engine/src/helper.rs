@@ -3,7 +3,6 @@
 use std::{
     cell::Cell,
     collections::{BTreeMap, HashMap, VecDeque},
-    hash::Hasher,
     sync::{Arc, atomic::Ordering::Relaxed},
 };
 
@@ -11,11 +10,11 @@ use outcrop_layers::{ALIGN, Feed, Host, Layer, Memory, Transfer};
 use outcrop_plan::{Event, Extents, Fault, LayerIndex, Purpose, Timestamp};
 use rustix::time::{ClockId, clock_gettime};
 use smallvec::SmallVec;
-use twox_hash::XxHash3_64;
 
 use crate::{
     Arrival, Checksums, Span, SpanKind,
-    core::{Checksum, Chore, Core, Job, JobKind, Lane, Pieces, Queue, Shared},
+    checksum::{self, Checksum, Running},
+    core::{Chore, Core, Job, JobKind, Lane, Pieces, Queue, Shared},
     pin,
 };
 
@@ -245,7 +244,7 @@ impl LaneFeed<'_> {
             let target = pieces.iter().flat_map(|(_, extents)| extents.iter().cloned()).collect();
             let Err(error) = self.shared.layers[self.lane.1].begin(moving.key, &target) else {
                 if self.shared.checksums == Checksums::Engine {
-                    moving.checksum.get_or_insert_with(|| checksum(pieces.iter().map(|(sealed, _)| &**sealed)));
+                    moving.checksum.get_or_insert_with(|| checksum::of(pieces.iter().map(|(sealed, _)| &**sealed)));
                 }
                 let transfers = pieces.into_iter().map(|(sealed, extents)| (extents, Memory::Write(sealed)));
                 return Some((moving, transfers.collect()));
@@ -269,7 +268,7 @@ impl LaneFeed<'_> {
             Some(_) => {}
             None if slots.is_empty() => self.complete(&mut moving),
             None if self.shared.checksums == Checksums::Program => {}
-            None => moving.check(checksum(slots.iter().map(|slot| &**slot))),
+            None => moving.check(checksum::of(slots.iter().map(|slot| &**slot))),
         }
         let sealed = moving.fault.is_none().then(|| slots.into_iter().map(outcrop_layers::Slot::seal).collect());
         self.end(moving, sealed.filter(|sealed: &Pieces| !sealed.is_empty()));
@@ -412,7 +411,7 @@ impl LaneFeed<'_> {
             |is_read: bool| move |error: outcrop_layers::Error| (self.note(&error, is_read), error.to_string());
         let mut slot = buffer.slot(0, buffer.capacity()).map_err(failure(false))?;
         to.begin(moving.key, target).map_err(failure(false))?;
-        let mut checksum = (self.shared.checksums == Checksums::Engine).then(XxHash3_64::new);
+        let mut checksum = (self.shared.checksums == Checksums::Engine).then(Running::default);
         for (read_at, write_at, bytes) in pieces(source, target) {
             let piece = &mut slot[..bytes as usize];
             from.read(read_at, piece).map_err(failure(true))?;
@@ -421,7 +420,7 @@ impl LaneFeed<'_> {
             }
             to.write(write_at, piece).map_err(failure(false))?;
         }
-        Ok(checksum.as_ref().map(finished))
+        Ok(checksum.map(Running::finish))
     }
 }
 
@@ -439,16 +438,6 @@ impl Moving {
             (self.fault, self.failure) = (Some(fault), Some(failure));
         }
     }
-}
-
-fn checksum<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Checksum {
-    let mut checksum = XxHash3_64::new();
-    pieces.for_each(|piece| checksum.write(piece));
-    finished(&checksum)
-}
-
-fn finished(checksum: &XxHash3_64) -> Checksum {
-    Checksum::new(checksum.finish()).unwrap_or(Checksum::MIN)
 }
 
 /// Cuts two lists of extents of equal total length into pieces that are contiguous in both and fit

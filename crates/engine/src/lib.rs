@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod checksum;
 mod core;
 mod desk;
 mod engine;

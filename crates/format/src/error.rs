@@ -43,6 +43,10 @@ pub enum Structure {
     Journal,
     /// A record in it.
     JournalRecord,
+    /// The header of a shard.
+    Shard,
+    /// A request or reply of ranks that keep each other's shards.
+    PeerMessage,
 }
 
 impl fmt::Display for Structure {
@@ -63,6 +67,8 @@ impl fmt::Display for Structure {
             Self::NodeMessage => "message of the node daemon",
             Self::Journal => "journal of the node daemon",
             Self::JournalRecord => "record in the journal of the node daemon",
+            Self::Shard => "header of a shard",
+            Self::PeerMessage => "message of a rank that keeps shards",
         })
     }
 }

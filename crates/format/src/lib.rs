@@ -39,8 +39,10 @@ mod message;
 mod names;
 mod node;
 mod pack;
+mod peer;
 mod pool;
 mod segment;
+mod shard;
 
 pub use blocks::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Blocks, REGION_BYTES_MAX};
 pub use coding::{Coding, CodingKind, Decoder, Encoder, Stored, Trial, pays};
@@ -52,9 +54,9 @@ pub use mailbox::{
 };
 pub use manifest::{EXCLUDED_MAX, MANIFEST_BYTES_MAX, Manifest, ManifestPack, ManifestRegion, PACKS_MAX, RANKS_MAX};
 pub use message::{
-    Answer, Candidates, Due, Fared, Former, Held, HeldLayer, Holdings, MARK_BYTES_MAX, MARK_RUNS_MAX, MESSAGE_FORMAT,
-    Mark, News, SharedBlocks, SharedLocation, SharedLocations, SharedPack, SharedPacks, Sharing, TEXT_BYTES_MAX,
-    Tidings, Verdict,
+    Answer, Candidates, Card, Due, Fared, Former, Held, HeldLayer, Holdings, Keeps, MARK_BYTES_MAX, MARK_RUNS_MAX,
+    MESSAGE_FORMAT, Mark, News, SharedBlocks, SharedLocation, SharedLocations, SharedPack, SharedPacks, Sharing,
+    TEXT_BYTES_MAX, Tidings, Verdict,
 };
 pub use names::{
     ELEMENT_NAME_BYTES_MAX, LOCK_NAME, MARK_NAME, REGION_NAME_BYTES_MAX, SESSION_NAME_BYTES_MAX, check_region_name,
@@ -68,6 +70,10 @@ pub use node::{
     NodeReplyKind, NodeRequest, PIECE_BYTES_MAX, node_checksum, node_pieces,
 };
 pub use pack::{FILE_BYTES_MAX, INDEX_BYTES_MAX, PAGE_BYTES, PackHeader, PackId, PackOrigin};
+pub use peer::{
+    PEER_FRAME_BYTES_MAX, PEER_HELLO_BYTES, PEER_LISTED_MAX, PEER_READ_BYTES_MAX, PeerFailure, PeerHello, PeerNonce,
+    PeerPlace, PeerProof, PeerReply, PeerRequest, PeerSecret, PeerShard, PeerSide, is_copied,
+};
 pub use pool::{
     POOL_CONTENTS_BYTES_MAX, POOL_ENTRIES, POOL_FIRST_PAGE, POOL_HEADER_BYTES, POOL_PAGES_MAX, POOL_ROOT_BYTES,
     POOL_SLOTS, POOL_STATE_BYTES_MAX, PoolContents, PoolEntry, PoolHeader, PoolKind, PoolRoot, PoolStructure,
@@ -75,6 +81,10 @@ pub use pool::{
 };
 pub use segment::{
     CHUNK_BYTES_MAX, CHUNK_UNIT_BYTES, SEGMENT_HEADER_BYTES, SEGMENT_OWNERS_MAX, SegmentHeader, encode_segment_number,
+};
+pub use shard::{
+    SHARD_CHECK_BYTES, SHARD_CHUNK_BYTES, SHARD_HEADER_BYTES, SHARDS_DIR, SHARDS_MAX, ShardHeader, ShardedFile,
+    parse_shard_name, shard_name,
 };
 
 /// The format number of packs that are written. Newer ones are refused.

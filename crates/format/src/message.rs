@@ -7,12 +7,14 @@ mod agreement;
 mod holdings;
 mod mark;
 mod news;
+mod shards;
 mod share;
 
 pub use agreement::{Answer, Candidates, Due, Fared, Verdict};
 pub use holdings::{Former, Held, HeldLayer, Holdings};
 pub use mark::{MARK_BYTES_MAX, MARK_RUNS_MAX, Mark};
 pub use news::{News, Tidings};
+pub use shards::{Card, Keeps};
 pub use share::{SharedBlocks, SharedLocation, SharedLocations, SharedPack, SharedPacks, Sharing};
 
 use std::collections::BTreeSet;
@@ -53,6 +55,8 @@ enum Kind {
     SharedPacks = 10,
     Due = 11,
     Holdings = 12,
+    Card = 13,
+    Keeps = 14,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

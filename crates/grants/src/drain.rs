@@ -16,6 +16,9 @@ const EXTENTS_MAX: usize = 1024;
 impl Grants {
     /// Starts drains: of the file that has waited longest first.
     pub(crate) fn start_drains(&mut self) {
+        if !self.is_released() {
+            return;
+        }
         while self.jobs.len() < self.settings.drains_max {
             let Some(run) = self.queue.iter().find_map(|(_, file)| self.find_run(*file).map(|run| (*file, run))) else {
                 return;

@@ -11,6 +11,7 @@ use crate::{
     client::Client,
     event::{Action, Answer, ClientId, Event, FileId, JobId, PieceId, Request, Timestamp},
     file::{Extent, Failing, File, Job, Piece},
+    hold::{Hold, HoldSettings},
     space::{PAGE_BYTES, Space},
 };
 
@@ -31,6 +32,8 @@ pub struct Settings {
     pub mark_after_ns: u64,
     /// The pause before the first repetition of a drain that failed. It doubles, up to the second.
     pub retry_ns: [u64; 2],
+    /// How long draining waits while programs write.
+    pub hold: HoldSettings,
 }
 
 impl Settings {
@@ -44,6 +47,7 @@ impl Settings {
             drain_bytes_max: 16 << 20,
             mark_after_ns: 100_000_000,
             retry_ns: [1_000_000_000, 30_000_000_000],
+            hold: HoldSettings::default(),
         }
     }
 }
@@ -63,6 +67,7 @@ pub struct Grants {
     pub(crate) next_job: JobId,
     /// Files with something to drain, the one that has waited longest first.
     pub(crate) queue: BTreeSet<(PieceId, FileId)>,
+    pub(crate) hold: Hold,
     /// Clients that wait for memory, by virtual time and arrival.
     pub(crate) asks: BTreeSet<(u64, u64, ClientId)>,
     pub(crate) virtual_time: u64,
@@ -100,6 +105,7 @@ impl Grants {
             next_piece: 1,
             next_job: 1,
             queue: BTreeSet::new(),
+            hold: Hold::default(),
             asks: BTreeSet::new(),
             virtual_time: 0,
             arrivals: 0,
@@ -124,7 +130,7 @@ impl Grants {
     /// When an [`Event::Tick`] is due.
     pub fn poll_timeout(&self) -> Option<Timestamp> {
         let first = |times: &BTreeSet<(Timestamp, FileId)>| times.first().map(|(at, _)| *at);
-        first(&self.marks).into_iter().chain(first(&self.retries)).min()
+        first(&self.marks).into_iter().chain(first(&self.retries)).chain(self.held_until()).min()
     }
 
     /// What has happened.
@@ -170,9 +176,13 @@ impl Grants {
             }
             Event::Limit { bytes } => {
                 self.limit_bytes = bytes.min(self.settings.reserve_bytes);
+                self.press();
                 self.keep_limit();
             }
-            Event::Short => self.give_back(),
+            Event::Short => {
+                self.press();
+                self.give_back();
+            }
             Event::Tick => {}
         }
         self.tick();
@@ -223,6 +233,9 @@ impl Grants {
             }
         }
         self.serve_asks();
+        if !self.asks.is_empty() && self.press() {
+            self.start_drains();
+        }
         self.serve_draining_all();
     }
 

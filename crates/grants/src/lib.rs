@@ -17,6 +17,8 @@
 //! - An [`Action::Journal`] comes before the answer that depends on it.
 //! - Of one file, no two drains overlap, and a new piece drains after the older drain that it
 //!   overlaps has ended. A file is cut off after the drains of what is cut off.
+//! - Draining waits while programs write, for a moment: until nobody has written for a while, much
+//!   waits, memory is short, or somebody waits for something.
 //! - Waiting clients get memory by start-time fair queueing: the one that has got least comes
 //!   first, and what a client did not ask for is not saved up.
 
@@ -28,6 +30,7 @@ mod event;
 mod figures;
 mod file;
 mod grants;
+mod hold;
 mod recover;
 mod serve;
 mod space;
@@ -37,4 +40,5 @@ mod tests;
 pub use event::{Action, Answer, ClientId, Event, FileId, JobId, PieceId, PieceSum, Request, Timestamp};
 pub use figures::{ClientFigures, Figures, FileFigures};
 pub use grants::{Grants, Settings};
+pub use hold::HoldSettings;
 pub use space::PAGE_BYTES;

@@ -52,6 +52,7 @@ impl Grants {
             self.begin(id, file);
             if !self.try_request(id) {
                 self.files.get_mut(&file).into_iter().for_each(|it| it.waiting.push(id));
+                self.press();
             }
             self.changed.insert(file);
         }
@@ -239,6 +240,7 @@ impl Grants {
         let record = JournalFill { piece, file: fill.file, part: fill.part, modified_ns, line, sums: fill.sums };
         self.apply_fill(&record);
         self.journal(JournalRecord::Filled(record));
+        self.hold();
         let client = self.clients.get_mut(&id).expect("it has just been found");
         client.filled_total_bytes += fill.part.bytes;
         let ahead = self.ahead(id, fill.ask_bytes);

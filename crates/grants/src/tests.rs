@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use outcrop_format::{GRANT_BYTES_MAX, NodeFailure, NodeFill, NodePart, PIECE_BYTES_MAX, node_pieces};
 
-use crate::{Action, Answer, ClientId, Event, Grants, PAGE_BYTES, Request, Settings, Timestamp};
+use crate::{Action, Answer, ClientId, Event, Grants, HoldSettings, PAGE_BYTES, Request, Settings, Timestamp};
 
 const MIB: u64 = 1 << 20;
 const FULL: u32 = 28;
@@ -17,7 +17,12 @@ struct Story {
 
 impl Story {
     fn new(reserve_bytes: u64) -> Self {
-        let grants = Grants::new(Settings { drains_max: 1, ..Settings::new(reserve_bytes) });
+        Self::held(reserve_bytes, HoldSettings::NONE)
+    }
+
+    /// Draining waits.
+    fn held(reserve_bytes: u64, hold: HoldSettings) -> Self {
+        let grants = Grants::new(Settings { drains_max: 1, hold, ..Settings::new(reserve_bytes) });
         let mut story = Self { grants, now: 0 };
         story.tell(Event::Touched { to: reserve_bytes });
         story.tell(Event::Opened { file: 1, device: 1, inode: 1, path: Vec::new() });
@@ -328,4 +333,59 @@ fn what_was_being_touched_when_the_limit_was_lowered_is_given_back() {
     assert_eq!(actions, [Action::GiveBack { range: 0..40 << 20 }]);
     grants.handle(Timestamp(0), Event::Touched { to: 4 << 20 });
     assert_eq!((grants.poll(), grants.touched_bytes()), (None, 4 << 20));
+}
+
+const HOLD: HoldSettings = HoldSettings { quiet_ns: 1000, most_ns: 10_000, bytes: MIB };
+
+#[test]
+fn draining_waits_while_programs_write_and_not_for_long() {
+    let mut story = Story::held(16 * MIB, HOLD);
+    let mut drained_at = None;
+    for nth in 0..40 {
+        story.write(1, nth * PAGE_BYTES, PAGE_BYTES);
+        if story.grants.held_until().is_none() {
+            drained_at = Some(story.now);
+            break;
+        }
+        let due = story.grants.poll_timeout().expect("it is told when it is time").0;
+        assert!(due <= story.now + HOLD.quiet_ns, "{due}");
+        story.now += HOLD.quiet_ns / 2;
+    }
+    let drained_at = drained_at.expect("draining begins although somebody writes");
+    assert!((HOLD.most_ns..HOLD.most_ns + 2000).contains(&drained_at), "{drained_at}");
+    // It goes on until everything is drained; then the next burst is held again.
+    let mut job = 1;
+    while !drains(&story.tell(Event::Drained { job, outcome: Ok(()) })).is_empty() {
+        job += 1;
+    }
+    assert_eq!(drains(&story.write(1, MIB, PAGE_BYTES)), []);
+    // The times of the file are still being set.
+    assert_eq!(drains(&story.tell(Event::Settled { file: 1 })), []);
+    let due = story.grants.poll_timeout().unwrap();
+    assert!(due.0 < story.now + HOLD.quiet_ns + 5, "{due:?}");
+    story.now = due.0;
+    assert_eq!(drains(&story.tell(Event::Tick)).len(), 1, "nobody has written for a while");
+}
+
+#[test]
+fn draining_waits_no_longer_when_something_presses() {
+    type Pressing = fn(&mut Story) -> Vec<Action>;
+    let pressing: [(&str, Pressing); 7] = [
+        ("a drain", |story| story.request(2, Request::Drain { file: 1 })),
+        ("a sync", |story| story.request(2, Request::Sync { file: 1 })),
+        ("a drain of all", |story| story.request(2, Request::DrainAll)),
+        ("much that waits", |story| story.write(2, 8 * MIB, MIB)),
+        ("nothing left", |story| story.request(2, Request::Ask { file: 1, bytes: 16 * MIB })),
+        ("a machine that runs short", |story| story.tell(Event::Short)),
+        ("a lower limit", |story| story.tell(Event::Limit { bytes: 2 * MIB })),
+    ];
+    for (name, press) in pressing {
+        let mut story = Story::held(4 * MIB, HOLD);
+        if name == "nothing left" {
+            // Nearly all is granted, and not filled.
+            story.ask(3, 4 * MIB - 8 * PAGE_BYTES);
+        }
+        assert_eq!(drains(&story.write(1, 0, PAGE_BYTES)), [], "{name}");
+        assert_eq!(drains(&press(&mut story)).len(), 1, "{name}");
+    }
 }

@@ -30,6 +30,9 @@ const AGAIN: Duration = Duration::from_millis(200);
 /// How long processes that end with the program may take for it, before the user hears of them.
 const A_MOMENT: Duration = Duration::from_millis(300);
 
+/// How long to wait while the program is stopped.
+const A_STOP: Duration = Duration::from_millis(5);
+
 /// How many staged files are drained at the same time.
 const DRAINS: usize = 2;
 
@@ -245,8 +248,15 @@ fn wait(
     let ending = signals.ending().map_err(|error| failed("wait for the program", error))?;
     thread::spawn(move || {
         // It stays a zombie, so that its number is not used again before the last signal is passed.
+        // It may also be stopped for a moment, by this process.
         let wait = || waitid(WaitId::Pid(id), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
-        while wait().is_err_and(|errno| errno == rustix::io::Errno::INTR) {}
+        loop {
+            match wait() {
+                Err(rustix::io::Errno::INTR) => {}
+                Ok(Some(status)) if status.stopped() || status.trapped() => thread::sleep(A_STOP),
+                _ => break,
+            }
+        }
         ending.tell();
     });
     loop {

@@ -21,6 +21,7 @@
 
 mod crew;
 mod stores;
+mod summed;
 
 use std::{
     sync::{
@@ -32,6 +33,7 @@ use std::{
 };
 
 use crew::Crew;
+pub use summed::{SUMMED_BYTES, copy_and_sum};
 
 /// Copies of at least this length bypass the caches.
 const BYPASS_BYTES_MIN: usize = 64 << 10;
@@ -39,7 +41,7 @@ const BYPASS_BYTES_MIN: usize = 64 << 10;
 /// in which one thread copies 0.1 MB.
 const SHARED_BYTES_MIN: usize = 4 << 20;
 /// How much a thread copies at a time. A thread that gets less of its core then takes fewer shares.
-const SHARE_BYTES: usize = 1 << 20;
+pub const SHARE_BYTES: usize = 1 << 20;
 /// The number of length classes, each of twice the length of the previous one, that are measured
 /// separately.
 const CLASSES: usize = 8;
@@ -49,6 +51,9 @@ const COPIES_PER_TRIAL_MIN: u32 = 4;
 const COPIES_PER_TRIAL_MAX: u32 = 64;
 /// A way is much slower if it takes this many times as long.
 const MUCH: f64 = 1.5;
+
+/// Copies one share: its number, its target, its source.
+pub type Share<'a> = &'a (dyn Fn(usize, &mut [u8], &[u8]) + Sync);
 
 /// Copies bytes in the way that is fastest for their number, on this machine, at present.
 #[derive(Debug)]
@@ -84,11 +89,17 @@ impl Copier {
 
     /// Copies `source` to `target`. Panics if they are not of the same length.
     pub fn copy(&self, target: &mut [u8], source: &[u8]) {
+        self.copy_shares(target, source, &|_, target, source| copy_alone(target, source));
+    }
+
+    /// As `copy`, but `share` copies each share of [`SHARE_BYTES`] of the source. It is told the
+    /// number of the share, and may look at the bytes while they are in the cache.
+    pub fn copy_shares(&self, target: &mut [u8], source: &[u8], share: Share<'_>) {
         assert_eq!(target.len(), source.len(), "a copy needs as much room as it has bytes");
         let bytes = source.len();
         if self.threads_max == 1 || bytes < SHARED_BYTES_MIN {
             self.threads_used.store(1, Relaxed);
-            return copy_alone(target, source);
+            return copy_in_turn(target, source, share);
         }
         let class = (bytes / SHARED_BYTES_MIN).ilog2() as usize;
         let class = class.min(CLASSES - 1);
@@ -98,8 +109,8 @@ impl Copier {
         let crew = is_shared.then(|| self.crew.get_or_init(|| Crew::new(self.threads_max - 1)));
         let start = Instant::now();
         match crew {
-            Some(crew) => crew.copy(target, source),
-            None => copy_alone(target, source),
+            Some(crew) => crew.copy(target, source, share),
+            None => copy_in_turn(target, source, share),
         }
         let bytes_per_second = bytes as f64 / start.elapsed().as_secs_f64().max(1e-9);
         self.classes()[class].measured(is_shared, bytes_per_second);
@@ -182,9 +193,19 @@ const SEEN_BYTES: usize = 8 << 10;
 /// | 1 MiB by `copy_from_slice`, then the checksums | 14.9 | 8.5 |
 pub fn copy_and_see(target: &mut [u8], source: &[u8], mut see: impl FnMut(&[u8])) {
     assert_eq!(target.len(), source.len(), "a copy needs as much room as it has bytes");
+    if source.len() < BYPASS_BYTES_MIN {
+        target.copy_from_slice(source);
+        return see(source);
+    }
     for (target, source) in target.chunks_mut(SEEN_BYTES).zip(source.chunks(SEEN_BYTES)) {
         stores::copy(target, source);
         see(source);
+    }
+}
+
+fn copy_in_turn(target: &mut [u8], source: &[u8], share: Share<'_>) {
+    for (number, (target, source)) in target.chunks_mut(SHARE_BYTES).zip(source.chunks(SHARE_BYTES)).enumerate() {
+        share(number, target, source);
     }
 }
 

@@ -5,8 +5,10 @@
 //! raw addresses; its users decide who may write where. [`Private`] is the simple case: memory with
 //! one owner, as a slice. [`Overlay`] is such memory that shows parts of a file, copy-on-write.
 //! [`Maps`] describes the mappings of this process, [`limits`] how much memory it may still take,
-//! [`pinned_by_others`] how much of it hardware may write to. [`Copier`] copies.
+//! [`pinned_by_others`] how much of it hardware may write to. [`Copier`] copies. [`Before`] is what
+//! memory held before it was overwritten.
 
+mod before;
 mod copy;
 mod error;
 pub mod limits;
@@ -17,7 +19,8 @@ mod overlay;
 mod pinned;
 mod private;
 
-pub use copy::{Copier, copy_and_see};
+pub use before::{Before, Befores};
+pub use copy::{Copier, SHARE_BYTES, SUMMED_BYTES, Share, copy_and_see, copy_and_sum};
 pub use error::{Error, Result};
 pub use limits::memory_left;
 pub use mapping::{Backing, HUGE_PAGE, Kept, Mapping, Pages};

@@ -23,7 +23,7 @@ use std::{
 };
 
 use outcrop_format::{JournalHeader, NodeChecksum, PIECE_BYTES_MAX, node_checksum};
-use outcrop_memory::{Access, Mapping, copy_and_see};
+use outcrop_memory::{Access, Mapping, copy_and_see, copy_and_sum};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create};
 
 /// How the descriptors of a daemon are called in /proc.
@@ -125,6 +125,10 @@ fn copy_piece(target: &mut [u8], source: &[u8]) -> u64 {
     if (source.len() as u64) < PIECE_BYTES_MAX {
         target.copy_from_slice(source);
         return node_checksum(source);
+    }
+    // The same checksum, computed in the same pass, where the processor can do that.
+    if let Some(sum) = copy_and_sum(target, source) {
+        return sum;
     }
     let mut sum = NodeChecksum::default();
     copy_and_see(target, source, |block| sum.update(block));

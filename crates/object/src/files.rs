@@ -2,7 +2,7 @@
 //! does to them.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fmt, io,
     ops::Range,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
@@ -95,6 +95,8 @@ struct State {
 struct OwnedDir {
     owner: Arc<Owned>,
     files: BTreeMap<String, BTreeMap<Tag, u64>>,
+    /// Objects of which it is not known whether they are there, or will be.
+    doubtful: BTreeMap<String, BTreeSet<Tag>>,
     /// Why it is not known what the server has, since the last sync.
     doubt: Option<String>,
 }
@@ -259,14 +261,23 @@ impl Inner {
             let path = self.object(name, *tag)?;
             self.remote.run(|core| async move { core.remove(&path).await })?;
             if let Some(dir) = self.state().owned.get_mut(dir) {
-                let tags = dir.files.entry(file.to_owned()).or_default();
-                tags.remove(tag);
-                if tags.is_empty() {
-                    dir.files.remove(file);
-                }
+                dir.files.entry(file.to_owned()).or_default().remove(tag);
+                dir.files.retain(|_, tags| !tags.is_empty());
+                dir.doubtful.entry(file.to_owned()).or_default().remove(tag);
+                dir.doubtful.retain(|_, tags| !tags.is_empty());
             }
         }
         Ok(())
+    }
+
+    /// All objects of a file, ascending, also those that may be there.
+    fn tags(&self, name: &str) -> Vec<Tag> {
+        let (dir, file) = split(name);
+        let state = self.state();
+        let Some(dir) = state.owned.get(dir) else { return Vec::new() };
+        let known = dir.files.get(file).into_iter().flat_map(|tags| tags.keys().copied());
+        let tags: BTreeSet<_> = known.chain(dir.doubtful.get(file).into_iter().flatten().copied()).collect();
+        tags.into_iter().collect()
     }
 
     /// Records why it is not known whether the server has done something in a directory.
@@ -322,7 +333,7 @@ impl Files for ObjectFiles {
         }
         let (dir, _) = split(name);
         let owner = self.inner.owner(dir)?;
-        let tag = owner.tag(0);
+        let tag = owner.next_tag();
         let draft = Arc::new(Draft::new(&self.inner, &owner, name, tag, self.inner.object(name, tag)?, bytes));
         let mut state = self.inner.state();
         if state.drafts.get(name).is_some_and(|draft| draft.strong_count() > 0) {
@@ -341,6 +352,7 @@ impl Files for ObjectFiles {
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn File>> {
+        self.inner.path(name)?;
         let is_owned = self.inner.state().owned.contains_key(split(name).0);
         let mut found = match self.inner.known(name) {
             None if !is_owned => self.inner.find(name)?,
@@ -382,21 +394,20 @@ impl Files for ObjectFiles {
     fn replace(&self, dir: &str, name: &str, bytes: &[u8]) -> io::Result<()> {
         let owner = self.inner.owner(dir)?;
         let name = format!("{dir}/{name}");
-        let old: Vec<Tag> = {
-            let state = self.inner.state();
-            let known = state.owned.get(dir).and_then(|owned| owned.files.get(split(&name).1));
-            known.map(|tags| tags.keys().copied().collect()).unwrap_or_default()
-        };
-        let revision = old.last().map_or(0, |tag| tag.revision + 1);
-        let tag = owner.tag(revision);
+        let old = self.inner.tags(&name);
+        let tag = owner.next_tag();
         let path = self.inner.object(&name, tag)?;
         let (whole, is_conditional) = (Bytes::copy_from_slice(bytes), owner.is_conditional);
         let made = self.inner.remote.run(|core| async move { core.make(&path, whole, is_conditional).await });
         match made {
             Ok(()) => {}
             Err(Failure { cause: Cause::Unknown, message }) => {
-                // It may be there, or come: it is not relied on, and neither is what it replaces.
+                // It may be there, or come, so it is not relied on, and what it replaces stays.
                 self.inner.doubt(dir, message);
+                if let Some(owned) = self.inner.state().owned.get_mut(dir) {
+                    owned.doubtful.entry(split(&name).1.to_owned()).or_default().insert(tag);
+                }
+                return Ok(());
             }
             Err(failure) => return Err(failure.into()),
         }
@@ -408,17 +419,16 @@ impl Files for ObjectFiles {
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        let (dir, file) = split(name);
+        let (dir, _) = split(name);
         if let Some(draft) = self.inner.draft(name) {
             draft.abort()?;
             self.inner.state().drafts.remove(name);
             return Ok(());
         }
         self.inner.owner(dir)?;
-        let known = self.inner.state().owned.get(dir).and_then(|owned| owned.files.get(file).cloned());
-        match known {
-            Some(tags) => self.inner.remove_objects(name, &tags.keys().copied().collect::<Vec<_>>()),
-            None => Err(io::ErrorKind::NotFound.into()),
+        match &*self.inner.tags(name) {
+            [] => Err(io::ErrorKind::NotFound.into()),
+            tags => self.inner.remove_objects(name, tags),
         }
     }
 
@@ -461,7 +471,8 @@ impl Files for ObjectFiles {
             }
         };
         let life = self.inner.remote.spawn(Arc::clone(&owner).live(Arc::clone(self.inner.remote.core())));
-        let owned = OwnedDir { owner: Arc::clone(&owner), files: contents.files, doubt: None };
+        let owned =
+            OwnedDir { owner: Arc::clone(&owner), files: contents.files, doubtful: BTreeMap::new(), doubt: None };
         let mut state = self.inner.state();
         state.seen.remove(dir);
         state.owned.insert(dir.to_owned(), owned);

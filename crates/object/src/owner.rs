@@ -4,8 +4,8 @@
 //! An owner makes these objects, in this order:
 //!
 //! 1. `alive/EPOCH-NONCE`, its sign of life, which it makes again every few seconds;
-//! 2. `owner/EPOCH`, its claim, with the condition that nobody has made it. Where the server ignores
-//!    conditions, the nonce is in the name, and whoever then sees another claim gives way;
+//! 2. `owner/EPOCH`, its claim, with the condition that nobody has made it. Where the server
+//!    ignores conditions, the nonce is in the name, and whoever then sees another claim gives way;
 //! 3. after it has listed the directory: `seal/EPOCH-NONCE`, what counts of all earlier owners.
 //!
 //! An owner that says that something is durable has looked after it was written, and has seen no
@@ -16,7 +16,7 @@ use std::{
     io,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -105,6 +105,8 @@ pub(crate) struct Owned {
     /// When the last sign of life was sent of which the server has said that it has it.
     last: Mutex<Instant>,
     is_superseded: AtomicBool,
+    /// How many objects it has begun.
+    made: AtomicU32,
 }
 
 /// The result of an attempt to own a directory.
@@ -115,8 +117,9 @@ pub(crate) enum Attempt {
 }
 
 impl Owned {
-    /// A tag for the next object of a file.
-    pub(crate) fn tag(&self, revision: u32) -> Tag {
+    /// A tag for the next object: no two objects of an owner have the same.
+    pub(crate) fn next_tag(&self) -> Tag {
+        let revision = self.made.fetch_add(1, Ordering::Relaxed);
         Tag { epoch: self.id.epoch, revision, nonce: self.id.nonce }
     }
 
@@ -227,9 +230,16 @@ pub(crate) async fn look(core: &Core, dir: &Path) -> Result<(Contents, Option<Se
     Err(Failure::refused(io::ErrorKind::Other, format!("{dir} changes its owner all the time; try again")))
 }
 
-/// The newest claim of a directory, if its owner has not removed it meanwhile.
+/// The newest claim of a directory.
 pub(crate) async fn newest_claim(core: &Core, dir: &Path, contents: &Contents) -> Result<Option<Claim>> {
-    let Some(name) = contents.claims.last() else { return Ok(None) };
+    match contents.claims.last() {
+        Some(name) => read_claim(core, dir, *name).await,
+        None => Ok(None),
+    }
+}
+
+/// A claim, if it is still there.
+async fn read_claim(core: &Core, dir: &Path, name: ClaimName) -> Result<Option<Claim>> {
     let path = dir.clone().join(OWNER).join(name.to_string());
     let bytes = match core.whole(&path, BYTES_MAX).await {
         Err(failure) if failure.is_missing() => return Ok(None),
@@ -293,9 +303,15 @@ pub(crate) async fn acquire(core: &Core, dir: &Path, lease: Duration, is_conditi
         };
         if !rival {
             let last = Mutex::new(begun);
-            let is_superseded = AtomicBool::new(false);
-            let owned = Owned { id, is_conditional, claim: name, dir: dir.clone(), lease, last, is_superseded };
-            let contents = take_over(core, &owned).await?;
+            let (is_superseded, made) = (AtomicBool::new(false), AtomicU32::new(0));
+            let owned = Owned { id, is_conditional, claim: name, dir: dir.clone(), lease, last, is_superseded, made };
+            let contents = match take_over(core, &owned).await {
+                Ok(contents) => contents,
+                Err(failure) => {
+                    owned.release(core).await;
+                    return Err(failure);
+                }
+            };
             return Ok(Attempt::Owned(Arc::new(owned), contents));
         }
         if !is_conditional {
@@ -320,21 +336,35 @@ async fn rival(core: &Core, dir: &Path, own: ClaimName) -> Result<bool> {
 /// Who owns the directory and lives. `own` is the sign of life of this process, by which it learns
 /// what time it is on the server.
 async fn holder(core: &Core, dir: &Path, before: &Contents, own: &OwnerId) -> Result<Option<String>> {
-    let Some(claim) = newest_claim(core, dir, before).await? else { return Ok(None) };
     let signs = core.all(&dir.clone().join(ALIVE)).await?;
     let time_of = |id: &OwnerId| {
         let name = id.to_string();
         signs.iter().find(|sign| sign.location.filename() == Some(&name)).map(|sign| sign.last_modified)
     };
-    let (Some(now), Some(last)) = (time_of(own), claim.id().and_then(|id| time_of(&id))) else { return Ok(None) };
-    let silent = (now - last).to_std().unwrap_or_default();
-    let lease = Duration::from_secs(claim.lease_seconds);
-    let Process { host, number, .. } = &claim.process;
-    Ok(match claim.process.seen() {
-        Seen::Ended => None,
-        Seen::Unknown if silent > lease + MARGIN => None,
-        _ => Some(format!("process {number} on {host}, which has given a sign of life {} s ago", silent.as_secs())),
-    })
+    let now = time_of(own).ok_or_else(|| {
+        let message = format!("{dir}: the server does not list what was just written, so owners cannot be told apart");
+        Failure::refused(io::ErrorKind::Unsupported, message)
+    })?;
+    // Where the server ignores conditions, there may be one that gives way beside the owner's.
+    for name in &before.claims {
+        let Some(claim) = read_claim(core, dir, *name).await? else {
+            // It was there just now: somebody else gives way, or takes over.
+            return Ok(Some("one of several processes that want it at once".to_owned()));
+        };
+        let Some(last) = claim.id().and_then(|id| time_of(&id)) else { continue };
+        let silent = (now - last).to_std().unwrap_or_default();
+        let is_dead = match claim.process.seen() {
+            Seen::Ended => true,
+            Seen::Here | Seen::Lives => false,
+            Seen::Unknown => silent > Duration::from_secs(claim.lease_seconds) + MARGIN,
+        };
+        if !is_dead {
+            let Process { host, number, .. } = &claim.process;
+            let silent = silent.as_secs();
+            return Ok(Some(format!("process {number} on {host}, which has given a sign of life {silent} s ago")));
+        }
+    }
+    Ok(None)
 }
 
 /// Writes down what counts of earlier owners, and removes what does not, and what they have left.

@@ -181,7 +181,7 @@ pub mod store {
     };
     pub use outcrop_settings::{Communicator, Compression, Dedup};
     pub use outcrop_store::{
-        Reached, RegionOptions, Restored, SavedRegion, Session, Skipped, Store, StoreBuilder, Watch,
+        Code, Reached, RegionOptions, Restored, SavedRegion, Session, Skipped, Store, StoreBuilder, Watch,
     };
 }
 

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod node;
+mod parity;
 mod reference;
 mod region;
 mod size;
@@ -21,6 +22,7 @@ mod value;
 mod variables;
 
 pub use node::NodeSettings;
+pub use parity::ParitySettings;
 pub use reference::{python, reference};
 pub use region::RegionSettings;
 pub use size::Size;

@@ -1,6 +1,6 @@
 //! The settings of a store.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, time::Duration};
 
 use outcrop_format::HashKind;
 use outcrop_layers::DeviceKind;
@@ -9,7 +9,8 @@ use outcrop_track::Way;
 use toml::Value;
 
 use crate::{
-    Setting, Settings, Size,
+    ParitySettings, Setting, Settings, Size,
+    parity::AnyCode,
     table::rows,
     value::{Count, Readable, Threads, table, wrong},
 };
@@ -50,6 +51,8 @@ pub struct StoreSettings {
     pub dirs: Vec<StoreDir>,
     /// The processes that save together.
     pub ranks: RanksSettings,
+    /// How nodes may be lost.
+    pub parity: ParitySettings,
     /// Which versions to keep in each directory.
     pub keep: Retention,
     /// Which versions to keep in single directories (0 is the first), if different from the others.
@@ -194,6 +197,7 @@ impl Default for StoreSettings {
             host: "256 MiB".into(),
             dirs: Vec::new(),
             ranks: RanksSettings::Alone,
+            parity: ParitySettings::default(),
             keep: Retention::default(),
             keep_on: BTreeMap::new(),
             interval: None,
@@ -235,6 +239,15 @@ impl Settings for StoreSettings {
         ranks: SharedDirectorySettings = "this process alone",
             "The processes that save together, which then make the same calls.",
             |store, ranks| store.meet(ranks);
+        parity: AnyCode = "\"none\"",
+            "Which nodes may be lost with all they have: with \"4+1\" any one of a group of 5 or more; \"partner\" is \"1+1\", a copy on another node. Versions are kept on other nodes, too, as a layer after the directories.",
+            |store, code| store.parity.code = code.0;
+        parity_domain: String = "the host name",
+            "The failure domain of this rank: ranks that are lost together have the same.",
+            |store, domain| store.parity.domain = Some(domain);
+        parity_network: IpAddr = "the way to any other machine",
+            "An address in the network over which nodes send each other what they keep, such as that of one of them.",
+            |store, address| store.parity.network = Some(address);
         keep_last: Count = "all",
             "Keeps so many of the newest versions.",
             |store, count| store.keep.keep_last = Some(count.0.try_into().unwrap_or(u32::MAX));
@@ -297,6 +310,11 @@ impl Settings for StoreSettings {
     fn check(&self) -> Result<(), String> {
         if self.dirs.is_empty() {
             return Err("dir is missing; a store needs a directory, such as dir = \"checkpoints\", or an object store"
+                .to_owned());
+        }
+        if self.parity.code.is_some() && self.dedup == Dedup::Ranks {
+            return Err("parity is for directories that other ranks do not see, and dedup = \"ranks\" for those that they see; leave out \
+                        one of them"
                 .to_owned());
         }
         if self.failures.is_empty()
@@ -413,7 +431,7 @@ impl Settings for ObjectDir {
             "Its address: `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`; the bucket must exist.",
             |object, url| if let Some(place) = object.place() { place.url = url };
         limit: Size = "none", "How much this rank may keep there.", |object, size| object.0.limit = Some(size);
-        patience_seconds: Duration = "120",
+        patience_seconds: Duration = "two minutes",
             "How long a request is repeated while the server does not carry it out; then what needs it has failed.",
             |object, patience| if let Some(place) = object.place() { place.patience = Some(patience) };
         keep_last: Count = "as the store",

@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    net::IpAddr,
     path::Path,
     sync::{
         Arc, Mutex,
@@ -19,6 +20,7 @@ use outcrop_layers::{
     files::{DiskFiles, Files},
     open_device,
 };
+use outcrop_parity::Code;
 use outcrop_plan::{Interval, Order, Preference, Retention, Rule, Timestamp};
 use outcrop_ranks::{Alone, Ranks, SharedDirectory};
 use outcrop_settings::{
@@ -31,6 +33,7 @@ use crate::{
     Error, ErrorKind, Result, Shared, Store, StoreCore, commit,
     error::Problem,
     pack,
+    parity::Parity,
     places::{location_of, object_files},
 };
 
@@ -159,6 +162,29 @@ impl StoreBuilder {
     /// threads that may call MPI; no other thread calls MPI, and no other call does (docs/mpi.md).
     pub fn mpi(mut self, communicator: Communicator) -> Self {
         self.settings.ranks = RanksSettings::Mpi { communicator, dir: None };
+        self
+    }
+
+    /// Keeps versions on other nodes, too, below their first directories, so that any `m` nodes of
+    /// a group may lose everything. With the code `k+m` a group has at least k + m nodes, each of
+    /// which takes 1 / k of what a rank saves. With 1+1 that is a copy on a partner. It is a layer,
+    /// numbered after the directories: [`Reached::Parity`](crate::Reached::Parity). Default: none.
+    pub fn parity(mut self, code: Code) -> Self {
+        self.settings.parity.code = Some(code);
+        self
+    }
+
+    /// The failure domain of this rank: ranks that are lost together have the same. Default: the
+    /// host name.
+    pub fn parity_domain(mut self, name: impl Into<String>) -> Self {
+        self.settings.parity.domain = Some(name.into());
+        self
+    }
+
+    /// An address in the network over which nodes send each other what they keep. Default: the way
+    /// to any other machine.
+    pub fn parity_network(mut self, address: IpAddr) -> Self {
+        self.settings.parity.network = Some(address);
         self
     }
 
@@ -291,7 +317,14 @@ impl StoreBuilder {
         let settings = Settings::of(&told, self.hash_devices)?;
         let host_bytes = told.host.bytes().map_err(|error| error.within("the host memory of a store"))?;
         let ranks = ranks(&told.ranks, &told.dirs, self.ranks)?;
-        let shelves = told.dirs.iter().map(|dir| shelf(dir, &self.files)).collect::<Result<Vec<_>>>()?;
+        let mut shelves = told.dirs.iter().map(|dir| shelf(dir, &self.files)).collect::<Result<Vec<_>>>()?;
+        let parity = match (told.parity.code, shelves.first()) {
+            (Some(code), Some(near)) => Some(Parity::join(code, &told.parity, &*ranks, near.files())?),
+            _ => None,
+        };
+        if let Some(parity) = &parity {
+            shelves.push(Arc::new(Shelf::new("parity", parity.files(), None)?));
+        }
         let (notes, heard) = mpsc::channel();
         let options = Options {
             order: Order::Unknown,
@@ -314,6 +347,7 @@ impl StoreBuilder {
             interval: Mutex::new(interval(&told, shelves.len())),
             shelves,
             ranks,
+            parity,
             next_key: AtomicU64::new(0),
             start: Instant::now(),
         });
@@ -362,7 +396,8 @@ impl Settings {
             compression: told.compression,
             dedup: told.dedup,
             in_flight_max: told.in_flight,
-            keep: (0..told.dirs.len()).map(|dir| told.keep(dir)).collect(),
+            // What other nodes keep is what is in the first directory.
+            keep: (0..told.dirs.len()).chain([0]).map(|dir| told.keep(dir)).collect(),
             chain_max: told.chain_max,
             live_bytes_max: told.live.as_ref().map(Size::bytes).transpose()?,
             threads: told.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from)),

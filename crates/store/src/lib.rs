@@ -20,6 +20,7 @@ mod gather;
 mod host;
 mod merge;
 mod pack;
+mod parity;
 mod places;
 mod recover;
 mod restore;
@@ -40,6 +41,7 @@ use outcrop_engine::{Handle, Stats};
 pub use outcrop_error::{Error, ErrorKind, Result};
 use outcrop_format::Due;
 use outcrop_layers::{Layer as _, Shelf};
+pub use outcrop_parity::Code;
 use outcrop_plan::{Interval, Timestamp};
 pub use outcrop_ranks::{Alone, Ranks, SharedDirectory};
 pub use outcrop_settings::{Compression, Dedup, Size};
@@ -71,6 +73,8 @@ pub(crate) struct Shared {
     pub(crate) settings: Settings,
     pub(crate) shelves: Vec<Arc<Shelf>>,
     pub(crate) ranks: Arc<dyn Ranks>,
+    /// Who keeps what of lost nodes. Its layer is the last of the shelves.
+    pub(crate) parity: Option<parity::Parity>,
     /// The largest size of a pack, chosen so that several fit into host memory at once.
     pub(crate) pack_bytes_max: u64,
     /// The engine's key for the next pack.

@@ -29,6 +29,8 @@ pub(crate) struct Opened {
     /// Versions whose manifests cannot be read, on some rank, the newest first.
     pub(crate) unreadable: Vec<Skipped>,
     pub(crate) ledger: Ledger,
+    /// Versions of this rank that were made again, because its node was lost.
+    pub(crate) rebuilt: Vec<u64>,
     pub(crate) locks: Vec<FileLock>,
 }
 
@@ -47,7 +49,15 @@ struct Entered {
 pub(crate) fn open(shared: &Shared, name: &str) -> Result<Opened> {
     check_session_name(name)?;
     let (rank, count) = (shared.ranks.rank(), shared.ranks.count());
-    let entered = enter_all(shared, name, rank, count);
+    let mut entered = enter_all(shared, name, rank);
+    let mut rebuilt = Vec::new();
+    if let Some(parity) = &shared.parity {
+        match parity.open(&*shared.ranks, name, entered.is_ok()) {
+            Ok(found) => rebuilt = found.versions,
+            Err(error) => entered = entered.and(Err(error)),
+        }
+    }
+    let entered = entered.and_then(|locks| look_all(shared, name, (rank, count), locks));
     // The other ranks must not wait for a rank that failed.
     let answer = Answer(entered.as_ref().map(|_| ()).map_err(ToString::to_string));
     let answers = shared.ranks.gather(&format!("enter {name}"), &answer.encode())?;
@@ -79,7 +89,7 @@ pub(crate) fn open(shared: &Shared, name: &str) -> Result<Opened> {
         mine.map(|it| it.rank).collect()
     };
     let former = (0..shared.shelves.len()).map(adopted).collect();
-    let session = Arc::new(SessionCore::new(name, (rank, count), run, names, former));
+    let session = Arc::new(SessionCore::new(name, (rank, count), run, (names, shared.parity.is_some()), former));
     if count > 1 {
         // The mark must be there before any rank saves a version in this run.
         let marked = mark(shared, &session, &ledger, &everybody);
@@ -97,7 +107,7 @@ pub(crate) fn open(shared: &Shared, name: &str) -> Result<Opened> {
     let mut unreadable = entered.unreadable;
     unreadable.extend(elsewhere);
     unreadable.sort_by_key(|skipped| Reverse(skipped.version));
-    Ok(Opened { session, unreadable, ledger, locks: entered.locks })
+    Ok(Opened { session, unreadable, ledger, rebuilt, locks: entered.locks })
 }
 
 /// What other ranks cannot read: all of them must conclude the same from it.
@@ -119,14 +129,16 @@ fn unreadable_elsewhere(told: &[Holdings], me: u32, shared: &Shared) -> Vec<Skip
     found
 }
 
-/// Locks the directories of a rank on all layers, and reads what is in them.
-fn enter_all(shared: &Shared, name: &str, rank: u32, count: u32) -> Result<Entered> {
+/// Locks the directories of a rank on all layers.
+fn enter_all(shared: &Shared, name: &str, rank: u32) -> Result<Vec<FileLock>> {
     let dir = format!("{name}/{}", rank_name(rank));
-    let mut entered = Entered::default();
-    for shelf in &shared.shelves {
-        let files = &**shelf.files();
-        entered.locks.push(enter(files, name, &dir)?);
-    }
+    shared.shelves.iter().map(|shelf| enter(&**shelf.files(), name, &dir)).collect()
+}
+
+/// Reads what is in the directories of a rank on all layers.
+fn look_all(shared: &Shared, name: &str, (rank, count): (u32, u32), locks: Vec<FileLock>) -> Result<Entered> {
+    let dir = format!("{name}/{}", rank_name(rank));
+    let mut entered = Entered { locks, ..Entered::default() };
     // Read everything before anything is changed.
     let catalogs: Vec<Catalog> = shared.shelves.iter().map(|shelf| Catalog::new(Arc::clone(shelf.files()))).collect();
     let looked: Vec<_> = catalogs.iter().map(|catalog| entered.look(catalog, name, rank)).collect::<Result<_>>()?;

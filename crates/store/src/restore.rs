@@ -12,10 +12,11 @@ use std::{
     },
 };
 
-use outcrop_catalog::{Catalog, Reader};
+use outcrop_catalog::{BEFORE_BYTES_MAX, Catalog, Reader};
 use outcrop_commit::Event;
 use outcrop_format::{Candidates, Fared, Manifest, ManifestPack, ManifestRegion, RunId, Verdict};
 use outcrop_layers::files::Files;
+use outcrop_memory::{Before, Befores};
 use outcrop_region::{PartMut, Shape};
 
 use super::{
@@ -43,6 +44,9 @@ pub struct Restored {
     /// Newer versions that could not be used, and layers that were passed over, the newest version
     /// first.
     pub skipped: Vec<Skipped>,
+    /// Versions of this rank that were made again from what other nodes keep when the session was
+    /// opened, because the node of the rank was lost.
+    pub rebuilt: Vec<u64>,
 }
 
 /// A copy of a version that could not be used.
@@ -58,6 +62,9 @@ pub struct Skipped {
 impl fmt::Display for Restored {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "version {} from {}", self.version, self.layer)?;
+        if self.rebuilt.contains(&self.version) {
+            write!(f, ", where it was made again because the node was lost")?;
+        }
         match self.skipped.len() {
             0 => Ok(()),
             count => write!(f, " ({count} damaged copies of it or of newer versions were skipped)"),
@@ -107,10 +114,37 @@ pub(super) type Copy = (String, Arc<Manifest>, Catalog);
 pub(super) enum Task {
     /// Find out whether it fits, and open its packs.
     Open,
-    /// Read it, and compare it with its hashes.
+    /// Read it, and compare it with its hashes. Regions whose memory can be put back are filled.
     Verify,
     /// Read it into the regions of the program.
     Fill,
+}
+
+/// What the regions of the program held before the restore, as far as that is known.
+struct Kept(Vec<Option<Before>>);
+
+impl Kept {
+    fn of(parts: &[PartMut<'_>]) -> Self {
+        let mut befores = Befores::new(BEFORE_BYTES_MAX);
+        Self(parts.iter().map(|part| befores.of(part.bytes)).collect())
+    }
+
+    /// For restores that may fill memory at any time.
+    fn nothing(parts: &[PartMut<'_>]) -> Self {
+        Self(parts.iter().map(|_| None).collect())
+    }
+
+    fn put_back(&self, parts: &mut [PartMut<'_>]) {
+        for (part, before) in parts.iter_mut().zip(&self.0) {
+            before.iter().for_each(|before| before.put_back(part.bytes));
+        }
+    }
+
+    /// The regions that can be put back, or the others.
+    fn choose<'a>(&self, are_kept: bool, parts: &'a mut [PartMut<'_>]) -> Vec<(&'a str, &'a mut [u8])> {
+        let chosen = parts.iter_mut().zip(&self.0).filter(|(_, before)| before.is_some() == are_kept);
+        chosen.map(|(part, _)| (part.name, &mut *part.bytes)).collect()
+    }
 }
 
 /// A copy of a version that fits.
@@ -163,9 +197,10 @@ impl Session {
     pub fn restore_latest(&mut self, parts: &mut [PartMut<'_>]) -> Result<Option<Restored>> {
         let _reading = Reading::begin(self);
         let mut skipped = Vec::new();
+        let kept = self.keep(parts);
         let (round, candidates) = self.candidates()?;
         for (version, run) in candidates.iter().rev() {
-            if let Some(mut restored) = self.restore_together(round, (*version, *run), parts, &mut skipped)? {
+            if let Some(mut restored) = self.restore_together(round, (*version, *run), parts, &kept, &mut skipped)? {
                 let newer = self.unreadable.iter().filter(|skipped| skipped.version >= *version);
                 restored.skipped.splice(0..0, newer.cloned());
                 self.leave_behind(*version, &candidates);
@@ -173,10 +208,26 @@ impl Session {
             }
         }
         if candidates.is_empty() && self.unreadable.is_empty() {
-            return Ok(None);
+            return self.check_lost().map(|()| None);
         }
         skipped.extend(self.unreadable.iter().cloned());
         Err(self.unusable(candidates.last().map_or(0, |(version, _)| *version), &skipped))
+    }
+
+    /// With parity, versions that only some ranks have are lost, and not just missing: a program
+    /// that began anew would remove them without a word.
+    fn check_lost(&self) -> Result<()> {
+        let lost = self.passed_over();
+        if !self.core.has_parity || lost.is_empty() {
+            return Ok(());
+        }
+        let session = self.core.name.clone();
+        let detail: Vec<_> = lost.iter().map(ToString::to_string).collect();
+        let detail = format!(
+            "more nodes were lost than parity covers: {}; bring their directories back, or forget incomplete versions to begin anew",
+            detail.join("; ")
+        );
+        Err(Problem::NothingWhole { session, detail }.into())
     }
 
     /// Restores this version into these regions, as [`restore_latest`](Self::restore_latest) does.
@@ -187,7 +238,8 @@ impl Session {
             return Err(Problem::VersionMissing { session: self.core.name.clone(), version }.into());
         };
         let mut skipped = Vec::new();
-        match self.restore_together(round, candidate, parts, &mut skipped)? {
+        let kept = self.keep(parts);
+        match self.restore_together(round, candidate, parts, &kept, &mut skipped)? {
             Some(restored) => {
                 self.leave_behind(version, &candidates);
                 Ok(restored)
@@ -212,7 +264,7 @@ impl Session {
         if !self.core.state().is_known(version) {
             return Err(Problem::VersionMissing { session: self.core.name.clone(), version }.into());
         }
-        let found = self.find(version, parts, &mut skipped, Task::Fill)?;
+        let found = self.find(version, parts, &Kept::nothing(parts), &mut skipped, Task::Fill)?;
         if !skipped.is_empty() {
             // The next version may share the damaged packs.
             self.core.content().is_broken = true;
@@ -301,23 +353,34 @@ impl Session {
         Ok((round, first.into_iter().filter(|it| everybody.iter().all(|theirs| has(theirs, it))).collect()))
     }
 
+    /// What has to be known of this memory before it is written to.
+    fn keep(&self, parts: &[PartMut<'_>]) -> Kept {
+        if self.verifies_first { Kept::of(parts) } else { Kept::nothing(parts) }
+    }
+
     /// Restores a version if all ranks can. Returns `None` if it is damaged on one of them. No rank
-    /// writes to its memory until all have found that it has what they ask for and, if it is
-    /// verified first, that it is undamaged.
+    /// writes to its memory until all have found that it has what they ask for. If it is verified
+    /// first, memory that cannot be put back is not written to until all have found that it is
+    /// undamaged, and other memory is put back if it is not.
     fn restore_together(
         &mut self,
         round: u64,
         (version, run): (u64, RunId),
         parts: &mut [PartMut<'_>],
+        kept: &Kept,
         skipped: &mut Vec<Skipped>,
     ) -> Result<Option<Restored>> {
         let known = skipped.len();
         let task = if self.verifies_first { Task::Verify } else { Task::Open };
-        let found = self.find(version, parts, skipped, task);
-        let Some(found) = self.agree(("restore", round), (version, run), found, skipped)? else {
-            return Ok(None);
+        let found = self.find(version, parts, kept, skipped, task);
+        let found = match self.agree(("restore", round), (version, run), found, skipped) {
+            Ok(Some(found)) => found,
+            refused => {
+                kept.put_back(parts);
+                return refused.map(|_| None);
+            }
         };
-        let filled = self.fill_from(version, found, parts, skipped);
+        let filled = self.fill_from(version, found, parts, kept, skipped);
         let is_damaged = skipped.len() > known;
         let Some((layer, found)) = self.agree(("restored", round), (version, run), filled, skipped)? else {
             return Ok(None);
@@ -326,15 +389,17 @@ impl Session {
             Found::Own(reader) => self.go_on_from(&reader, parts, is_damaged)?,
             Found::Gathered(_) => self.begin_anew(version, parts),
         }
-        Ok(Some(Restored { version, layer, skipped: std::mem::take(skipped) }))
+        Ok(Some(Restored { version, layer, skipped: std::mem::take(skipped), rebuilt: self.rebuilt.clone() }))
     }
 
-    /// Reads what was found into the regions; or from another copy, if that is damaged.
+    /// Reads what was found into the regions that are not filled yet; or all of it from another
+    /// copy, if that is damaged.
     fn fill_from(
         &mut self,
         version: u64,
         (layer, found): (String, Found),
         parts: &mut [PartMut<'_>],
+        kept: &Kept,
         skipped: &mut Vec<Skipped>,
     ) -> Result<Option<(String, Found)>> {
         let reader = match &found {
@@ -344,10 +409,10 @@ impl Session {
                 return Ok(layer.map(|layer| (layer, found)));
             }
         };
-        match fill(reader, parts) {
+        match reader.read_regions(kept.choose(false, parts), &|_| {}) {
             Ok(()) => Ok(Some((layer, found))),
             Err(error) if error.is_shortage() => Err(error.into()),
-            Err(_) => self.find(version, parts, skipped, Task::Fill),
+            Err(_) => self.find(version, parts, kept, skipped, Task::Fill),
         }
     }
 
@@ -391,6 +456,7 @@ impl Session {
         &mut self,
         version: u64,
         parts: &mut [PartMut<'_>],
+        kept: &Kept,
         skipped: &mut Vec<Skipped>,
         task: Task,
     ) -> Result<Option<(String, Found)>> {
@@ -400,7 +466,7 @@ impl Session {
         }
         let read = |reader: &Reader, parts: &mut [PartMut<'_>]| match task {
             Task::Open => Ok(()),
-            Task::Verify => reader.verify(),
+            Task::Verify => reader.read_all(kept.choose(true, parts)),
             Task::Fill => fill(reader, parts),
         };
         let known = skipped.len();

@@ -80,6 +80,8 @@ pub struct Session {
     /// Versions whose manifests could not be read on some rank when it was opened, the newest
     /// first.
     pub(super) unreadable: Vec<Skipped>,
+    /// Versions of this rank that were made again when it was opened, because its node was lost.
+    pub(super) rebuilt: Vec<u64>,
     locks: Vec<FileLock>,
 }
 
@@ -132,6 +134,7 @@ impl Session {
             left_behind: None,
             verifies_first: false,
             unreadable: opened.unreadable,
+            rebuilt: opened.rebuilt,
             locks: opened.locks,
             store: Arc::clone(store),
         })
@@ -273,8 +276,10 @@ impl Session {
     }
 
     /// Whether a restore verifies the hashes of the whole version on all ranks, including regions
-    /// that are not named, before any rank writes to its memory. Then a restore that fails has
-    /// changed nothing. It needs a second read. All ranks must use the same value. Default: no.
+    /// that are not named, so that a restore that fails has changed nothing. Memory that the
+    /// program has not touched yet is filled meanwhile, and made zero again if the restore fails.
+    /// Other memory is not written to before, except for a few MiB that are copied, and needs a
+    /// second read. All ranks must use the same value. Default: no.
     pub fn verify_before_restore(&mut self, is_wanted: bool) {
         self.verifies_first = is_wanted;
     }

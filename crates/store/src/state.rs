@@ -25,7 +25,11 @@ pub enum Reached {
     Here(usize),
     /// It is complete and durable in this directory, on all ranks.
     Layer(usize),
-    /// It is complete and durable in all directories.
+    /// It is complete, and kept on other nodes: it survives the loss of as many nodes as
+    /// [`StoreBuilder::parity`](crate::StoreBuilder::parity) says. This is the layer after the last
+    /// directory.
+    Parity,
+    /// It is complete and durable in all directories, and on other nodes if there is parity.
     All,
 }
 
@@ -37,6 +41,8 @@ pub(crate) struct SessionCore {
     pub(crate) run: RunId,
     /// The names of the layers, for messages.
     pub(crate) layers: Vec<String>,
+    /// Whether the last layer is parity.
+    pub(crate) has_parity: bool,
     /// By layer: the former ranks whose directories this rank has adopted.
     pub(crate) former: Vec<Vec<u32>>,
     state: Mutex<State>,
@@ -198,7 +204,7 @@ impl SessionCore {
         name: &str,
         (rank, ranks): (u32, u32),
         run: RunId,
-        layers: Vec<String>,
+        (layers, has_parity): (Vec<String>, bool),
         former: Vec<Vec<u32>>,
     ) -> Self {
         Self {
@@ -208,6 +214,7 @@ impl SessionCore {
             ranks,
             run,
             layers,
+            has_parity,
             state: Mutex::default(),
             changed: Condvar::new(),
             content: Mutex::default(),
@@ -431,6 +438,10 @@ impl SessionCore {
 
     fn check(&self, reached: Reached) -> Result<()> {
         match reached {
+            Reached::Parity if !self.has_parity => {
+                let problem = "nothing is kept on other nodes; open the store with parity".to_owned();
+                Err(Problem::Session { session: self.name.clone(), problem }.into())
+            }
             Reached::Layer(layer) | Reached::Here(layer) if !(1..=self.layers.len()).contains(&layer) => {
                 let last = self.layers.len();
                 let problem = format!("there is no layer {layer}; the directories are layers 1 to {last}");
@@ -453,6 +464,7 @@ impl SessionCore {
             Reached::Host => 0..1,
             Reached::Here(layer) if progress.here[layer - 1] => return Some(Ok(())),
             Reached::Layer(layer) | Reached::Here(layer) => layer - 1..layer,
+            Reached::Parity => self.layers.len() - 1..self.layers.len(),
             Reached::All => 0..self.layers.len(),
         };
         for layer in wanted {

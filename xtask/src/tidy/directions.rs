@@ -13,6 +13,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("region", &[]),
     ("format", &["region"]),
     ("commit", &["plan", "format"]),
+    ("parity", &["format"]),
     ("cost", &["plan"]),
     ("grants", &["format"]),
     // What touches the system, one concern each.
@@ -24,7 +25,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("track", &["format", "memory", "layers"]),
     ("object", &["layers"]),
     // What a tape or store can be told, in the words of those that are told.
-    ("settings", &["plan", "format", "layers", "track"]),
+    ("settings", &["plan", "parity", "format", "layers", "track"]),
     // Arrays in persistent memory; no planner belongs on their hot path.
     ("pool-derive", &[]),
     ("pool", &["pool-derive", "cost", "plan", "format", "local", "memory"]),
@@ -32,14 +33,14 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("ranks", &["format", "local"]),
     ("mpi", &["ranks", "local"]),
     // The reader of what survives, measurements, and what carries out the plan.
-    ("catalog", &["region", "format", "layers"]),
+    ("catalog", &["region", "format", "memory", "layers"]),
     ("survey", &["memory", "layers"]),
     ("engine", &["region", "plan", "memory", "local", "trace", "layers"]),
     (
         "store",
         &[
-            "commit", "region", "ranks", "mpi", "settings", "plan", "format", "layers", "track", "catalog", "engine",
-            "survey", "object",
+            "commit", "parity", "region", "ranks", "mpi", "settings", "plan", "format", "memory", "layers", "track",
+            "catalog", "engine", "survey", "object",
         ],
     ),
     // The node daemon, its client, and programs that nobody changes.

@@ -12,13 +12,18 @@ written last, by the coordinator, and makes a checkpoint exist.
 
 from __future__ import annotations
 
+import bisect
+import concurrent.futures
 import copy
 import dataclasses
 import hashlib
 import io
 import itertools
 import os
+import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
 from typing import Any
 
 import numpy
@@ -42,6 +47,8 @@ INDEX = "metadata"
 INDEX_HOST = "16 MiB"
 NAME_BYTES_MAX = 200
 PATIENCE_SECONDS = 3600.0
+# PyTorch starts the thread of a save at once when it was staged.
+BEGIN_SECONDS = 10.0
 # What a tape may need beyond what is saved: for each array, and for all.
 ALIGNMENT_BYTES = 4096
 SPARE_BYTES = 1 << 20
@@ -95,7 +102,7 @@ class Stager(AsyncStager):
     def _with_room_for(self, arrays: Mapping[str, numpy.ndarray]) -> Tape:
         needed_bytes = 2 * sum(array.nbytes + ALIGNMENT_BYTES for array in arrays.values()) + SPARE_BYTES
         has_grown = "host" not in self._options and needed_bytes > self._host_bytes
-        if self._tape is None or has_grown:
+        if self._tape is None or self._tape.closed or has_grown:
             # What was staged before stays where it is until it has been written.
             self.close()
             self._host_bytes = needed_bytes
@@ -115,8 +122,10 @@ class StorageWriter(storage.StorageWriter, AsyncStager):
     """Writes checkpoints as versions of a store. `checkpoint_id` is their number; the next one, where nothing is said.
 
     `host` is the memory through which what is written passes, `staging` that of `async_save`: see `Stager`. All other
-    arguments are those of a `Store`. A writer keeps its series open, so use one for all checkpoints of a run, one after the
-    other, and close it.
+    arguments are those of a `Store`. A writer keeps its series open, so use one for all checkpoints of a run, and close it.
+
+    Saves go one after the other: a call waits until the save before has ended. If that was one in the background, it has failed,
+    and nobody has asked its future for the result, then the call raises that failure, once, and saves nothing.
     """
 
     _synchronize_after_execute = False
@@ -126,6 +135,10 @@ class StorageWriter(storage.StorageWriter, AsyncStager):
         self._name = name
         self._options = store
         self._stager = Stager(**(staging or {}))
+        # The saves in the background whose end no later call has seen, the oldest first.
+        self._background: list[concurrent.futures.Future[Any]] = []
+        # Set when the thread of the save that was staged last is here.
+        self._begun: threading.Event | None = None
         self._asked: int | None = None
         self._rank = 0
         self._saved: Session | None = None
@@ -133,10 +146,12 @@ class StorageWriter(storage.StorageWriter, AsyncStager):
 
     def reset(self, checkpoint_id: str | int | os.PathLike[str] | None = None) -> None:
         """The number of the next checkpoint."""
+        self._take_turn()
         self._asked = None if checkpoint_id is None else _number(checkpoint_id)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """Opens what is not open yet."""
+        self._take_turn()
         if not kwargs.get("use_collectives", True):
             raise Usage("an Outcrop checkpoint needs ranks that agree: leave use_collectives as it is")
         self._open(kwargs.get("rank") or 0, is_coordinator)
@@ -203,6 +218,7 @@ class StorageWriter(storage.StorageWriter, AsyncStager):
 
     def rewind(self, version: int) -> None:
         """Forgets all checkpoints above this one, so that training can go on from there in another way. All ranks call it."""
+        self._settle()
         rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
         self._open(rank, is_coordinator=rank == 0)
         for session in (self._index, self._saved):
@@ -220,18 +236,53 @@ class StorageWriter(storage.StorageWriter, AsyncStager):
 
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """As `Stager.stage`, for `async_save`."""
-        return self._stager.stage(state_dict)
+        self._settle()
+        staged = self._stager.stage(state_dict)
+        self._begun = threading.Event()
+        return staged
 
     def synchronize_staging(self) -> None:
         """Nothing to do: what `stage` returns is complete."""
 
+    def _take_turn(self) -> None:
+        """Waits until the saves before this one have ended."""
+        future = _future_of_this_thread()
+        if future is None:
+            self._settle()
+        elif future not in self._background:
+            before = list(self._background)
+            self._background.append(future)
+            if self._begun is not None:
+                self._begun.set()
+            concurrent.futures.wait(before)
+
+    def _settle(self) -> None:
+        """Waits for the saves in the background, and raises the failure of one that the program has not seen."""
+        if self._begun is not None:
+            # It never begins if PyTorch has refused it after it was staged.
+            self._begun.wait(BEGIN_SECONDS)
+            self._begun = None
+        while self._background:
+            future = self._background[0]
+            concurrent.futures.wait([future])
+            del self._background[0]
+            error = None if future.cancelled() else future.exception()
+            if error is not None:
+                # Its traceback refers to what was staged, and may live long.
+                self._stager.close()
+                if not _was_raised(error):
+                    raise error
+
     def close(self) -> None:
         """Ends the series of this rank, and gives back all memory."""
-        self._stager.close()
-        for session in (self._saved, self._index):
-            if session is not None:
-                session.close()
-        self._saved = self._index = None
+        try:
+            self._settle()
+        finally:
+            self._stager.close()
+            for session in (self._saved, self._index):
+                if session is not None:
+                    session.close()
+            self._saved = self._index = None
 
     def __enter__(self) -> StorageWriter:
         return self
@@ -297,6 +348,11 @@ class StorageReader(storage.StorageReader):
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Reads what this rank needs, whichever rank has written it."""
         opened: dict[str, Version] = {}
+        # Tensors that are restored as they were saved, by series and region: all of a series at once, as each time everything
+        # that it has is verified.
+        whole: dict[str, dict[str, torch.Tensor]] = {}
+        targets: list[tuple[Any, torch.Tensor]] = []
+        taken = _Taken()
         for item in plan.items:
             place = self._places[item.storage_index]
             if place.session not in opened:
@@ -306,19 +362,25 @@ class StorageReader(storage.StorageReader):
                 planner.load_bytes(item, io.BytesIO(version[place.region]))
                 continue
             target = planner.resolve_tensor(item).detach()
-            self._load(version, place, item, target)
+            targets.append((item, target))
+            if not target.numel():
+                continue
+            is_same = target.is_cpu and target.is_contiguous() and (target.dtype, target.size()) == (place.dtype, place.size)
+            others = whole.setdefault(place.session, {})
+            if is_same and place.region not in others and taken.add(target):
+                others[place.region] = target
+            else:
+                self._load_part(version, place, item, target)
+        for session, tensors in whole.items():
+            opened[session].into(**{region: bytes_of(tensor) for region, tensor in tensors.items()})
+        for item, target in targets:
             planner.commit_tensor(item, target)
         self._asked = None
         future: Future[None] = Future()
         future.set_result(None)
         return future
 
-    def _load(self, version: Version, place: Place, item: Any, target: torch.Tensor) -> None:
-        if not target.numel():
-            return
-        if target.is_cpu and target.is_contiguous() and (target.dtype, target.size()) == (place.dtype, place.size):
-            version.into(**{place.region: bytes_of(target)})
-            return
+    def _load_part(self, version: Version, place: Place, item: Any, target: torch.Tensor) -> None:
         saved = tensor_over(version[place.region], place.dtype, place.size)
         for dim, (start, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
             saved = saved.narrow(dim, start, length)
@@ -338,6 +400,45 @@ def _number(checkpoint_id: str | int | os.PathLike[str]) -> int:
     if not text.isdecimal():
         raise Usage(f"checkpoint_id is {text!r}, and an Outcrop checkpoint has a number, such as the step")
     return int(text)
+
+
+def _future_of_this_thread() -> concurrent.futures.Future[Any] | None:
+    """What `async_save` has returned, in the thread in which that save goes on; None in the foreground. PyTorch tells a writer
+    neither, but whoever calls us there has it.
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        future = getattr(frame.f_locals.get("self"), "future", None) if _is_of_executor(frame) else None
+        if isinstance(future, concurrent.futures.Future):
+            return future
+        frame = frame.f_back
+    return None
+
+
+def _is_of_executor(frame: FrameType) -> bool:
+    return bool(frame.f_globals.get("__name__") == "concurrent.futures.thread")
+
+
+def _was_raised(error: BaseException) -> bool:
+    """Whether the program has asked the future for its result: the first frame of the traceback is the last that raised it."""
+    traceback = error.__traceback__
+    return traceback is not None and not _is_of_executor(traceback.tb_frame)
+
+
+class _Taken:
+    """Memory of contiguous tensors. Tied weights are one piece of memory, and several threads must not fill it at once."""
+
+    def __init__(self) -> None:
+        self._ranges: list[tuple[int, int]] = []
+
+    def add(self, tensor: torch.Tensor) -> bool:
+        """Adds the memory of a tensor, unless some of it is there."""
+        start, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+        at = bisect.bisect(self._ranges, (start, end))
+        is_free = (at == 0 or self._ranges[at - 1][1] <= start) and (at == len(self._ranges) or end <= self._ranges[at][0])
+        if is_free:
+            self._ranges.insert(at, (start, end))
+        return is_free
 
 
 def _region(index: MetadataIndex) -> str:

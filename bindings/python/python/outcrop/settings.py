@@ -82,6 +82,23 @@ class StoreDir(TypedDict, total=False):
     """Keeps versions there that are not older."""
 
 
+class StoreObject(TypedDict, total=False):
+    """Settings of an object store of a store."""
+
+    url: str
+    """Its address: `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`; the bucket must exist."""
+    limit: Size
+    """How much this rank may keep there."""
+    patience_seconds: float
+    """How long a request is repeated while the server does not carry it out; then what needs it has failed."""
+    keep_last: int
+    """Keeps so many of the newest versions there."""
+    keep_every: int
+    """Keeps versions there whose number is a multiple of this."""
+    keep_seconds: float
+    """Keeps versions there that are not older."""
+
+
 class Ranks(TypedDict, total=False):
     """Settings of ranks."""
 
@@ -137,10 +154,18 @@ class StoreSettings(TypedDict, total=False):
 
     dir: Path | StoreDir | Iterable[Path | StoreDir] | None
     """Directories for checkpoints, fastest first; every version goes to each of them."""
+    object: str | StoreObject | Iterable[str | StoreObject] | None
+    """Object stores for checkpoints, such as `"s3://bucket/prefix"`, below the directories; every version goes to each of them."""
     host: Size | None
     """Host memory that versions pass through; what fits is saved at the speed of a copy."""
     ranks: Ranks | None
     """The processes that save together, which then make the same calls."""
+    parity: str | None
+    """Which nodes may be lost with all they have: with "4+1" any one of a group of 5 or more; "partner" is "1+1", a copy on another node. Versions are kept on other nodes, too, as a layer after the directories."""
+    parity_domain: str | None
+    """The failure domain of this rank: ranks that are lost together have the same."""
+    parity_network: str | None
+    """An address in the network over which nodes send each other what they keep, such as that of one of them."""
     keep_last: int | None
     """Keeps so many of the newest versions."""
     keep_every: int | None

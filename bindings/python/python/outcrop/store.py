@@ -361,8 +361,7 @@ class Version(Mapping[str, Any]):
             self._passed_over(self._series._restore(self.number, values)[1])
             self._series._known = tuple(self)
         else:
-            self._series._verify()
-            self._series._read(self.number, values)
+            self._series._restore(self.number, values)
         for name, array in arrays.items():
             if flats[name] is not array:
                 array[...] = flats[name]

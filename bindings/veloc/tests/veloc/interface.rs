@@ -33,7 +33,7 @@ fn no_mistake_is_a_crash_and_each_has_its_sentence() {
         "missing.cfg cannot be read",
         "VELOC_Init needs a communicator; call MPI_Init first",
         "has no key max_version, and goes on without; did you mean max_versions?",
-        "there is no erasure coding",
+        "ec_interval: all ranks are on",
         "it is initialised already",
         "region 1 is NULL and has 40 bytes",
         "region 1 would be larger than memory can be",

@@ -111,13 +111,15 @@ fn print(verified: &Verified) {
             }
         }
     }
-    let Verified { manifests, packs, bytes, .. } = verified;
+    let Verified { manifests, packs, shards, bytes, .. } = verified;
+    let kept =
+        if *shards > 0 { format!(", and {shards} shards that are kept for other nodes,") } else { String::new() };
     let outcome = match (verified.has_damage(), verified.is_whole()) {
         (true, _) => "damaged",
         (false, true) => "no damage",
         (false, false) => "no damage found, but not everything was verified",
     };
-    say!("{manifests} manifests and {packs} packs of {}: {outcome}", table::bytes(*bytes));
+    say!("{manifests} manifests and {packs} packs{kept} of {}: {outcome}", table::bytes(*bytes));
 }
 
 fn verified_json(verified: &Verified) -> Value {
@@ -142,6 +144,7 @@ fn verified_json(verified: &Verified) -> Value {
     json!({
         "manifests": verified.manifests,
         "packs": verified.packs,
+        "shards": verified.shards,
         "bytes": verified.bytes,
         "is_damaged": verified.has_damage(),
         "is_verified": verified.is_whole(),

@@ -424,3 +424,26 @@ fn all_benchmarks_are_refused_before_the_first_where_they_cannot_run() {
         assert!(!text(&output.stderr).contains("benchmark 1"), "{}", text(&output.stderr));
     }
 }
+
+#[test]
+fn peers_are_measured_by_the_python_package_or_it_is_said_how_to_get_it() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().unwrap();
+    let python = directory.path().join("python");
+    let peers = |script: &str, arguments: &[&str]| {
+        std::fs::write(&python, script).unwrap();
+        std::fs::set_permissions(&python, PermissionsExt::from_mode(0o755)).unwrap();
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_outcrop"));
+        command.args(["bench", "peers"]).args(arguments).env("OUTCROP_PYTHON", &python);
+        command.current_dir(directory.path()).output().unwrap()
+    };
+    let started = peers("#!/bin/sh\nprintf '<%s>' \"$@\"\n", &["--quick", "--dir", "a b", "--venv", "v"]);
+    let expected = "<-m><outcrop><bench><--peers><--quick><--dir><a b><--plot><outcrop-peers.png><--venv><v>";
+    assert_eq!((started.status.code(), text(&started.stdout)), (Some(0), expected.to_owned()));
+    let refused = peers("#!/bin/sh\nexit 1\n", &[]);
+    assert!(!refused.status.success() && text(&refused.stderr).contains("pip install bindings/python"));
+    std::fs::remove_file(&python).unwrap();
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_outcrop"));
+    let missing = command.args(["bench", "peers"]).env("OUTCROP_PYTHON", &python).output().unwrap();
+    assert!(!missing.status.success() && text(&missing.stderr).contains("OUTCROP_PYTHON"));
+}

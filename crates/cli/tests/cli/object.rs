@@ -88,7 +88,7 @@ fn every_command_takes_an_address() {
     assert!(run(&["diff", RUN, "heat", "1", "2"]).contains("field"));
     run(&["restore", RUN, "heat", "latest", "--to", "raw"]);
     run(&["export", RUN, "heat", "3", "--to", "npy"]);
-    let found = fs::read(directory.join("raw/field")).or_else(|_| fs::read(directory.join("raw/rank-00000/field")));
+    let found = fs::read(directory.join("raw/rank-00000/field.bin"));
     let wanted: Vec<u8> = field(4).iter().flat_map(|value| value.to_ne_bytes()).collect();
     assert!(found.unwrap() == wanted, "the bytes that were saved");
     run(&["prune", RUN, "heat", "--keep-last", "1"]);

@@ -3,12 +3,13 @@
 //! again. Each function returns whether there was a value.
 
 use outcrop_format::{
-    Answer, Candidates, Coding, CodingKind, Decoder, Due, Encoder, Error, HELLO_BYTES, HashKind, Hello, Holdings,
-    Index, IndexRegion, JournalHeader, JournalRecord, Manifest, Mark, News, NodeReply, NodeRequest, PAGE_BYTES,
-    POOL_HEADER_BYTES, POOL_ROOT_BYTES, PackHeader, PackId, PackOrigin, PoolContents, PoolEntry, PoolHeader, PoolRoot,
-    RECORD_HEAD_BYTES, Record, Result, RunId, SEGMENT_HEADER_BYTES, SegmentHeader, SharedBlocks, SharedLocations,
-    SharedPacks, Sharing, Structure, Verdict, check_region_name, check_session_name, draft_name, pack_name,
-    parse_draft_name, parse_pack_name, parse_rank_name, parse_version_name, rank_name, version_name,
+    Answer, Candidates, Card, Coding, CodingKind, Decoder, Due, Encoder, Error, HELLO_BYTES, HashKind, Hello, Holdings,
+    Index, IndexRegion, JournalHeader, JournalRecord, Keeps, Manifest, Mark, News, NodeReply, NodeRequest, PAGE_BYTES,
+    POOL_HEADER_BYTES, POOL_ROOT_BYTES, PackHeader, PackId, PackOrigin, PeerHello, PeerReply, PeerRequest,
+    PoolContents, PoolEntry, PoolHeader, PoolRoot, RECORD_HEAD_BYTES, Record, Result, RunId, SEGMENT_HEADER_BYTES,
+    SHARD_HEADER_BYTES, SegmentHeader, ShardHeader, SharedBlocks, SharedLocations, SharedPacks, Sharing, Structure,
+    Verdict, check_region_name, check_session_name, draft_name, pack_name, parse_draft_name, parse_pack_name,
+    parse_rank_name, parse_shard_name, parse_version_name, rank_name, shard_name, version_name,
 };
 use twox_hash::{XxHash3_64, XxHash3_128};
 
@@ -38,6 +39,11 @@ pub(crate) const ALL: &[(&str, Check)] = &[
     ("shared_locations", shared_locations),
     ("shared_packs", shared_packs),
     ("due", due),
+    ("card", card),
+    ("keeps", keeps),
+    ("shard", shard),
+    ("peer_request", peer_request),
+    ("peer_reply", peer_reply),
     ("pool", pool),
     ("node_request", node_request),
     ("node_reply", node_reply),
@@ -379,4 +385,55 @@ pub(crate) fn journal(bytes: &[u8]) -> bool {
 /// Whether it is time to save.
 pub(crate) fn due(bytes: &[u8]) -> bool {
     message(bytes, Due::decode, Due::encode)
+}
+
+/// Where a rank can be reached.
+pub(crate) fn card(bytes: &[u8]) -> bool {
+    message(bytes, Card::decode, Card::encode)
+}
+
+/// Whose shards a rank keeps.
+pub(crate) fn keeps(bytes: &[u8]) -> bool {
+    message(bytes, Keeps::decode, Keeps::encode)
+}
+
+/// The header of a shard: as given, and with its checksum corrected.
+pub(crate) fn shard(bytes: &[u8]) -> bool {
+    let mut header = bytes.to_vec();
+    header.resize(SHARD_HEADER_BYTES - 16, 0);
+    let mut is_value = false;
+    for header in [bytes.to_vec(), with_checksum(&header)] {
+        let Ok(decoded) = ShardHeader::decode(&header) else { continue };
+        assert_eq!(decoded.encode(), header[..SHARD_HEADER_BYTES]);
+        let file = decoded.file;
+        assert!(file.shard_bytes() < file.bytes.saturating_add(1 << 20).saturating_mul(2));
+        if let Some(last) = file.stripes().checked_sub(1) {
+            assert!(file.bytes_in(last) > 0 && file.chunk_at(last) < file.shard_bytes());
+        }
+        is_value = true;
+    }
+    is_value
+}
+
+/// A request to a rank that keeps shards, and what a connection begins with.
+pub(crate) fn peer_request(bytes: &[u8]) -> bool {
+    if let Ok(hello) = PeerHello::decode(bytes) {
+        assert_eq!(hello.encode(), bytes);
+        return true;
+    }
+    let Ok(request) = PeerRequest::decode(bytes) else { return false };
+    assert_eq!(request.encode(), bytes);
+    if let PeerRequest::Begin { name, .. } | PeerRequest::Read { name, .. } | PeerRequest::Remove { name, .. } =
+        &request
+    {
+        let (file, index) = parse_shard_name(name).expect("no other file is named");
+        assert_eq!(*name, shard_name(file, index));
+        assert!(!name.contains('/'));
+    }
+    true
+}
+
+/// A reply of a rank that keeps shards.
+pub(crate) fn peer_reply(bytes: &[u8]) -> bool {
+    PeerReply::decode(bytes).map(|reply| assert_eq!(reply.encode(), bytes)).is_ok()
 }

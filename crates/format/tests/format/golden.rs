@@ -12,7 +12,7 @@ use crate::{
     samples::{self, Sample},
 };
 
-fn committed(name: &str, bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn committed(name: &str, bytes: &[u8]) -> Vec<u8> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
     if env::var("OUTCROP_GOLDEN").is_ok_and(|wish| wish == "write") {
         fs::write(&path, bytes).unwrap();

@@ -8,6 +8,7 @@ mod golden;
 mod mailbox;
 mod messages;
 mod node;
+mod peer;
 mod pool;
 mod round_trips;
 mod samples;

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use outcrop_format::{
-    Answer, Candidates, Coding, CodingKind, Due, Error, Fared, Former, Held, HeldLayer, Holdings, MARK_BYTES_MAX, Mark,
-    News, RunId, SharedBlocks, SharedLocation, SharedLocations, SharedPack, SharedPacks, Sharing, Stored, Structure,
-    TEXT_BYTES_MAX, Tidings, Verdict,
+    Answer, Candidates, Card, Coding, CodingKind, Due, Error, Fared, Former, Held, HeldLayer, Holdings, Keeps,
+    MARK_BYTES_MAX, Mark, News, RunId, SharedBlocks, SharedLocation, SharedLocations, SharedPack, SharedPacks, Sharing,
+    Stored, Structure, TEXT_BYTES_MAX, Tidings, Verdict,
 };
 use proptest::{
     collection::{btree_map, btree_set, vec},
@@ -19,7 +19,7 @@ use crate::{corpus::assert_in_corpus, decoders, samples::RUN};
 type Decode = fn(&[u8]) -> Result<Vec<u8>, Error>;
 
 /// All kinds of messages, by the names of their fuzz targets.
-const KINDS: [(&str, Decode); 11] = [
+const KINDS: [(&str, Decode); 13] = [
     ("news", |bytes| News::decode(bytes).map(|it| it.encode())),
     ("holdings", |bytes| Holdings::decode(bytes).map(|it| it.encode())),
     ("mark", |bytes| Mark::decode(bytes)?.encode()),
@@ -31,6 +31,8 @@ const KINDS: [(&str, Decode); 11] = [
     ("shared_locations", |bytes| SharedLocations::decode(bytes).map(|it| it.encode())),
     ("shared_packs", |bytes| SharedPacks::decode(bytes).map(|it| it.encode())),
     ("due", |bytes| Due::decode(bytes).map(|it| it.encode())),
+    ("card", |bytes| Card::decode(bytes).map(|it| it.encode())),
+    ("keeps", |bytes| Keeps::decode(bytes).map(|it| it.encode())),
 ];
 
 fn decode(kind: &str, bytes: &[u8]) -> Result<Vec<u8>, Error> {
@@ -74,6 +76,10 @@ fn locations() -> SharedLocations {
     SharedLocations(vec![location(1, Coding::RAW), location(u64::MAX, Coding::new(CodingKind::Zstd, 8))])
 }
 
+fn card(domain: &str, address: Result<String, String>) -> Vec<u8> {
+    Card { code: (4, 2), secret: [9; 32], domain: domain.to_owned(), address }.encode()
+}
+
 /// Two samples of each kind: a full one, and the smallest.
 fn samples() -> Vec<(&'static str, [Vec<u8>; 2])> {
     let pack = SharedPack { number: 7.into(), file_bytes: 8192.into(), index_check: (u128::MAX - 1).into() };
@@ -96,6 +102,8 @@ fn samples() -> Vec<(&'static str, [Vec<u8>; 2])> {
         ("shared_locations", [locations().encode(), SharedLocations(Vec::new()).encode()]),
         ("shared_packs", [SharedPacks(vec![pack, pack]).encode(), SharedPacks(Vec::new()).encode()]),
         ("due", [true, false].map(|is_due| Due(is_due).encode())),
+        ("card", [card("node-7", Ok("10.1.0.7:4711".to_owned())), card("", Err("no network".to_owned()))]),
+        ("keeps", [Keeps([1, 7, u32::MAX].into()).encode(), Keeps::default().encode()]),
     ]
 }
 

@@ -59,10 +59,14 @@ impl<'a> Caller<'a> {
         parse_description(&text).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
     }
 
-    /// Which files it has open.
-    pub(crate) fn files(&self) -> Vec<FileId> {
+    /// Which files it has open, and under which numbers.
+    pub(crate) fn files(&self) -> Vec<(i32, FileId)> {
         let Ok(entries) = fs::read_dir(format!("/proc/{}/fd", self.thread)) else { return Vec::new() };
-        entries.filter_map(|entry| Some(FileId::from(&stat(entry.ok()?.path()).ok()?))).collect()
+        let file = |entry: io::Result<fs::DirEntry>| {
+            let entry = entry.ok()?;
+            Some((entry.file_name().to_str()?.parse().ok()?, FileId::from(&stat(entry.path()).ok()?)))
+        };
+        entries.filter_map(file).collect()
     }
 
     /// Which files it has mapped there.

@@ -59,24 +59,32 @@ pub(super) fn move_out(
 
 /// Whether nobody but the caller can write to the file now: one thread, one descriptor, no mapping.
 fn is_sole_user(stage: &Shared, caller: &Caller<'_>, memory: FileId) -> io::Result<bool> {
-    let status = fs::read_to_string(format!("/proc/{}/status", caller.thread()))?;
-    if !status.lines().any(|line| line == "Threads:\t1") {
-        return Ok(false);
-    }
-    let mut descriptors = 0;
+    Ok(sole_user(stage, memory)?.is_some_and(|(process, _)| process == caller.thread()))
+}
+
+/// The only process that can write to a file in memory, and its descriptor: if it has one thread,
+/// one descriptor, and no mapping.
+pub(crate) fn sole_user(stage: &Shared, memory: FileId) -> io::Result<Option<(u32, i32)>> {
+    let mut user = None;
     for entry in fs::read_dir("/proc")? {
         let name = entry?.file_name();
-        let Some(process) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-        if stage.own_processes().contains(&process) {
+        let Some(number) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        if stage.own_processes().contains(&number) {
             continue;
         }
         // Processes of other users cannot have it, and those that are gone do not.
         let differences = Default::default();
-        let process = Caller::new(process, &differences);
+        let process = Caller::new(number, &differences);
         if process.mapped(0..u64::MAX).contains(&memory) {
-            return Ok(false);
+            return Ok(None);
         }
-        descriptors += process.files().iter().filter(|file| **file == memory).count();
+        for (descriptor, _) in process.files().into_iter().filter(|(_, file)| *file == memory) {
+            if user.replace((number, descriptor)).is_some() {
+                return Ok(None);
+            }
+        }
     }
-    Ok(descriptors == 1)
+    let Some((process, _)) = user else { return Ok(None) };
+    let status = fs::read_to_string(format!("/proc/{process}/status"))?;
+    Ok(user.filter(|_| status.lines().any(|line| line == "Threads:\t1")))
 }

@@ -14,7 +14,7 @@ use std::{
 
 use rustix::fs::ResolveFlags;
 
-pub(crate) use self::answer::Answer;
+pub(crate) use self::{answer::Answer, grow::sole_user};
 use self::{
     caller::{Caller, Differences},
     grow::Replace,

@@ -12,6 +12,8 @@
 
 mod filter;
 pub(crate) mod listener;
+#[cfg(target_arch = "x86_64")]
+mod nudge;
 
 use std::{
     io,
@@ -44,6 +46,8 @@ pub(crate) fn spawn(
 ) -> io::Result<(Child, Supervisor)> {
     let (ours, theirs) = UnixStream::pair()?;
     let calls = Calls::new(Arc::clone(stage.shared()));
+    #[cfg(target_arch = "x86_64")]
+    stage.shared().can_move_out(have_moved_out);
     let supervisor = Supervisor::start(stage, move |over| {
         let outcome = answer_all(&ours, calls, over);
         tell_end();
@@ -70,4 +74,11 @@ pub(crate) fn spawn(
 fn answer_all(socket: &UnixStream, calls: Calls, over: Arc<OwnedFd>) -> io::Result<()> {
     let Some(descriptor) = receive_descriptor(socket.as_fd())? else { return Ok(()) };
     Crew::answer_all(Listener::new(descriptor), calls, over)
+}
+
+/// Has the only users of staged files make a call that is looked at, so that the files leave the
+/// memory.
+#[cfg(target_arch = "x86_64")]
+fn have_moved_out(stage: &crate::stage::Shared, files: &[Arc<crate::stage::Staged>]) -> io::Result<()> {
+    nudge::nudge(files.iter().filter_map(|staged| crate::calls::sole_user(stage, staged.memory_id).ok()?))
 }

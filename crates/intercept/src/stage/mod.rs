@@ -24,7 +24,7 @@ use std::{
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
         mpsc,
     },
@@ -120,6 +120,7 @@ impl Stage {
             last_counted: Mutex::new(Instant::now()),
             most_files: most_files(),
             is_short: AtomicBool::new(false),
+            move_out: OnceLock::new(),
             staged: Condvar::new(),
             queue: Mutex::default(),
             work: Condvar::new(),
@@ -217,6 +218,10 @@ fn most_files() -> usize {
     (descriptors.saturating_sub(SPARE_DESCRIPTORS) / 2).min(keeper::SLOTS as u64) as usize
 }
 
+/// Has the users of files make a call in which they get the real files instead, where that is
+/// possible.
+type MoveOut = fn(&Shared, &[Arc<Staged>]) -> io::Result<()>;
+
 /// What the threads share.
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
@@ -232,6 +237,7 @@ pub(crate) struct Shared {
     most_files: usize,
     /// The machine has no memory left.
     is_short: AtomicBool,
+    move_out: OnceLock<MoveOut>,
     /// Something is staged.
     staged: Condvar,
     queue: Mutex<Queue>,
@@ -278,6 +284,11 @@ impl Shared {
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on, files that outgrow the memory are moved out of it in this way.
+    pub(crate) fn can_move_out(&self, how: MoveOut) {
+        let _ = self.move_out.set(how);
     }
 
     /// Whether nothing is staged.
@@ -423,9 +434,13 @@ impl Shared {
     fn count_sometimes(&self) {
         let mut counted = self.last_counted.lock().unwrap_or_else(PoisonError::into_inner);
         if counted.elapsed() >= COUNT_EVERY {
-            self.all().iter().for_each(|staged| staged.count(&self.bytes));
+            self.count_all();
             *counted = Instant::now();
         }
+    }
+
+    fn count_all(&self) {
+        self.all().iter().for_each(|staged| staged.count(&self.bytes));
     }
 
     /// Waits until it is so, for as long as anything drains. Returns whether it is so.
@@ -448,7 +463,9 @@ impl Shared {
     /// Whether the file may grow by this many bytes. Waits for closed files to be drained.
     pub(crate) fn may_grow(&self, staged: &Staged, bytes: u64) -> bool {
         staged.count(&self.bytes);
-        self.wait_for(|| self.bytes.load(Ordering::SeqCst) + bytes <= self.settings.memory)
+        self.wait_for(|| {
+            !self.is_short.load(Ordering::SeqCst) && self.bytes.load(Ordering::SeqCst) + bytes <= self.settings.memory
+        })
     }
 
     /// Whether an existing file of this length may be staged.

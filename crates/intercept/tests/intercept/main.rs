@@ -3,6 +3,7 @@
 mod command;
 mod faults;
 mod left;
+mod limit;
 mod memory;
 mod mount;
 mod mpi;

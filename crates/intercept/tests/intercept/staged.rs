@@ -60,7 +60,7 @@ impl Told {
         Self::start_with(via, 1 << 30)
     }
 
-    fn start_with(via: Via, memory: u64) -> Self {
+    pub(crate) fn start_with(via: Via, memory: u64) -> Self {
         Self::start_as(via, |command| command.env(MEMORY, memory.to_string()))
     }
 

@@ -5,17 +5,17 @@
 //! instead of the free one. Timings suggest this; it is not proven.
 
 use std::{
-    fmt, hint,
+    fmt, hint, mem,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering::Relaxed},
         mpsc::{Sender, channel},
     },
-    thread::{Builder, JoinHandle},
+    thread::{self, Builder, JoinHandle},
     time::{Duration, Instant},
 };
 
-use super::{SHARE_BYTES, copy_alone};
+use super::{SHARE_BYTES, Share};
 
 /// Roughly how long it takes to copy one share.
 const LOOKING: Duration = Duration::from_micros(100);
@@ -38,12 +38,16 @@ impl Crew {
     }
 
     /// Copies with this thread and with those of the crew that arrive in time.
-    pub(super) fn copy(&self, target: &mut [u8], source: &[u8]) {
+    pub(super) fn copy(&self, target: &mut [u8], source: &[u8], share: Share<'_>) {
         debug_assert_eq!(target.len(), source.len());
+        // SAFETY: only threads that have entered the door use it, and the work is closed before
+        // this function returns, also by a panic.
+        let share = unsafe { mem::transmute::<Share<'_>, Share<'static>>(share) };
         let work = Arc::new(Work {
             target: target.as_mut_ptr(),
             source: source.as_ptr(),
             bytes: target.len(),
+            share,
             next: AtomicUsize::new(0),
             door: Mutex::default(),
             left: Condvar::new(),
@@ -52,10 +56,12 @@ impl Crew {
             // If a thread has ended, the others do its part.
             let _ = member.send(Arc::clone(&work));
         }
+        let closing = Closing(&work);
         // SAFETY: both slices are borrowed until this function returns, and the work is closed
         // before that.
         unsafe { work.copy_shares() };
-        work.close();
+        drop(closing);
+        assert!(!work.door().is_broken, "a thread has panicked in the middle of its share");
     }
 }
 
@@ -79,6 +85,8 @@ struct Work {
     target: *mut u8,
     source: *const u8,
     bytes: usize,
+    /// Copies one share.
+    share: Share<'static>,
     /// The offset of the next share.
     next: AtomicUsize,
     door: Mutex<Door>,
@@ -90,6 +98,30 @@ struct Work {
 struct Door {
     is_closed: bool,
     inside: usize,
+    /// A thread has left without its share.
+    is_broken: bool,
+}
+
+/// Closes the door when it is dropped.
+struct Closing<'a>(&'a Work);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// A thread that is inside. It leaves when this is dropped.
+struct Inside<'a>(&'a Work);
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        let mut door = self.0.door();
+        door.inside -= 1;
+        door.is_broken |= thread::panicking();
+        drop(door);
+        self.0.left.notify_one();
+    }
 }
 
 // SAFETY: only threads that have entered the door access the memory behind the pointers, each share
@@ -107,10 +139,9 @@ impl Work {
         }
         door.inside += 1;
         drop(door);
+        let _inside = Inside(self);
         // SAFETY: this thread is inside the door, and `close` waits for it.
         unsafe { self.copy_shares() };
-        self.door().inside -= 1;
-        self.left.notify_one();
     }
 
     /// Lets no more threads in, and waits for those that are inside. They are copying their last
@@ -146,7 +177,7 @@ impl Work {
             let target = unsafe { std::slice::from_raw_parts_mut(self.target.add(start), bytes) };
             // SAFETY: the share lies inside the source, which nobody changes.
             let source = unsafe { std::slice::from_raw_parts(self.source.add(start), bytes) };
-            copy_alone(target, source);
+            (self.share)(start / SHARE_BYTES, target, source);
         }
     }
 

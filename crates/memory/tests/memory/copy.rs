@@ -55,6 +55,40 @@ fn unequal_lengths_are_refused() {
 }
 
 #[test]
+fn a_copy_by_shares_gives_each_of_them_once() {
+    let bytes = 5 * outcrop_memory::SHARE_BYTES + 100;
+    let source: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8).collect();
+    for threads in [1, 3] {
+        let (mut target, seen) = (vec![0; bytes], std::sync::Mutex::new(Vec::new()));
+        Copier::new(threads).copy_shares(&mut target, &source, &|number, target, source| {
+            seen.lock().unwrap().push((number, source.len(), source[0]));
+            target.copy_from_slice(source);
+        });
+        let mut seen = seen.into_inner().unwrap();
+        seen.sort_unstable();
+        let expected = |number: usize| {
+            let start = number * outcrop_memory::SHARE_BYTES;
+            (number, (bytes - start).min(outcrop_memory::SHARE_BYTES), source[start])
+        };
+        assert_eq!(seen, (0..6).map(expected).collect::<Vec<_>>());
+        assert!(target == source, "{threads} threads");
+    }
+}
+
+#[test]
+fn a_copy_whose_share_fails_does_not_look_complete() {
+    let copier = Copier::new(3);
+    let source = vec![1; 8 * outcrop_memory::SHARE_BYTES];
+    for round in 0..4 {
+        let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let mut target = vec![0; source.len()];
+            copier.copy_shares(&mut target, &source, &|number, _, _| assert!(number != 5, "on purpose"));
+        }));
+        assert!(failed.is_err(), "round {round}");
+    }
+}
+
+#[test]
 fn a_copy_shows_every_byte_once_and_in_order() {
     for bytes in [0, 1, 8191, 8192, 8193, 100_000] {
         let source: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8).collect();

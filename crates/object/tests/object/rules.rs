@@ -2,7 +2,7 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use outcrop_layers::files::{File, Files, Holder, read_whole, write_whole};
+use outcrop_layers::files::{Files, Holder, read_whole, write_whole};
 use outcrop_object::ObjectFiles;
 use outcrop_testing::{pattern, until};
 
@@ -253,6 +253,8 @@ fn what_the_server_has_not_said_is_not_durable() {
         let outcome = write_whole(&files, DIR, "version", b"new");
         assert_eq!(outcome.unwrap_err().kind(), io::ErrorKind::TimedOut, "{fate:?}");
         server.heal();
+        files.sync_dir(DIR).unwrap();
+        assert_eq!(read(&server.files(), "version").unwrap(), b"old", "what it replaces stays");
         write_whole(&files, DIR, "version", b"newer").unwrap();
         assert_eq!(read(&server.files(), "version").unwrap(), b"newer");
         // A pack fails when it is completed, and leaves nothing.

@@ -264,7 +264,8 @@ impl MultipartStore for Server {
 
 impl Uploads for Server {
     fn list(&self, prefix: String) -> BoxFuture<'_, Result<Vec<(Path, String)>>> {
-        let found = self.state().uploads.iter().filter(|(_, path)| path.as_ref().starts_with(&prefix));
+        let state = self.state();
+        let found = state.uploads.iter().filter(|(_, path)| path.as_ref().starts_with(&prefix));
         let found: Vec<_> = found.map(|(id, path)| (path.clone(), id.clone())).collect();
         async { Ok(found) }.boxed()
     }

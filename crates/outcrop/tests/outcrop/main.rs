@@ -26,6 +26,7 @@ mod store_ledger;
 mod store_merge;
 mod store_model;
 mod store_open;
+mod store_parity;
 mod store_power;
 mod store_ranks;
 mod store_regions;

@@ -5,7 +5,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     thread,
 };
@@ -20,7 +20,7 @@ use outcrop::{
 use outcrop_crash::{Recording, Tree};
 use outcrop_testing::{amount, covered};
 
-use crate::common::State;
+use crate::common::{State, trees::counted};
 
 /// For one of this many changes the store is opened, and not only read.
 const OPENED_EVERY: usize = 101;
@@ -210,4 +210,57 @@ fn a_restore_that_verifies_first_changes_nothing_if_anything_is_damaged() {
     session.verify_before_restore(false);
     session.restore(1, &mut [PartMut::new("small", &mut found)]).unwrap();
     assert_eq!(found, small);
+}
+
+#[test]
+fn untouched_memory_is_filled_by_the_read_that_verifies_and_is_zero_again_if_it_fails() {
+    // So much that the allocator asks the system for it, and nobody has touched it.
+    const BYTES: usize = 36 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let read = Arc::new(AtomicU64::new(0));
+    let open = || {
+        let store = Store::builder().host("64 MiB").pin(false).files(counted(dir.path(), &read), None);
+        let mut session = store.open().unwrap().session("heat").unwrap();
+        session.verify_before_restore(true);
+        session
+    };
+    let mut session = open();
+    let field: Vec<u8> = (0..BYTES as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let small = vec![3u8; 10_000];
+    session.save(1, &[Part::new("field", &field), Part::new("small", &small)]).unwrap();
+    session.save(2, &[Part::new("field", &field), Part::new("small", &small[..9_999])]).unwrap();
+    session.finish().unwrap();
+    let restored = |version, field: &mut [u8], small: &mut [u8]| {
+        let mut session = open();
+        read.store(0, Relaxed);
+        let result = session.restore(version, &mut [PartMut::new("field", field), PartMut::new("small", small)]);
+        (result.map(|_| ()).map_err(|error| error.to_string()), read.load(Relaxed) as usize)
+    };
+    let (mut fresh, mut touched, mut found) = (vec![0u8; BYTES], vec![7u8; BYTES], vec![7u8; 10_000]);
+    let (result, bytes) = restored(1, &mut fresh, &mut found);
+    assert!(result.is_ok() && fresh == field && found == small, "{result:?}");
+    assert!(bytes > BYTES && bytes < BYTES * 5 / 4, "{bytes} bytes were read");
+    found.fill(7);
+    let (result, bytes) = restored(1, &mut touched, &mut found);
+    assert!(result.is_ok() && touched == field && found == small, "{result:?}");
+    assert!(bytes > 2 * BYTES, "{bytes} bytes were read");
+    // A byte of the last region of version 1.
+    let packs = std::fs::read_dir(dir.path().join("heat/rank-00000")).unwrap().map(|entry| entry.unwrap().path());
+    let mut packs: Vec<_> = packs.filter(|path| path.to_string_lossy().contains("pack-")).collect();
+    packs.sort();
+    let has_small = |bytes: &Vec<u8>| bytes.windows(1000).rposition(|bytes| bytes == [3; 1000]);
+    let read_pack = |path: &std::path::PathBuf| std::fs::read(path).unwrap();
+    let first = packs.iter().find(|path| has_small(&read_pack(path)).is_some()).unwrap();
+    let mut bytes = read_pack(first);
+    let at = has_small(&bytes).unwrap();
+    bytes[at] ^= 1;
+    std::fs::write(first, bytes).unwrap();
+    let (mut fresh, mut found) = (vec![0u8; BYTES], vec![7u8; 10_000]);
+    fresh[5_000_000] = 9;
+    let (result, _) = restored(1, &mut fresh, &mut found);
+    assert!(result.unwrap_err().contains("small") && found == [7; 10_000]);
+    assert!(fresh.iter().enumerate().all(|(at, byte)| *byte == if at == 5_000_000 { 9 } else { 0 }));
+    touched.fill(7);
+    let (result, _) = restored(1, &mut touched, &mut found);
+    assert!(result.is_err() && touched.iter().all(|byte| *byte == 7));
 }

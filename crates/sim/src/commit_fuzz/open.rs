@@ -22,6 +22,7 @@ impl World {
             disks.iter_mut().for_each(|disk| disk.crash(&mut self.random, is_power_cut));
         }
         self.ranks.clear();
+        self.lose_nodes();
         self.choose_count();
         if self.missing.is_empty() && self.disks.len() > 1 && self.may_fault && self.random.u8(..4) == 0 {
             let (rank, layer) = (self.random.usize(..self.disks.len()), self.random.usize(..self.layers.len()));
@@ -33,6 +34,25 @@ impl World {
         } else if self.random.bool() {
             self.bring_back();
         }
+    }
+
+    /// Nodes are lost with all that they had on the first layer. The last layer stands for parity,
+    /// which other nodes keep: before the session is opened again, what is there is made again on
+    /// the first one, its mark included. What had not got there yet is not promised any more.
+    fn lose_nodes(&mut self) {
+        let parity = self.layers.len() - 1;
+        if parity == 0 || self.is_shared || !self.missing.is_empty() || self.random.u8(..3) > 0 {
+            return;
+        }
+        for rank in 0..self.disks.len() {
+            if self.random.u8(..3) == 0 {
+                self.note(format!("the node of rank {rank} is lost"));
+                self.disks[rank][0] = self.disks[rank][parity].clone();
+                self.coverage.faults += 1;
+            }
+        }
+        let promised = std::mem::take(&mut self.promised[0]);
+        self.promised[0] = promised.into_iter().filter(|(version, run)| self.is_sure(0, *version, *run)).collect();
     }
 
     /// Missing directories are back, in place of what was written there meanwhile.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use fastrand::Rng;
 use outcrop_format::{JournalRecord, NodePart};
 use outcrop_grants::{
-    Action, Answer, ClientId, Event, FileId, Grants, JobId, PAGE_BYTES, PieceSum, Settings, Timestamp,
+    Action, Answer, ClientId, Event, FileId, Grants, HoldSettings, JobId, PAGE_BYTES, PieceSum, Settings, Timestamp,
 };
 
 use super::{
@@ -65,6 +65,11 @@ impl World {
         settings.drains_max = [1, 2, 4][rng.usize(..3)];
         settings.pieces_max = if rng.bool() { rng.usize(4..40) } else { 1 << 12 };
         settings.drain_bytes_max = [PAGE_BYTES, 64 << 10, 16 << 20][rng.usize(..3)];
+        if rng.bool() {
+            settings.hold = HoldSettings::NONE;
+        } else {
+            settings.hold.bytes = rng.u64(..reserve_bytes);
+        }
         let files = vec![File::default(); rng.usize(1..=4)];
         let actors = (1..=rng.u64(1..=6)).map(Actor::new).collect::<Vec<_>>();
         Self {

@@ -1,8 +1,15 @@
 //! Files in a subdirectory of other files, and files that misbehave.
 
-use std::{io, sync::Arc};
+use std::{
+    io,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+};
 
-use outcrop::layers::files::{File, FileLock, Files};
+use outcrop::layers::files::{DiskFiles, File, FileLock, Files};
 use outcrop_crash::Tree;
 
 /// A subdirectory of other files, as files of its own. So two layers in one recording have a common
@@ -153,5 +160,67 @@ impl File for ForgetfulFile {
 
     fn sync(&self) -> io::Result<()> {
         if self.forgets == Forgets::SyncOfFiles { Ok(()) } else { self.file.sync() }
+    }
+}
+
+/// The files in a directory. The bytes that are read from packs are counted.
+pub(crate) fn counted(dir: &Path, bytes: &Arc<AtomicU64>) -> Arc<dyn Files> {
+    Arc::new(Counted { files: DiskFiles::create(dir).unwrap(), bytes: Arc::clone(bytes) })
+}
+
+struct Counted {
+    files: DiskFiles,
+    bytes: Arc<AtomicU64>,
+}
+
+struct CountedFile(Arc<dyn File>, Arc<AtomicU64>);
+
+impl File for CountedFile {
+    fn bytes(&self) -> io::Result<u64> {
+        self.0.bytes()
+    }
+    fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_at(at, bytes)
+    }
+    fn read_at(&self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.1.fetch_add(bytes.len() as u64, SeqCst);
+        self.0.read_at(at, bytes)
+    }
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync()
+    }
+}
+
+impl Files for Counted {
+    fn location(&self) -> String {
+        self.files.location()
+    }
+    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        self.files.list(dir)
+    }
+    fn make_dir(&self, dir: &str) -> io::Result<()> {
+        self.files.make_dir(dir)
+    }
+    fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn File>> {
+        self.files.create(name, bytes)
+    }
+    fn open(&self, name: &str) -> io::Result<Arc<dyn File>> {
+        let file = self.files.open(name)?;
+        Ok(if name.contains("pack-") { Arc::new(CountedFile(file, Arc::clone(&self.bytes))) } else { file })
+    }
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.files.rename(from, to)
+    }
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.files.remove(name)
+    }
+    fn remove_dir(&self, dir: &str) -> io::Result<()> {
+        self.files.remove_dir(dir)
+    }
+    fn sync_dir(&self, dir: &str) -> io::Result<()> {
+        self.files.sync_dir(dir)
+    }
+    fn lock(&self, name: &str) -> io::Result<Option<FileLock>> {
+        self.files.lock(name)
     }
 }

@@ -1,7 +1,7 @@
 //! What cannot be restored is said so, and changes nothing.
 
 use std::{
-    fs, io,
+    fs,
     path::Path,
     sync::{
         Arc,
@@ -9,14 +9,10 @@ use std::{
     },
 };
 
-use outcrop::{
-    ErrorKind, Part, PartMut, Session, Store,
-    layers::files::{DiskFiles, File, FileLock, Files},
-    store::Ranks,
-};
+use outcrop::{ErrorKind, Part, PartMut, Session, Store, store::Ranks};
 
 use super::{MIB, builder};
-use crate::store_ranks::run;
+use crate::{common::trees::counted, store_ranks::run};
 
 /// The first element of a rank's rows, of 12 rows in all.
 const ROWS: usize = 12;
@@ -188,64 +184,6 @@ fn damage_newest(rank: &Path) {
     fs::write(&path, bytes).unwrap();
 }
 
-/// Counts the bytes that are read from packs.
-struct Counted {
-    files: DiskFiles,
-    bytes: Arc<AtomicU64>,
-}
-
-struct CountedFile(Arc<dyn File>, Arc<AtomicU64>);
-
-impl File for CountedFile {
-    fn bytes(&self) -> io::Result<u64> {
-        self.0.bytes()
-    }
-    fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.0.write_at(at, bytes)
-    }
-    fn read_at(&self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
-        self.1.fetch_add(bytes.len() as u64, SeqCst);
-        self.0.read_at(at, bytes)
-    }
-    fn sync(&self) -> io::Result<()> {
-        self.0.sync()
-    }
-}
-
-impl Files for Counted {
-    fn location(&self) -> String {
-        self.files.location()
-    }
-    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
-        self.files.list(dir)
-    }
-    fn make_dir(&self, dir: &str) -> io::Result<()> {
-        self.files.make_dir(dir)
-    }
-    fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn File>> {
-        self.files.create(name, bytes)
-    }
-    fn open(&self, name: &str) -> io::Result<Arc<dyn File>> {
-        let file = self.files.open(name)?;
-        Ok(if name.contains("pack-") { Arc::new(CountedFile(file, Arc::clone(&self.bytes))) } else { file })
-    }
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.files.rename(from, to)
-    }
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.files.remove(name)
-    }
-    fn remove_dir(&self, dir: &str) -> io::Result<()> {
-        self.files.remove_dir(dir)
-    }
-    fn sync_dir(&self, dir: &str) -> io::Result<()> {
-        self.files.sync_dir(dir)
-    }
-    fn lock(&self, name: &str) -> io::Result<Option<FileLock>> {
-        self.files.lock(name)
-    }
-}
-
 #[test]
 fn a_rank_reads_only_the_blocks_that_it_needs() {
     const ALL: usize = 1 << 20;
@@ -261,8 +199,8 @@ fn a_rank_reads_only_the_blocks_that_it_needs() {
     run(&dir.path().join("talk"), 3, |ranks| {
         let rank = ranks.rank() as usize;
         let bytes = Arc::new(AtomicU64::new(0));
-        let files = Counted { files: DiskFiles::create(&dir.path().join("near")).unwrap(), bytes: Arc::clone(&bytes) };
-        let store = Store::builder().host(4 * MIB).pin(false).ranks(ranks).files(Arc::new(files), None);
+        let files = counted(&dir.path().join("near"), &bytes);
+        let store = Store::builder().host(4 * MIB).pin(false).ranks(ranks).files(files, None);
         let mut session = store.open().unwrap().session("heat").unwrap();
         let (start, end) = (rank * ALL / 3, (rank + 1) * ALL / 3);
         let mut field = vec![0u64; end - start];

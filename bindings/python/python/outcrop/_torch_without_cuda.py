@@ -2,9 +2,9 @@
 
 The wheel of the package index is the one for CUDA, with dependencies of several gigabytes. Tests that compute on the processor
 need none of them, but the loader insists on libraries of these names. This makes one library that has all the functions that the
-wheel asks for, each of which says "no device", and gives it all the names. Only for tests:
+wheel asks for, each of which says "no device", and gives it all the names. Only for tests and benchmarks:
 
-    pip install --no-deps torch && python torch_without_cuda.py
+    pip install --no-deps torch && python _torch_without_cuda.py
 """
 
 import importlib.util
@@ -48,6 +48,8 @@ def build(functions: set[str], path: Path) -> None:
 
 
 def main() -> None:
+    # Next to this file is another `torch`.
+    sys.path.remove(str(Path(__file__).resolve().parent))
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         sys.exit("install torch first: pip install --no-deps torch")
