@@ -91,8 +91,8 @@ impl SharedDirectory {
                     thread::sleep(Duration::from_millis(50));
                     fs::create_dir_all(directory).map_err(failure)?;
                 }
-                // Where files are on other machines, the lock of a process that was killed is still held for
-                // a moment.
+                // Where files are on other machines, the lock of a process that was killed is still
+                // held for a moment.
                 Ok(None) if start.elapsed() < RELEASE && !is_held_here(&lock) => {
                     thread::sleep(Duration::from_millis(50));
                 }
