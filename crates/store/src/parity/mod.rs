@@ -27,7 +27,7 @@ use outcrop_settings::ParitySettings;
 
 pub(crate) use self::rebuild::Rebuilt;
 use self::{
-    peers::Peers,
+    peers::{Listed, Peers},
     rebuild::Rebuild,
     server::Server,
     spread::{Spread, SpreadFiles},
@@ -141,7 +141,7 @@ impl Parity {
         let place = self.spread.place(session);
         let mut found: BTreeMap<String, HashMap<(&str, u16, u64), Seen>> = BTreeMap::new();
         for rank in keepers {
-            let (shards, damaged) = self.spread.peers.list(&place, *rank)?;
+            let Listed { found: shards, damaged } = self.spread.peers.list(&place, *rank)?;
             for name in damaged {
                 tracing::warn!(session, rank, name, "a shard is damaged; it counts as lost");
             }

@@ -109,11 +109,10 @@ impl Peers {
         self.ask(rank, &PeerRequest::Sync { place: place.clone() })
     }
 
-    /// The shards that a rank keeps, each with the name of its file, and the names of those that are
-    /// damaged.
-    pub(super) fn list(&self, place: &PeerPlace, rank: u32) -> io::Result<(Vec<(String, Seen)>, Vec<String>)> {
+    /// The shards that a rank keeps.
+    pub(super) fn list(&self, place: &PeerPlace, rank: u32) -> io::Result<Listed> {
         let mut line = self.line(rank)?;
-        let (mut found, mut damaged, mut after) = (Vec::new(), Vec::new(), String::new());
+        let (mut listed, mut after) = (Listed::default(), String::new());
         loop {
             let request = PeerRequest::List { place: place.clone(), after: after.clone() };
             let reply = line.ask(&request).map_err(|error| of_rank(rank, &error))?;
@@ -126,9 +125,9 @@ impl Peers {
             for PeerShard { name, header, .. } in shards {
                 match (header, outcrop_format::parse_shard_name(&name)) {
                     (Some(header), Some((file, _))) => {
-                        found.push((file.to_owned(), Seen { holder: rank, header }));
+                        listed.found.push((file.to_owned(), Seen { holder: rank, header }));
                     }
-                    _ => damaged.push(name),
+                    _ => listed.damaged.push(name),
                 }
             }
             if !has_more {
@@ -136,8 +135,17 @@ impl Peers {
             }
         }
         self.give_back(rank, line);
-        Ok((found, damaged))
+        Ok(listed)
     }
+}
+
+/// The shards that a rank keeps.
+#[derive(Default)]
+pub(super) struct Listed {
+    /// Each with the name of its file.
+    pub(super) found: Vec<(String, Seen)>,
+    /// The names of those that are damaged.
+    pub(super) damaged: Vec<String>,
 }
 
 /// An error of a rank that keeps shards.

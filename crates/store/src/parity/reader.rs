@@ -138,7 +138,7 @@ pub(super) fn too_few(name: &str, kept: &Kept, found: usize, problem: Option<&io
         matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof)
     };
     match problem {
-        Some(problem) if !is_damage(problem) => io::Error::new(io::ErrorKind::Other, text),
+        Some(problem) if !is_damage(problem) => io::Error::other(text),
         _ => io::Error::new(io::ErrorKind::InvalidData, text),
     }
 }

@@ -25,7 +25,7 @@ use super::{
     peers::of_rank,
     reader::WINDOW,
     spread::{Spread, SpreadFiles},
-    writer::ShardWriter,
+    writer::{Committed, ShardWriter},
 };
 
 /// How long a rank works before it tells the others that it is not done yet: they would lose
@@ -319,7 +319,7 @@ fn invalid(error: outcrop_format::Error) -> io::Error {
 }
 
 /// The parts, if all of them could be made.
-fn parts_of(committed: Vec<(Part, io::Result<()>)>) -> io::Result<Vec<Part>> {
+fn parts_of(committed: Vec<Committed>) -> io::Result<Vec<Part>> {
     committed
         .into_iter()
         .map(|(part, done)| done.map(|()| part).map_err(|error| of_rank(part.holder, &error)))

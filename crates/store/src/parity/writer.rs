@@ -11,6 +11,9 @@ use super::{
     peers::{Peers, of_rank},
 };
 
+/// A part of a file, and whether it is durable and has its name.
+pub(super) type Committed = (Part, io::Result<()>);
+
 /// The shards of a file that are being written. If it is dropped, they are removed again.
 pub(super) struct ShardWriter {
     peers: Arc<Peers>,
@@ -101,7 +104,7 @@ impl ShardWriter {
     pub(super) fn finish(
         mut self,
         is_right: impl FnOnce(&ShardedFile) -> bool,
-    ) -> io::Result<(ShardedFile, Vec<(Part, io::Result<()>)>)> {
+    ) -> io::Result<(ShardedFile, Vec<Committed>)> {
         if !self.rest.is_empty() {
             let rest = std::mem::take(&mut self.rest);
             self.stripe(&rest)?;
