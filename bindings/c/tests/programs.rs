@@ -297,7 +297,8 @@ fn what_is_installed_is_stripped() {
     assert!(!library.contains(".symtab") && !library.contains(".debug_"), "{library}");
     let archive = sections("liboutcrop.a");
     // Programs are linked by its symbols.
-    assert!(archive.contains(".symtab") && !archive.contains(".debug_") && !archive.contains(".llvmbc"));
+    // A function may have such a word in its name; a section begins with it.
+    assert!(archive.contains(".symtab") && !archive.contains("] .debug_") && !archive.contains("] .llvmbc"));
 }
 
 #[test]

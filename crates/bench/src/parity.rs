@@ -27,6 +27,9 @@ const RANKS: u32 = 3;
 /// How long others may take.
 const PATIENCE: Duration = Duration::from_secs(300);
 
+/// How often the state is computed between two saves.
+const STEPS: usize = 60;
+
 /// How much is measured.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
@@ -34,20 +37,8 @@ pub struct Options {
     pub bytes: usize,
     /// How many versions are saved.
     pub saves: u64,
-    /// How often the state is computed between two saves.
-    pub steps: usize,
     /// How often everything is repeated.
     pub rounds: usize,
-}
-
-impl Options {
-    /// What takes a minute, or less.
-    pub fn new(is_quick: bool) -> Self {
-        match is_quick {
-            true => Self { bytes: 16 << 20, saves: 4, steps: 60, rounds: 3 },
-            false => Self { bytes: 64 << 20, saves: 6, steps: 60, rounds: 5 },
-        }
-    }
 }
 
 /// Measures. Returns what is measured once, and the ratios.
@@ -122,7 +113,7 @@ fn loop_of(directory: &Path, rank: u32, ranks: SharedDirectory, code: Option<Cod
     session.wait(1, Reached::All)?;
     let start = Instant::now();
     for version in 2..2 + options.saves {
-        for _ in 0..options.steps {
+        for _ in 0..STEPS {
             state.iter_mut().for_each(|value| *value = *value * 0.999_9 + 0.001);
         }
         session.save(version, &[Part::new("state", &state)])?;

@@ -340,6 +340,9 @@ pub(crate) struct RanksBenchArgs {
     /// quick: 200].
     #[arg(long, value_name = "COUNT")]
     turns: Option<u32>,
+    /// State of each rank whose versions other nodes keep [default: 64 MiB, quick: 16 MiB].
+    #[arg(long, value_name = "SIZE")]
+    size: Option<ByteSize>,
     /// Directory for files; they are removed at the end.
     #[arg(long, value_name = "DIR", default_value = "outcrop-scratch")]
     dir: PathBuf,
@@ -703,7 +706,11 @@ impl RanksBenchArgs {
             saves: self.saves,
             seconds: self.seconds.unwrap_or(self.report.usual(5.0, 1.0)),
             turns: self.turns.unwrap_or(self.report.usual(2000, 200)),
-            parity: outcrop_bench::parity::Options::new(self.report.usual(false, true)),
+            parity: outcrop_bench::parity::Options {
+                bytes: self.report.size(self.size, 64 << 20, 16 << 20) as usize,
+                saves: self.saves,
+                rounds: self.report.usual(5, 3),
+            },
             directory: self.dir.clone(),
         }
     }

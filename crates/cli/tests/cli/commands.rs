@@ -214,14 +214,20 @@ fn the_benchmark_of_stores_compares_checkpoints_with_copies_and_files() {
 fn the_benchmark_of_ranks_measures_what_waiting_costs() {
     let directory = tempfile::tempdir().unwrap();
     let sizes = ["--counts", "2,3", "--simulated", "4,256", "--saves", "2", "--seconds", "0.2", "--turns", "2"];
-    let output = outcrop(directory.path(), &[&["bench", "ranks", "--json"], &sizes[..]].concat());
+    let small = ["--size", "4 MiB"];
+    let output = outcrop(directory.path(), &[&["bench", "ranks", "--json"], &sizes[..], &small].concat());
     assert!(output.status.success(), "{}", text(&output.stderr));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["bench"], "ranks");
     let runs = report["runs"].as_array().unwrap();
     // Three kinds of messages, past and through the layer, where there is an MPI.
     let messages = if report["ratios"]["pmpi_latency"].is_number() { 6 } else { 0 };
-    assert_eq!(runs.len(), 12 + 4 + messages, "{runs:?}");
+    // Four of ranks whose versions other nodes keep.
+    assert_eq!(runs.len(), 12 + 4 + messages + 4, "{runs:?}");
+    assert!(
+        ["parity_wall_over_none", "rebuild_over_copy"].iter().all(|key| report["ratios"][key].is_number()),
+        "{report}"
+    );
     assert!(report["ratios"]["metadata_ops_per_rank_256_over_4"].as_f64().unwrap() >= 1.0, "{report}");
     let has = |run: &serde_json::Value| run["takes_seconds"].is_number() || run["cpu_ms_per_second"].is_number();
     assert!(runs.iter().all(has), "{runs:?}");
