@@ -103,6 +103,7 @@ impl Words {
                 // A request that came too late, or too often, may be repeated.
                 Some(408 | 429) => Cause::Unknown,
                 Some(400) if code == Some("RequestTimeout") => Cause::Unknown,
+                Some(401 | 403) => return Failure::refused(io::ErrorKind::PermissionDenied, self.no_access(&text)),
                 Some(501) => Cause::Refused(io::ErrorKind::Unsupported),
                 Some(status) if (300..500).contains(&status) => Cause::Refused(io::ErrorKind::Other),
                 _ => Cause::Unknown,
@@ -179,8 +180,9 @@ mod tests {
                     403 Forbidden: <Error><Code>SignatureDoesNotMatch</Code><Message>No match for KEYID</Message>\
                     <StringToSign>secret</StringToSign></Error>";
         let failure = words.failure(&generic(text));
-        assert_eq!(failure.message, "No match for *** [SignatureDoesNotMatch]");
-        assert_eq!(failure.cause, Cause::Refused(io::ErrorKind::Other));
+        assert!(failure.message.contains("(No match for *** [SignatureDoesNotMatch])"), "{}", failure.message);
+        assert!(!failure.message.contains("secret") && !failure.message.contains("abc"), "{}", failure.message);
+        assert_eq!(failure.cause, Cause::Refused(io::ErrorKind::PermissionDenied));
         let failure = words.failure(&generic("cannot reach http://h/b?X-Amz-Signature=abc now"));
         assert_eq!(failure.message, "Generic S3 error: cannot reach http://h/b now");
         assert_eq!(failure.cause, Cause::Unknown);

@@ -232,7 +232,16 @@ impl Core {
     /// Aborts all uploads below a directory. Returns how many there were.
     pub(crate) async fn abort_uploads(&self, dir: &Path) -> Result<usize> {
         let Some(uploads) = &self.uploads else { return Ok(0) };
-        let found = self.ask(uploads.list(format!("{dir}/"))).await?;
+        let deadline = Instant::now() + self.patience;
+        let found = loop {
+            match self.ask(uploads.list(format!("{dir}/"))).await {
+                // The client knows no such request, and so does not repeat it.
+                Err(failure) if failure.cause == Cause::Unknown && Instant::now() < deadline => {
+                    tokio::time::sleep(PAUSE).await;
+                }
+                found => break found?,
+            }
+        };
         // A server may list an upload twice, while it changes.
         let found: HashSet<_> = found.into_iter().collect();
         for (path, id) in &found {
