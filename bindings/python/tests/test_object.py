@@ -36,7 +36,7 @@ def test_versions_are_saved_and_restored(bucket, tmp_path):
     with outcrop.Store(object={"url": bucket, "keep_last": 2, "patience_seconds": 60}, **STORE) as store:
         session = store.session("heat")
         found = np.zeros_like(field)
-        assert session.restore(field=found).version == 2
+        assert session.restore(field=found).number == 2
         assert np.array_equal(found, field)
 
 

@@ -189,6 +189,19 @@ fn what_is_written_after_a_takeover_is_seen_by_nobody() {
 }
 
 #[test]
+fn what_is_new_after_a_takeover_is_not_durable() {
+    let server = Server::default();
+    let (late, next) = (server.files(), server.files());
+    let _late = late.lock(LOCK).unwrap().unwrap();
+    server.end_owners();
+    let _next = next.lock(LOCK).unwrap().unwrap();
+    // Nothing is removed for it, so nothing else asks.
+    late.replace(DIR, "version-1", b"late").unwrap();
+    let error = late.sync_dir(DIR).unwrap_err().to_string();
+    assert!(error.contains("another process has taken"), "{error}");
+}
+
+#[test]
 fn a_server_that_ignores_conditions_is_found_out() {
     let server = Server::ignoring_conditions();
     let (first, second) = (server.files(), server.files());
