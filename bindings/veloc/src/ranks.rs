@@ -158,7 +158,7 @@ impl Meeting {
 
     /// The third, when all have done the second.
     pub(crate) fn join(self) -> Result<Client> {
-        let join = || self.rendezvous.join(PATIENCE);
+        let join = || self.rendezvous.join(PATIENCE).and_then(|joined| joined.meet().map(|()| joined));
         let shared = Notice(Some(self.rank)).together("VELOC_Init", join)?;
         let together = Together { shared: Arc::new(shared), local_count: self.local_count };
         Client::open(self.config, Ranks::Together(together))

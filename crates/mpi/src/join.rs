@@ -64,6 +64,7 @@ pub fn join(number: Option<i32>, directory: Option<&Path>, shared: Option<&Path>
     let joined = rendezvous.join(PATIENCE).map_err(Error::from);
     agree(&comm, &joined)?;
     let joined = joined?;
+    joined.all_have_joined();
     joined.meet()?;
     Ok(joined)
 }

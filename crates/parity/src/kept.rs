@@ -219,11 +219,12 @@ mod tests {
                     _ => {
                         // Everything is made again, for other holders.
                         rng.shuffle(&mut holders);
-                        let Some(kept) = found(&nodes).filter(Kept::is_whole) else { continue };
+                        let Some(mut kept) = found(&nodes).filter(Kept::is_whole) else { continue };
                         let missing = kept.missing(&holders);
                         for part in missing.iter().take(stops_after) {
                             let header = ShardHeader { file: kept.file, index: part.index };
                             nodes[part.holder as usize].insert(part.index, header);
+                            kept.made(*part);
                         }
                         if stops_after >= missing.len() {
                             gone = 0;

@@ -1,9 +1,10 @@
 //! How ranks that can already talk in another way, such as MPI, come together in a new directory.
 //!
-//! Four steps, and all ranks must know that all have done one before they do the next: rank 0 makes
-//! a directory ([`Rendezvous::call`]), all look for it ([`Rendezvous::look`]), all join
-//! ([`Rendezvous::join`]), and all meet there ([`Gathered::meet`]). So a rank that does not see it
-//! is noticed at once, and so is one that dies meanwhile.
+//! Four steps: rank 0 makes a directory ([`Rendezvous::call`]), all look for it
+//! ([`Rendezvous::look`]), all join ([`Rendezvous::join`]), and all meet there ([`Gathered::meet`]).
+//! Before the second and the third, all ranks must know that all have done the one before. So a rank
+//! that does not see the directory is noticed at once. If they know it before the fourth, too, and
+//! say so ([`Gathered::all_have_joined`]), so is one that dies meanwhile.
 
 use std::{
     fs, io,
@@ -85,9 +86,14 @@ impl Rendezvous {
 }
 
 impl Gathered {
-    /// The fourth, when all have joined.
-    pub fn meet(&self) -> Result<()> {
+    /// All have done the third, as this rank knows. So if one ends before it has met the others,
+    /// they notice.
+    pub fn all_have_joined(&self) {
         self.shared().all_have_begun();
+    }
+
+    /// The fourth: waits until all have joined.
+    pub fn meet(&self) -> Result<()> {
         self.shared().meet()
     }
 
@@ -178,6 +184,7 @@ mod tests {
         let joined = ways.into_iter().map(|way| way.join(Duration::from_secs(60)).unwrap()).collect::<Vec<_>>();
         let meet = |joined: Gathered| {
             thread::spawn(|| {
+                joined.all_have_joined();
                 joined.meet().unwrap();
                 joined
             })
@@ -193,7 +200,10 @@ mod tests {
         let join = |rank| Rendezvous::call(base.path(), rank, 3, 7).unwrap().join(Duration::from_secs(600)).unwrap();
         let mut joined: Vec<_> = (0..3).map(join).collect();
         drop(joined.pop());
-        let meet = |joined: Gathered| thread::spawn(move || joined.meet().unwrap_err().to_string());
+        let meet = |joined: Gathered| {
+            joined.all_have_joined();
+            thread::spawn(move || joined.meet().unwrap_err().to_string())
+        };
         let errors: Vec<_> = joined.into_iter().map(meet).collect::<Vec<_>>();
         for error in errors.into_iter().map(|thread| thread.join().unwrap()) {
             assert!(error.contains(" is gone, "), "{error}");
