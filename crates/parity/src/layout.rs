@@ -37,8 +37,8 @@ const NAMES_MAX: usize = 8;
 ///
 /// The domains, in the order of their names, are dealt out to as many groups as possible, in turn.
 /// So neighbours, which may share a rack, are in different groups. The first shard of a rank stays
-/// with it, and the others go to the domains that follow its own in its group. All ranks compute the
-/// same.
+/// with it, and the others go to the domains that follow its own in its group. All ranks compute
+/// the same.
 pub fn holders(domains: &[String], code: Code) -> Result<Vec<Vec<u32>>, TooFew> {
     let mut ranks: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
     for (rank, domain) in (0..).zip(domains) {

@@ -1,10 +1,11 @@
 //! How ranks that can already talk in another way, such as MPI, come together in a new directory.
 //!
 //! Four steps: rank 0 makes a directory ([`Rendezvous::call`]), all look for it
-//! ([`Rendezvous::look`]), all join ([`Rendezvous::join`]), and all meet there ([`Gathered::meet`]).
-//! Before the second and the third, all ranks must know that all have done the one before. So a rank
-//! that does not see the directory is noticed at once. If they know it before the fourth, too, and
-//! say so ([`Gathered::all_have_joined`]), so is one that dies meanwhile.
+//! ([`Rendezvous::look`]), all join ([`Rendezvous::join`]), and all meet there
+//! ([`Gathered::meet`]). Before the second and the third, all ranks must know that all have done
+//! the one before. So a rank that does not see the directory is noticed at once. If they know it
+//! before the fourth, too, and say so ([`Gathered::all_have_joined`]), so is one that dies
+//! meanwhile.
 
 use std::{
     fs, io,

@@ -6,8 +6,8 @@
 //! transfers and messages take any time. Messages of different ranks overtake each other, arrive
 //! twice, or are lost. Every step may fail, a manifest even after it has got its name. Ranks die,
 //! and the whole run is restarted: after a crash, each name that was not synced has one of its
-//! states since the last sync. Directories are missing in one run and back in the next, and nodes are
-//! lost and made again from parity. A restart may have another number of ranks.
+//! states since the last sync. Directories are missing in one run and back in the next, and nodes
+//! are lost and made again from parity. A restart may have another number of ranks.
 //!
 //! After every event the promises of `docs/store.md` are checked (`checks`).
 

@@ -3,6 +3,7 @@
 /// Where threads poll with a pause, and why. ARCHITECTURE.md names the same reasons.
 const MAY_SLEEP: &[(&str, &str)] = &[
     ("crates/intercept/src/run.rs", "nobody says when the last process leaves a directory"),
+    ("crates/intercept/src/seccomp/nudge.rs", "a program that is traced must not be waited for without end"),
     ("crates/intercept/src/stage/bound.rs", "nobody says when the machine runs short of memory"),
     ("crates/io/src/ring.rs", "the kernel has no memory for a ring"),
     ("crates/layers/src/throttled.rs", "it is there to be slow"),
@@ -10,6 +11,7 @@ const MAY_SLEEP: &[(&str, &str)] = &[
     ("crates/pool/src/nvm.rs", "it is there to be slow"),
     ("crates/ranks/src/directory.rs", "ranks read each other's files"),
     ("crates/ranks/src/rendezvous.rs", "ranks read each other's files"),
+    ("crates/store/src/parity/peers.rs", "another node does not answer yet"),
 ];
 
 /// Crates that measure, or stand in for something in tests.

@@ -84,9 +84,10 @@ impl Pjdfstest {
         passed(&String::from_utf8_lossy(&output.stdout))
     }
 
-    /// Whether a case that has failed once in this way fails because of it. Many cases compare times
-    /// that the system counts in steps, on a machine that is busy with other tests. So one that
-    /// passes when it is repeated does not count, and neither does one that also fails natively.
+    /// Whether a case that has failed once in this way fails because of it. Many cases compare
+    /// times that the system counts in steps, on a machine that is busy with other tests. So one
+    /// that passes when it is repeated does not count, and neither does one that also fails
+    /// natively.
     fn is_lost(&self, test: &str, name: &str, via: Via, cache: &Arc<dyn Cache>) -> bool {
         let native = (0..REPEATED).filter(|_| !self.natively(test).is_empty()).count();
         let here = (0..REPEATED).filter(|_| {

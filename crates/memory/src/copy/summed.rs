@@ -117,7 +117,8 @@ mod x86 {
                 const LANES: usize = STRIPE / size_of::<$vector>();
                 let mut sums = START;
                 let load = |lane: usize| {
-                    // SAFETY: `sums` has the size of these vectors, and the load needs no alignment.
+                    // SAFETY: `sums` has the size of these vectors, and the load needs no
+                    // alignment.
                     unsafe { $load(sums.as_ptr().cast::<$vector>().add(lane)) }
                 };
                 let mut own: [$vector; LANES] = std::array::from_fn(load);

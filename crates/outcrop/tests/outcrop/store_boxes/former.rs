@@ -186,7 +186,10 @@ fn child_saves_boxes() {
         let store = store.chain_max(2).dir(dir.join("near"), None).dir(dir.join("far"), None);
         let mut session = store.open().unwrap().session("heat").unwrap();
         let mut version = restore(&mut session, me).unwrap();
-        fs::write(dir.join(format!("found-{}", me.0)), version.to_string()).unwrap();
+        // Whoever sees it sees what it says.
+        let draft = dir.join(format!("finds-{}", me.0));
+        fs::write(&draft, version.to_string()).unwrap();
+        fs::rename(draft, dir.join(format!("found-{}", me.0))).unwrap();
         loop {
             version += 1;
             save(&mut session, me, version).unwrap();
